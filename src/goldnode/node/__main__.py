@@ -140,11 +140,8 @@ def known(archive: str) -> "str | None":
             return None
         with open(os.path.join(PLACE, STAMP), encoding="ascii") as opened:
             mark, _, digest = opened.read(200).rpartition(" ")
-        return (
-            digest
-            if len(digest) == 64 and digest.isalnum() and mark == marked(os.stat(archive))
-            else None
-        )
+        sound = len(digest) == 64 and digest.isalnum() and mark == marked(os.stat(archive))
+        return digest if sound else None
     except (OSError, ValueError):
         return None
 
@@ -167,10 +164,10 @@ def stamp(mark: str, digest: str) -> None:
 def safe(directory: str) -> bool:
     """Return whether `directory` is a real directory, not a link, that only root can write to."""
     try:
-        found = os.lstat(directory)
+        status = os.lstat(directory)
     except FileNotFoundError:
         return False
-    return found.st_mode & 0o170022 == 0o040000 and found.st_uid == 0
+    return status.st_mode & 0o170022 == 0o040000 and status.st_uid == 0
 
 
 def trusted() -> bool:
@@ -306,8 +303,10 @@ def begin() -> int:
 
     try:
         status = main(engine, archive)
-    except SystemExit as ended:  # argparse exits by itself
-        status = ended.code if isinstance(ended.code, int) else COULD_NOT_CHECK if ended.code else 0
+    except SystemExit as ended:  # argparse exits by itself; a text as its code is an error
+        status = ended.code if isinstance(ended.code, int) else COULD_NOT_CHECK
+        if not ended.code:
+            status = 0
     finish()
     return status
 
@@ -318,9 +317,7 @@ def crashed(problem: BaseException) -> int:
     Return exit status 3: a crash is no verdict. Never raises.
     """
     try:
-        from goldnode.node.ground.fault import (
-            report,
-        )  # imported only after a failure, for a quick start
+        from goldnode.node.ground.fault import report  # only after a failure: a quick start
 
         report(problem)
     except BaseException:  # the module `fault` may be damaged as well

@@ -63,10 +63,10 @@ def load(host: Host) -> Json:
     except OSError as problem:
         raise UnrecordedError(f"{RECORD} cannot be read: {problem.strerror}; {REMEDY}") from None
     try:
-        found = json.loads(text or "{}")
+        memory = json.loads(text or "{}")
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return memory if isinstance(memory, dict) else {}
 
 
 def record(host: Host, memory: Json) -> None:
@@ -209,18 +209,13 @@ def apply(host: Host, memory: Json, order: DrainOrder) -> List[str]:
             "gate: a goldnode run has the node out of service; the gate resumes it when that run has ended"
         ]
     words = (order.commands or before["commands"]).get("resume") or []
-    resumed = carry_out(
-        host,
-        memory,
-        order.text,
-        None,
-        lambda identity: (
-            _resume_slurm(host)
-            if before["by"] == "slurm"
-            else command(host, identity, words, order.text)
-        ),
-    )
-    if resumed:
+
+    def resume(identity: str) -> bool:
+        if before["by"] == "slurm":
+            return resume_reason(host, OWN)
+        return command(host, identity, words, order.text)
+
+    if carry_out(host, memory, order.text, None, resume):
         return [f"gate: resumed ({before['by']})"]
     return ["gate: the reason for which the node is drained is not ours now; it stays so"]
 
@@ -267,11 +262,6 @@ def _may_take(row: scheduler.SchedulerNode, own: bool) -> bool:
         or (own and row.reason.startswith(OWN))
         or drained.mark(row.reason) is not None
     )
-
-
-def _resume_slurm(host: Host) -> bool:
-    """Resume the node if it is drained for a reason of ours. Return whether it was."""
-    return resume_reason(host, OWN)
 
 
 def resume_reason(host: Host, start: str) -> bool:

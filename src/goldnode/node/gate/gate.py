@@ -44,6 +44,7 @@ from ..ground.gate_files import DRAIN, MODE, PASS, REASON, RECORD, REFUSED, REPO
 from ..ground.host import Host, Json, boot_identity
 from ..ground.json_lines import by_lines
 from ..ground.scheduler import HookError
+from ..ground.text import spaced
 from ..ground.verdict_files import LIMIT, STATUS, VERDICT
 from ..state.finding import FINE
 from ..verdict import current
@@ -101,7 +102,7 @@ def reasons(verdict: Any, fault: Optional[str] = None) -> List[Reason]:
     """
     if fault is not None:
         return [Reason("verdict", fault)]
-    found = [
+    bad = [
         Reason(
             str(finding["id"]),
             one_line(
@@ -110,9 +111,11 @@ def reasons(verdict: Any, fault: Optional[str] = None) -> List[Reason]:
         )
         for finding in bad_findings(verdict)
     ]
-    if not found and verdict["exit_code"] == 4:
+    if not bad and verdict["exit_code"] == 4:
         return [Reason("class", f"the node is not of class {verdict['class']}")]
-    return found if found or verdict["findings"] else [Reason("verdict", "nothing was judged")]
+    if not verdict["findings"]:
+        return [Reason("verdict", "nothing was judged")]
+    return bad
 
 
 def bad_findings(verdict: Any) -> List[Json]:
@@ -128,20 +131,14 @@ def one_line(text: str) -> str:
     """Return the text as one line without control characters, of at most :data:`LONGEST` characters.
     Terminals and other programs show it.
     """
-    line = " ".join(
-        (
-            text
-            if text.isprintable()
-            else "".join(letter if letter.isprintable() else " " for letter in text)
-        ).split()
-    )
+    line = " ".join(spaced(text).split())
     return line if len(line) <= LONGEST else line[: LONGEST - 1] + "…"
 
 
-def sentence(found: Sequence[Reason]) -> str:
+def sentence(bad: Sequence[Reason]) -> str:
     """Return all reasons in one line."""
-    more = f" (and {len(found) - 2} more)" if len(found) > 2 else ""
-    return one_line("; ".join(reason.text for reason in found[:2]))[: LONGEST - len(more)] + more
+    more = f" (and {len(bad) - 2} more)" if len(bad) > 2 else ""
+    return one_line("; ".join(reason.text for reason in bad[:2]))[: LONGEST - len(more)] + more
 
 
 def save(host: Host, verdict: Json, text: str) -> None:
@@ -259,15 +256,15 @@ class _Turn:
             or REPORT
         )
         self.now = boot.uptime(host.text("/proc/uptime") or "")
-        self.found = reasons(verdict, current.fault(verdict, boot_identity(host), self.now))
+        self.bad = reasons(verdict, current.fault(verdict, boot_identity(host), self.now))
         self.published = published
         self.drain: Any = self.memory.get("drained")  # before this check
         self.state: Json = {}
 
     @property
     def open(self) -> bool:
-        """Whether work may start."""
-        return self.mode == REPORT or not self.found
+        """Return whether work may start."""
+        return self.mode == REPORT or not self.bad
 
     def fail(self, problem: HookError) -> None:
         """Note why something could not be done."""
@@ -280,7 +277,7 @@ class _Turn:
     def hold(self, checked: Optional[Evidence]) -> None:
         """Add what the tests before a return hold."""
         self.held = _tests(self, checked)
-        self.found = self.found or [Reason(*row) for row in self.held.reasons]
+        self.bad = self.bad or [Reason(*row) for row in self.held.reasons]
 
     def show(self) -> None:
         """Publish the gate before its effects, which may be slow."""
@@ -288,7 +285,7 @@ class _Turn:
             "schema": SCHEMA,
             "mode": self.mode,
             "open": self.open,
-            "reasons": [reason.text for reason in self.found],
+            "reasons": [reason.text for reason in self.bad],
             "since": self.before.get("since"),
             "verdict_time": self.verdict.get("time") if isinstance(self.verdict, dict) else None,
             "told": self.drain if self.readable else self.before.get("told"),
@@ -303,7 +300,7 @@ class _Turn:
             self.state["since"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
             self.messages.append(
                 f"gate ({self.mode}): {'open' if self.open else 'closed'}"
-                + (f": {sentence(self.found)}" if self.found else "")
+                + (f": {sentence(self.bad)}" if self.bad else "")
             )
         if self.published:
             self._publish()
@@ -312,7 +309,7 @@ class _Turn:
 
     def _publish(self) -> None:
         """Write the files in /run. The pass goes first, and comes last."""
-        why = f"goldnode gate: {sentence(self.found)}\n" if self.found else ""
+        why = f"goldnode gate: {sentence(self.bad)}\n" if self.bad else ""
         try:
             if not self.open:
                 self.host.remove(PASS)
@@ -329,7 +326,7 @@ class _Turn:
         """Drain or resume the node, and record it. Without a record that can be read and written, do nothing."""
         if not self.readable:
             return
-        drain = self.mode == DRAIN and bool(self.found)
+        drain = self.mode == DRAIN and bool(self.bad)
         try:
             effects.settle(self.host, self.memory, self.before)
             if drain or self.published:
@@ -357,11 +354,11 @@ class _Turn:
         from .return_tests import ID
 
         new = self.state["reasons"] != self.before.get("reasons") or bool(self.before.get("error"))
-        return new and all(reason.id.startswith(ID) for reason in self.found)
+        return new and all(reason.id.startswith(ID) for reason in self.bad)
 
     def _wanted(self, drain: bool) -> effects.DrainOrder:
         commands = (self.document.get("site") or {}).get("gate") or {}
-        ids = sorted({reason.id for reason in self.found})
+        ids = sorted({reason.id for reason in self.bad})
         by = hook(self.host, self.document) if drain else None
         return effects.DrainOrder(
             drain,
@@ -375,8 +372,8 @@ class _Turn:
     def _text(self) -> str:
         if self.mode != DRAIN:
             return f"{OWN} the class does not drain any more"
-        if self.found:
-            return one_line(f"{OWN} {sentence(self.found)}")
+        if self.bad:
+            return one_line(f"{OWN} {sentence(self.bad)}")
         return f"{OWN} the node is what its class says again"
 
     def finish(self) -> None:
@@ -419,12 +416,13 @@ def _tests(turn: _Turn, checked: Optional[Evidence]) -> Held:
     """Return what the tests before a return hold; the record of the gate has that there are some."""
     from . import return_tests  # most classes declare none
 
-    host, memory, found = turn.host, turn.memory, turn.found
+    host, memory, bad = turn.host, turn.memory, turn.bad
+    capture, stored = (None, None) if checked is None else (checked.capture, checked.memory)
     seen = return_tests.Seen(
-        bad=bad_findings(turn.verdict) if found and found[0].id != "verdict" else [],
-        good=not found,
-        capture=(checked.capture if checked is not None else None) or {},
-        absence=((checked.memory if checked is not None else None) or {}).get("absence"),
+        bad=bad_findings(turn.verdict) if bad and bad[0].id != "verdict" else [],
+        good=not bad,
+        capture=capture or {},
+        absence=(stored or {}).get("absence"),
         days=0.0,
         record={},
     )
@@ -559,11 +557,10 @@ def _start(host: Host) -> List[str]:
             host.run("systemctl", "reset-failed", name, *unit["TriggeredBy"].split())
             # --no-block: the boot check is ordered before the runtimes, and would wait for itself.
             done = host.run("systemctl", "start", "--no-block", name)
-            messages.append(
-                f"gate: starts {name}, which it had kept out"
-                if done.rc == 0
-                else f"gate: cannot start {name}: {done.tail(1)}"
-            )
+            text = f"starts {name}, which it had kept out"
+            if done.rc != 0:
+                text = f"cannot start {name}: {done.tail(1)}"
+            messages.append(f"gate: {text}")
         host.remove(f"{REFUSED}/{name}")
     return messages
 
@@ -574,10 +571,10 @@ def _start(host: Host) -> List[str]:
 def load_state(host: Host) -> Json:
     """Return the state of the gate; empty if it is missing, torn or cannot be read."""
     try:
-        found = json.loads(host.text(STATE) or "{}")
+        state = json.loads(host.text(STATE) or "{}")
     except (OSError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return state if isinstance(state, dict) else {}
 
 
 def _keep(host: Host, name: str, value: Json) -> None:

@@ -64,19 +64,19 @@ def unmet(
     :param results: rows {started, boot_id, jobs: [{name, state, why}]}, as in goldnode.canary/1; times in UTC.
     :param boot: the kernel's id of the present boot. None: that of the latest result.
     """
-    found = sorted(
+    counted = sorted(
         (row for row in results if row["started"] >= since), key=lambda row: str(row["started"])
     )
-    present = boot or (found[-1]["boot_id"] if found else None)
-    latest = {
-        job["name"]: job for row in found if row["boot_id"] == present for job in row["jobs"]
-    }  # a later row replaces an earlier one
+    present = boot or (counted[-1]["boot_id"] if counted else None)
+    never: Mapping[str, Any] = {"state": None, "why": ""}
+    latest = dict.fromkeys(jobs, never)
+    for row in counted:  # sorted by time: a later row replaces an earlier one
+        if row["boot_id"] == present:
+            latest.update({job["name"]: job for job in row["jobs"]})
     return [
         Unmet(job, latest[job]["state"], latest[job]["why"])
-        if job in latest
-        else Unmet(job, None, "")
         for job in jobs
-        if job not in latest or latest[job]["state"] != "passed"
+        if latest[job]["state"] != "passed"
     ]
 
 
@@ -198,7 +198,7 @@ CAUSES: Mapping[str, CauseRule] = {
 
 def gpus(capture: Mapping[str, Any]) -> Optional[List[str]]:
     """Return the GPUs of a capture by serial number, or UUID; None if one of them shows neither."""
-    found = []
+    names = []
     for row in capture["gpus"]:
         name = None
         if isinstance(row, dict) and row.get("lost") is not True:
@@ -209,8 +209,8 @@ def gpus(capture: Mapping[str, Any]) -> Optional[List[str]]:
             )
         if not name or not name.isprintable() or len(name) > 80:
             return None
-        found.append(name)
-    return sorted(found)
+        names.append(name)
+    return sorted(names)
 
 
 # -- the record
@@ -247,16 +247,18 @@ def load(host: Host) -> Tuple[Optional[Json], bool]:
     if text is None:
         return None, False
     try:
-        found = json.loads(text)
+        record = json.loads(text)
     except (ValueError, RecursionError):
         return None, True
-    return (found if _usable(found) else None), True
+    return (record if _usable(record) else None), True
 
 
-def _usable(found: Any) -> bool:
-    if not isinstance(found, dict) or found.get("schema") != SCHEMA or set(found) != set(empty()):
+def _usable(record: Any) -> bool:
+    if not isinstance(record, dict) or record.get("schema") != SCHEMA:
         return False
-    rows = found["open"]
+    if set(record) != set(empty()):
+        return False
+    rows = record["open"]
     return (
         isinstance(rows, dict)
         and all(
@@ -268,9 +270,9 @@ def _usable(found: Any) -> bool:
             and isinstance(row.get("ended"), bool)
             for cause, row in rows.items()
         )
-        and isinstance(found["results"], list)
-        and all(not result_fault(row) for row in found["results"])
-        and (found["latest"] == "" or seconds(found["latest"]) is not None)
+        and isinstance(record["results"], list)
+        and all(not result_fault(row) for row in record["results"])
+        and (record["latest"] == "" or seconds(record["latest"]) is not None)
     )
 
 
@@ -346,14 +348,14 @@ def settle(
     :param seen: the check; its `record` and `days` are set here.
     :param begun: whether this gate has had a record before, so that a file that is gone is a loss.
     """
-    found, exists = load(host)
-    record = found or empty()
+    stored, exists = load(host)
+    record = stored or empty()
     stamp = utc(time.time() if now is None else now)
     if stamp <= record["latest"]:  # a clock that was set back makes no old result count
         stamp = utc((seconds(record["latest"]) or 0) + 1)
     jobs = jobs_of(document)
     changes = _Changes(record, jobs, stamp, boot_identity(host))
-    if found is None and (exists or begun):
+    if stored is None and (exists or begun):
         for cause in jobs:
             changes.open(cause, DAMAGED, {})
     days = float((document.get("return_tests") or {}).get("absence_days") or DAYS)
@@ -369,9 +371,8 @@ def settle(
         reasons.append(
             (f"{ID}record", f"the tests before its return cannot be recorded in {FILE}: {why}")
         )
-    if (
-        seen.good
-    ):  # while another fault holds the node, a boot may follow that the tests have to pass on
+    # While another fault holds the node, a boot may follow that the tests have to pass on.
+    if seen.good:
         changes.close()
     rows = [changes.row(cause) for cause in jobs]
     node = short_name(host)
@@ -406,15 +407,12 @@ class _Changes:
         rule, rows = CAUSES[cause], self.record["open"]
         event = rule.event(seen)
         texts: Dict[str, str] = {}
-        faults: Dict[
-            str, str
-        ] = {}  # as texts, with the boot where that tells a fault from its return
+        # As texts, with the boot where that tells a fault from its return.
+        faults: Dict[str, str] = {}
         apart = True
         for row in filter(rule.finding, seen.bad):
-            key, known = (
-                f"{row['id']} {row.get('subject') or ''}".strip(),
-                _is_counted(row, seen.capture),
-            )
+            key = f"{row['id']} {row.get('subject') or ''}".strip()
+            known = _is_counted(row, seen.capture)
             texts[key] = str(row.get("got"))[:240]
             faults[key] = f"{self.boot}: {texts[key]}" if known else texts[key]
             apart = apart and known
@@ -424,9 +422,8 @@ class _Changes:
         )
         if new or (not apart and before is not None and self._tested(before)):
             self.open(cause, "; ".join(f"{key}: {text}" for key, text in texts.items()), faults)
-        elif before is not None and (
-            seen.good or seen.bad
-        ):  # a verdict that does not count shows nothing
+        # A verdict that does not count shows nothing.
+        elif before is not None and (seen.good or seen.bad):
             before["faults"] = faults
         if event.why:
             self.open(cause, event.why, faults)

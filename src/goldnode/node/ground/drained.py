@@ -13,6 +13,8 @@ import time
 from hashlib import sha256
 from typing import NamedTuple
 
+from .text import spaced
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Optional
@@ -42,20 +44,21 @@ class Mark(NamedTuple):
 
 def reason(run: str, controller: str, time: str, text: str) -> str:
     """Return the one-line reason of a drain."""
-    line = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
-    line = line if len(line) <= LONGEST else line[: LONGEST - 3] + "..."
-    found = Mark(run, controller, time, line)
-    return f"{PREFIX}{run}.{_sum(found)} of {controller} at {time}: {line}"
+    line = " ".join(spaced(text).split())
+    if len(line) > LONGEST:
+        line = line[: LONGEST - 3] + "..."
+    parts = Mark(run, controller, time, line)
+    return f"{PREFIX}{run}.{_sum(parts)} of {controller} at {time}: {line}"
 
 
 def mark(text: str) -> Optional[Mark]:
     """Return the parts of a reason; None if no run wrote it, or if it was changed since."""
     if not text.startswith(PREFIX):
         return None
-    found = re.match(r"([0-9a-f-]+)\.([0-9a-f]{6}) of (\S+) at (\S+): (.*)$", text[len(PREFIX) :])
-    if found is None:
+    match = re.match(r"([0-9a-f-]+)\.([0-9a-f]{6}) of (\S+) at (\S+): (.*)$", text[len(PREFIX) :])
+    if match is None:
         return None
-    run, checksum, *rest = found.groups()
+    run, checksum, *rest = match.groups()
     parts = Mark(run, *rest)
     return parts if checksum == _sum(parts) else None
 
@@ -75,10 +78,14 @@ def text(host: Host) -> str:
     if not host.live:
         return ""
     try:
-        found = host.text(FILE)
+        content = host.text(FILE)
     except OSError as problem:
         return f"cannot be read: {problem.strerror}"
-    return "" if found is None else found[:8192] or "empty"
+    if content is None:
+        return ""
+    return (
+        content[:8192] or "empty"
+    )  # a file without content is a record, too: the controller has to see it
 
 
 def _sum(parts: Mark) -> str:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from typing import Dict, Tuple
 
 DEBUG = "GOLDNODE_DEBUG"
+COULD_NOT_CHECK = 3
 OWN = (
     f"This is a fault of goldnode-node itself: run the command again with {DEBUG}=1 "
     "and report what it prints."
@@ -40,13 +41,10 @@ def brief(problem: BaseException) -> str:
     at = problem.__traceback__
     while at is not None and at.tb_next is not None:
         at = at.tb_next
-    where = (
-        f" ({os.path.basename(at.tb_frame.f_code.co_filename)}:{at.tb_lineno})"
-        if at is not None
-        else ""
-    )
-    text = str(problem)
-    return f"{type(problem).__name__}{': ' if text else ''}{text}{where}"
+    text = ": ".join(filter(None, (type(problem).__name__, str(problem))))
+    if at is None:
+        return text
+    return f"{text} ({os.path.basename(at.tb_frame.f_code.co_filename)}:{at.tb_lineno})"
 
 
 def explained(problem: BaseException) -> Tuple[str, str]:
@@ -75,6 +73,16 @@ def document(error: str) -> Dict[str, object]:
         "line": None,
         "remedy": None,
     }
+
+
+def expected(problem: BaseException, form: object) -> int:
+    """Print an expected failure, also as a document where the format is `json`. Return the exit status."""
+    if form == "json":
+        import json  # loaded only for this: a damaged installation may lack it
+
+        print(json.dumps(document(str(problem)), indent=1))
+    print(f"goldnode-node: {problem}", file=sys.stderr)
+    return COULD_NOT_CHECK
 
 
 def report(problem: BaseException) -> None:

@@ -63,9 +63,8 @@ class Host:
 
     def __init__(self, root: str = "/", live: Optional[bool] = None) -> None:
         self.root = os.path.abspath(root)
-        self.live = (
-            self.root == "/" if live is None else live
-        )  # and not the root filesystem of an image
+        # The other roots are those of images, which do not run.
+        self.live = self.root == "/" if live is None else live
         # Owner of the files we write: root, in an image too. For a directory that plays a machine, its owner.
         self.superuser = owner_of(self.root) if live and self.root != "/" else SUPERUSER
         self.program = PROGRAM  # runs the reader of the GPUs in a process of its own
@@ -129,9 +128,9 @@ class Host:
         """Return status and content of the path itself. The content is None for anything but a regular file,
         which is not opened.
         """
-        found = self.lstat(name)
-        if found is None or not stat.S_ISREG(found.st_mode):
-            return found, None
+        status = self.lstat(name)
+        if status is None or not stat.S_ISREG(status.st_mode):
+            return status, None
         # O_NONBLOCK: do not hang if a user replaces the file by a pipe meanwhile.
         try:
             handle = os.open(
@@ -144,8 +143,8 @@ class Host:
                 raise
             return self.lstat(name), None
         with open(handle, "rb") as opened:
-            found = os.fstat(handle)
-            return found, opened.read() if stat.S_ISREG(found.st_mode) else None
+            status = os.fstat(handle)
+            return status, opened.read() if stat.S_ISREG(status.st_mode) else None
 
     def data(self, name: str) -> Optional[bytes]:
         """Return the content of a file, or None if it does not exist. In /proc, also None if the process ends
@@ -165,13 +164,13 @@ class Host:
     def glob(self, directory: str, pattern: str) -> List[str]:
         """Return the node paths in `directory` that match `pattern`, sorted."""
         if not set(pattern) & set("*?["):
-            found = [pattern] if self.exists(f"{directory}/{pattern}") else []
-        else:
-            try:
-                found = matching(os.listdir(self.located(directory)), pattern)
-            except (FileNotFoundError, NotADirectoryError, PermissionError):
-                found = []
-        return sorted(f"{directory.rstrip('/')}/{name}" for name in found)
+            path = f"{directory.rstrip('/')}/{pattern}"
+            return [path] if self.exists(path) else []
+        try:
+            names = matching(os.listdir(self.located(directory)), pattern)
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            return []
+        return sorted(f"{directory.rstrip('/')}/{name}" for name in names)
 
     def run(self, *argv: str, timeout: float = 60, stdin: Optional[str] = None) -> Result:
         """Run a program and wait for it.
@@ -284,10 +283,10 @@ class Host:
 def owner_of(root: str) -> Tuple[int, int]:
     """Return the numeric user and group of a directory; root's if it does not exist yet."""
     try:
-        found = os.stat(root)
+        status = os.stat(root)
     except OSError:
         return SUPERUSER
-    return found.st_uid, found.st_gid
+    return status.st_uid, status.st_gid
 
 
 def matching(names: Sequence[str], pattern: str) -> List[str]:

@@ -19,12 +19,10 @@ def by_lines(document: Mapping[str, Any], *, ordered: bool = False) -> str:
     """
     rows = []
     for key, value in sorted(document.items()) if ordered else document.items():
-        items = (
-            ",\n".join(["  " + dumps(item, sort_keys=ordered) for item in value])
-            if isinstance(value, list)
-            else ""
-        )
-        rows.append(
-            f" {dumps(key)}: " + (f"[\n{items}\n ]" if items else dumps(value, sort_keys=ordered))
-        )
+        if isinstance(value, list) and value:
+            items = ",\n".join(["  " + dumps(item, sort_keys=ordered) for item in value])
+            text = f"[\n{items}\n ]"
+        else:
+            text = dumps(value, sort_keys=ordered)
+        rows.append(f" {dumps(key)}: {text}")
     return "{\n" + ",\n".join(rows) + "\n}"

@@ -17,8 +17,8 @@ def facts() -> Dict[str, Any]:
     and `xid` are as in a class document. `branches` maps an NVIDIA driver branch to `end_of_life` and `security`
     (the first version with the fixes of the newest bulletin that covers it, and that bulletin).
     """
-    found: Dict[str, Any] = json.loads(TEXT)
-    return found
+    known: Dict[str, Any] = json.loads(TEXT)
+    return known
 
 
 # fmt: off

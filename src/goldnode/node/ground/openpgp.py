@@ -44,20 +44,21 @@ def primary_fingerprints(data: bytes) -> List[str]:
 
     Raises OpenPGPError for damaged data, for a secret key, and for key versions other than 4.
     """
-    found = []
+    fingerprints = []
     for tag, body in packets(dearmor(data)):
         if tag in (_SECRET_KEY, _SECRET_SUBKEY):
             raise OpenPGPError("it holds a secret key")
         if tag != PUBLIC_KEY:
             continue
         if body[:1] != b"\x04":
-            raise OpenPGPError(f"it holds a key of version {body[0] if body else '?'}, expected 4")
+            version = str(body[0]) if body else "?"
+            raise OpenPGPError(f"it holds a key of version {version}, expected 4")
         # RFC 4880, section 12.2: SHA-1 over 0x99, the two-octet length, and the packet body.
         prefix = b"\x99" + len(body).to_bytes(2, "big")
-        found.append(sha1(prefix + body, usedforsecurity=False).hexdigest().upper())
-    if not found:
+        fingerprints.append(sha1(prefix + body, usedforsecurity=False).hexdigest().upper())
+    if not fingerprints:
         raise OpenPGPError("there is no primary public key in it")
-    return found
+    return fingerprints
 
 
 def _block(body: bytes) -> bytes:

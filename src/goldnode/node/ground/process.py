@@ -164,9 +164,9 @@ class Forked:
                 self.output[self.err] += UNKNOWN_STATUS
                 break
             if pid:
-                self.status = (
-                    -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-                )
+                self.status = os.WEXITSTATUS(status)
+                if os.WIFSIGNALED(status):
+                    self.status = -os.WTERMSIG(status)
             elif time.monotonic() >= end:
                 break
             else:

@@ -25,9 +25,7 @@ if TYPE_CHECKING:
     from ..ground.host import Host
 
 PROGRAMS = ("/usr/bin/scontrol", "/usr/local/bin/scontrol", "/opt/slurm/bin/scontrol")
-CALL_TIME = (
-    45.0  # seconds for one call; two calls and the check fit into the time limit of the unit
-)
+CALL_TIME = 45.0  # seconds; two calls and the check fit into the time limit of the unit
 STATE_MARKS = "*~#!%$@^-"  # scontrol(1), NODE STATE CODES
 DRAIN_FLAGS = frozenset(("DRAIN", "DRAINED", "DRAINING"))
 OUT_FLAGS = DRAIN_FLAGS | {"DOWN", "FAIL", "FAILING", "ERROR"}
@@ -51,12 +49,12 @@ class SchedulerNode(NamedTuple):
 
     @property
     def drained(self) -> bool:
-        """Whether it is drained, or about to be."""
+        """Return whether it is drained, or about to be."""
         return bool(DRAIN_FLAGS & set(self.flags))
 
     @property
     def in_service(self) -> bool:
-        """Whether it gets work."""
+        """Return whether it gets work."""
         return not OUT_FLAGS & set(self.flags)
 
 
@@ -80,8 +78,8 @@ def _reason(rest: str) -> str:
     field = _PERSONS.search(rest)
     if field is None or field[1] != "Reason":
         return ""
-    found = _AUTHOR.match(field[2]) or _NO_AUTHOR.match(field[2])
-    return found[1].strip() if found else ""
+    match = _AUTHOR.match(field[2]) or _NO_AUTHOR.match(field[2])
+    return match[1].strip() if match else ""
 
 
 # -- on the node

@@ -24,6 +24,13 @@ def clean(text: str) -> str:
     )
 
 
+def spaced(text: str) -> str:
+    """Return a text with a space in place of each character that cannot be printed, line ends included."""
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else " " for letter in text)
+
+
 def _escape(code: int) -> str:
     if code < 0x100:
         return f"\\x{code:02x}"

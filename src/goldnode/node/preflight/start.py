@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import sys
-
 from ..ground.errors import NodeError
 from ..ground.host import Host
-from . import checks, command
+from . import command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,9 +16,6 @@ def main(options: Any) -> int:
     try:
         return command.run(Host(options.root), options)
     except NodeError as problem:
-        if options.format == "json":
-            from ..ground.fault import document  # no other start has anything to report
+        from ..ground.fault import expected  # no other start has anything to report
 
-            print(json.dumps(document(str(problem)), indent=1))
-        print(f"goldnode-node: {problem}", file=sys.stderr)
-        return checks.COULD_NOT_CHECK
+        return expected(problem, options.format)

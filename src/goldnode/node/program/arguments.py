@@ -82,11 +82,11 @@ class UsageError(Exception):
 
 def parse(given: List[str]) -> Any:
     """Return the options of a command line. Exit with 3 if it is wrong."""
-    found = parser(given)
+    top = parser(given)
     try:
-        options = found.parse_args(given)
+        options = top.parse_args(given)
         if options.command == "apply" and bool(options.part) == options.absent:
-            found.error("apply needs either --part or --absent")
+            top.error("apply needs either --part or --absent")
         return options
     except UsageError as problem:
         message = _order(given) or str(problem)
@@ -111,12 +111,12 @@ def _order(given: Sequence[str]) -> str:
 
 def parser(given: Sequence[str]) -> CommandParser:
     """Return the parser. Of a command in a module of its own it has the options only if `given` begins with the command."""
-    found = CommandParser(
+    top = CommandParser(
         prog="goldnode-node",
         description="Check this node against its node class.",
         epilog="goldnode-node --version prints the digest of this program, as `goldnode --version` does.",
     )
-    commands = found.add_subparsers(
+    commands = top.add_subparsers(
         dest="command",
         required=True,
         parser_class=CommandParser,
@@ -148,7 +148,7 @@ def parser(given: Sequence[str]) -> CommandParser:
             common(command, name)
             owner.arguments(command)
             command.set_defaults(run=owner.run)
-    return found
+    return top
 
 
 def common(command: argparse.ArgumentParser, name: str) -> None:

@@ -105,12 +105,9 @@ def main(arguments: Optional[List[str]] = None) -> int:
     try:
         return run(options)
     except NodeError as problem:
-        if getattr(options, "format", None) == "json":
-            from ..ground.fault import document  # no other start has anything to report
+        from ..ground.fault import expected  # no other start has anything to report
 
-            print(json.dumps(document(str(problem)), indent=1))
-        print(f"goldnode-node: {problem}", file=sys.stderr)
-    return checking.UNKNOWN
+        return expected(problem, getattr(options, "format", None))
 
 
 def run(options: Any) -> int:
@@ -143,18 +140,13 @@ def run(options: Any) -> int:
         )
         planned = after.to_json()
         planned["done"] = done
-        if (
-            done and host.live and options.document == CLASS
-        ):  # the gate goes by the node's own class
+        # The gate goes by the node's own class, not by one that is named.
+        if done and host.live and options.document == CLASS:
             from .judging import judge
 
             for line in judge(host, document, not after.actions)[1]:
                 print(line, file=sys.stderr)
-    print(
-        json.dumps(planned, indent=1, sort_keys=True)
-        if options.format == "json"
-        else plan_text(planned)
-    )
+    show_plan(planned, options)
     return 0
 
 
@@ -173,12 +165,16 @@ def run_absent(host: Host, options: Any) -> int:
         )
         planned = after.to_json()
         planned["done"] = done
-    print(
-        json.dumps(planned, indent=1, sort_keys=True)
-        if options.format == "json"
-        else plan_text(planned)
-    )
+    show_plan(planned, options)
     return 0
+
+
+def show_plan(planned: Json, options: Any) -> None:
+    """Print a plan, with what was done of it."""
+    if options.format == "json":
+        print(json.dumps(planned, indent=1, sort_keys=True))
+    else:
+        print(plan_text(planned))
 
 
 def run_check(host: Host, options: Any) -> int:
@@ -197,11 +193,9 @@ def run_check(host: Host, options: Any) -> int:
         checked = checking.examine(host, document, passive=options.passive)
         verdict = checked.verdict
     except NodeError as problem:
-        remedy = (
-            "Run site.yml for this host."
-            if options.document == CLASS
-            else "Name what `goldnode class export CLASS` has written."
-        )
+        remedy = "Run site.yml for this host."
+        if options.document != CLASS:
+            remedy = "Name what `goldnode class export CLASS` has written."
         verdict = unreadable(host, options.passive, str(problem), remedy)
     except Exception as problem:
         # The gate must act on a failed check too: the state of the node is unknown.
@@ -230,11 +224,7 @@ def run_check(host: Host, options: Any) -> int:
                 OSError(problem.errno, problem.strerror, host.located(checking.VERDICT))
             )
     try:
-        if options.format == "json":
-            print(by_lines(verdict))
-        else:
-            table = verdict_table(verdict)
-            print(table.splitlines()[-1] if options.quiet else table)
+        shown(verdict, options)
     except OSError as problem:
         unwritten.append(problem)
     # Only on a disk with two slots.
@@ -332,13 +322,11 @@ def run_policy(host: Host, options: Any) -> int:
     else:
         findings = reapply.judged(document, reapply.outstanding(host, document)[0])
     outcomes = {finding.outcome for finding in findings}
-    code = (
-        checking.UNKNOWN
-        if outcomes & {UNREAD, ELSEWHERE}
-        else checking.DEGRADED
-        if MISMATCH in outcomes
-        else checking.HEALTHY
-    )
+    code = checking.HEALTHY
+    if MISMATCH in outcomes:
+        code = checking.DEGRADED
+    if outcomes & {UNREAD, ELSEWHERE}:  # what could not be read may differ, too
+        code = checking.UNKNOWN
     if options.format == "json":
         print(
             json.dumps(
@@ -361,23 +349,21 @@ def export_policy(host: Host, options: Any) -> int:
     from ..device import export
     from ..device.child import ask
 
-    vendor = (
-        "amd"
-        if host.exists("/sys/module/amdgpu") and not host.exists("/sys/module/nvidia")
-        else "nvidia"
-    )
+    vendor = "nvidia"
+    if host.exists("/sys/module/amdgpu") and not host.exists("/sys/module/nvidia"):
+        vendor = "amd"
     answer = ask(host, {"do": "read", "vendor": vendor, "root": host.root})
     if "error" in answer:
         raise NodeError(f"the GPUs cannot be read: {answer['error']}. Look at dmesg on the node.")
-    found = export.policy(answer)
-    if not found:
+    policy = export.policy(answer)
+    if not policy:
         raise NodeError(
             "no GPU answers, so there is no policy to print. Look at `goldnode-node check`."
         )
     if options.format == "json":
-        print(json.dumps({"schema": "goldnode.policy-export/1", **found}, indent=1))
+        print(json.dumps({"schema": "goldnode.policy-export/1", **policy}, indent=1))
     else:
-        print("\n".join(export.yaml(found)))
+        print("\n".join(export.yaml(policy)))
     return checking.HEALTHY
 
 
@@ -415,19 +401,13 @@ def read_document(host: Host, options: Any) -> ClassDocument:
     where = host if name == CLASS else Host("/")
     text = where.text(name if name.startswith("/") else os.path.abspath(name))
     # A run of site.yml writes only the node's own document, not a file named with --class.
-    remedy = (
-        "Run site.yml for this host"
-        if name == CLASS
-        else "Write it with `goldnode class export CLASS > class.json`"
-    )
+    remedy = "Write it with `goldnode class export CLASS > class.json`"
+    other = ""
     if name == CLASS:
+        remedy = "Run site.yml for this host"
+        other = ", or name with --class what `goldnode class export CLASS` has written"
         owners.believe(host, CLASS)
     if text is None:
-        other = (
-            ", or name with --class what `goldnode class export CLASS` has written"
-            if name == CLASS
-            else ""
-        )
         raise NodeError(f"{name}: there is no class document. {remedy}{other}.")
     try:
         document = json.loads(text)

@@ -89,10 +89,10 @@ def planned(host: Host, request: Mapping[str, Any], engine: Optional[str]) -> Di
 
         return rollback.planned(host, str(request.get("to") or ""), payloads, timeout)
     if request["state"] == ABSENT:
-        found = plan_absent(host, timeout)
-        if not found.actions:
+        removal = plan_absent(host, timeout)
+        if not removal.actions:
             forget_program(host)
-        return {"plan": found.to_json()}
+        return {"plan": removal.to_json()}
     reply = plan(host, request["document"], payloads, lock_timeout=timeout).to_json()
     if not host.exists(PROGRAM):  # a plan leaves no files on a node that goldnode does not manage
         host.remove(INITRAMFS_CACHE)

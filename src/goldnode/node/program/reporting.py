@@ -71,12 +71,10 @@ def _gate(host: Host) -> Optional[Json]:
     try:
         state = json.loads(host.text(gate_files.STATE) or "null")
         drain = state["told"]
-        drained = (
-            bool(drain["ours"]) if drain else None
-        )  # null: not drained; false: by another party
         return {
             **{key: state[key] for key in ("mode", "open", "reasons", "since")},
-            "drained": drained,
+            # null: not drained; false: by another party
+            "drained": bool(drain["ours"]) if drain else None,
         }
     except (ValueError, KeyError, TypeError):
         return None

@@ -37,15 +37,15 @@ def answer(words: List[str], engine: Optional[str], host: Optional[Host] = None)
         return OTHER
     if declared is None or wanted["--class-digest"] != digest(declared):
         return OTHER_CLASS
-    found = plan(
+    planned = plan(
         host,
         json.loads(declared),
         {"program": {"sha256": engine}},
         lock_timeout=float(wanted["--lock-timeout"]),
     )
-    print(json.dumps(found.to_json()))
+    print(json.dumps(planned.to_json()))
     if wanted.get("--report"):
-        from .reporting import recorded  # most plans are asked for without
+        from .reporting import recorded  # start-up time: most plans are asked for without
 
         print(json.dumps(recorded(host, engine), separators=(",", ":")))
     return 0

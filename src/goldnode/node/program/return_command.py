@@ -61,14 +61,14 @@ def run(host: Host, options: Any) -> int:
         messages = _judged(host, document)
     else:
         refused, taken, messages = [], 0, []
-    found = report(host, document, refused, taken)
+    state = report(host, document, refused, taken)
     if options.format == "json":
-        print(json.dumps(found))
+        print(json.dumps(state))
     else:
-        print("\n".join(lines(found)))
+        print("\n".join(lines(state)))
     for line in messages:
         print(line, file=sys.stderr)
-    return HELD if any(row["outstanding"] for row in found["causes"]) else OPEN
+    return HELD if any(row["outstanding"] for row in state["causes"]) else OPEN
 
 
 def report(host: Host, document: Mapping[str, Any], refused: List[str], taken: int) -> Json:
@@ -98,21 +98,21 @@ def report(host: Host, document: Mapping[str, Any], refused: List[str], taken: i
     }
 
 
-def lines(found: Mapping[str, Any]) -> List[str]:
+def lines(state: Mapping[str, Any]) -> List[str]:
     """Return the report for a person."""
-    shown = [f"results: {found['taken']} taken"] if found["taken"] else []
-    shown += [f"refused: {text}" for text in found["refused"]]
-    if not found["causes"]:
-        shown.append(f"class {found['class']} declares no tests after xid, repair or absence")
-    for row in found["causes"]:
+    shown = [f"results: {state['taken']} taken"] if state["taken"] else []
+    shown += [f"refused: {text}" for text in state["refused"]]
+    if not state["causes"]:
+        shown.append(f"class {state['class']} declares no tests after xid, repair or absence")
+    for row in state["causes"]:
         if row["since"] is None:
             shown.append(f"{row['cause']}: not open; wants {', '.join(row['jobs'])}")
             continue
         shown.append(f"{row['cause']}: open since {row['since']}: {row['why']}")
         shown += [f"  {text}" for text in row["outstanding"]] or ["  all jobs have passed"]
-    shown += [f"unknown: {text}" for text in found["unknown"]]
-    shown.append("gate: open" if found["open"] else f"gate: closed: {'; '.join(found['reasons'])}")
-    if found["simulated"]:
+    shown += [f"unknown: {text}" for text in state["unknown"]]
+    shown.append("gate: open" if state["open"] else f"gate: closed: {'; '.join(state['reasons'])}")
+    if state["simulated"]:
         shown.append("the hardware of this class is simulated")
     return shown
 
@@ -217,14 +217,14 @@ def _read() -> Any:
 def _document(host: Host) -> Json:
     owners.believe(host, verdict_files.CLASS)  # it names the commands of the gate
     try:
-        found = json.loads(host.text(verdict_files.CLASS) or "null")
+        document = json.loads(host.text(verdict_files.CLASS) or "null")
     except ValueError:
-        found = None
-    if not isinstance(found, dict):
+        document = None
+    if not isinstance(document, dict):
         raise NodeError(
             f"{verdict_files.CLASS} is not there, or is no class document. Run site.yml for this host."
         )
-    return found
+    return document
 
 
 def _judged(host: Host, document: Mapping[str, Any]) -> List[str]:

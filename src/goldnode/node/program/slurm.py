@@ -88,16 +88,16 @@ def _profiles(document: ClassDocument) -> List[str]:
 def features(document: ClassDocument) -> List[str]:
     """Return the features of a node of the class: words that jobs ask for with --constraint. Pure."""
     gpu, driver = document.get("gpu"), document.get("driver")
-    found = [str(document.get("class"))]
+    words = [str(document.get("class"))]
     if isinstance(gpu, dict):
-        found += ["gpu", str(gpu["vendor"]), kind_of(gpu["model"])]
+        words += ["gpu", str(gpu["vendor"]), kind_of(gpu["model"])]
     branch = driver.get("branch") if isinstance(driver, dict) else None
     if branch:
-        found.append(f"driver_{branch}")
+        words.append(f"driver_{branch}")
     if _profiles(document):
-        found.append("mig")
+        words.append("mig")
     # These characters have a meaning in --constraint.
-    return list(dict.fromkeys(re.sub(r"[^A-Za-z0-9_.]", "_", name) for name in found))
+    return list(dict.fromkeys(re.sub(r"[^A-Za-z0-9_.]", "_", name) for name in words))
 
 
 def with_files(
@@ -134,7 +134,7 @@ def devices_of(host: Host, partitioned: bool) -> List[Tuple[str, ...]]:
     )
     if not partitioned:
         return [(f"/dev/nvidia{number}",) for number in numbers]
-    found = []
+    devices = []
     for number in numbers:
         folder = f"{CAPABILITIES}/gpu{number}/mig"
         for instance in host.glob(folder, "gi[0-9]*"):
@@ -143,8 +143,8 @@ def devices_of(host: Host, partitioned: bool) -> List[Tuple[str, ...]]:
                     f"/dev/nvidia-caps/nvidia-cap{_minor(host, f'{place}/access')}"
                     for place in (instance, compute)
                 )
-                found.append((f"/dev/nvidia{number}", *caps))
-    return found
+                devices.append((f"/dev/nvidia{number}", *caps))
+    return devices
 
 
 def _minor(host: Host, name: str) -> int:
@@ -161,47 +161,41 @@ def _minor(host: Host, name: str) -> int:
 def gres_conf(lines: Sequence[GresLine], vendor: str, nodes: Optional[str] = None) -> List[str]:
     """Return the lines of gres.conf. Pure."""
     start = f"NodeName={nodes} " if nodes else ""
-    found: List[str] = []
+    rows: List[str] = []
     for line in lines:
-        if not line.files:
-            word = DETECTION.get(vendor)
-            detect = (
-                f"{start}AutoDetect={word}"
-                if word
-                else f"{start}Name=gpu Type={line.kind} Count={line.number}"
-            )
-            found += [detect] if detect not in found else []
+        if not line.files and vendor in DETECTION:
+            rows.append(f"{start}AutoDetect={DETECTION[vendor]}")
+        elif not line.files:
+            rows.append(f"{start}Name=gpu Type={line.kind} Count={line.number}")
         elif all(len(files) == 1 for files in line.files):
             names = ranged([files[0] for files in line.files])
-            found += [f"{start}Name=gpu Type={line.kind} File={name}" for name in names]
+            rows += [f"{start}Name=gpu Type={line.kind} File={name}" for name in names]
         else:
-            found += [
+            rows += [
                 f"{start}Name=gpu Type={line.kind} MultipleFiles={','.join(files)}"
                 for files in line.files
             ]
-    return found
+    return list(dict.fromkeys(rows))  # one row of detection serves all lines
 
 
 def slurm_conf(lines: Sequence[GresLine], words: Sequence[str], nodes: str) -> List[str]:
     """Return the lines of slurm.conf: the parameters that belong to the line of these nodes. Pure."""
     gres = ",".join(f"gpu:{line.kind}:{line.number}" for line in lines)
-    found = [
-        f"NodeName={nodes}" + (f" Gres={gres}" if gres else "") + f" Feature={','.join(words)}"
-    ]
-    return ["GresTypes=gpu", *found] if gres else found
+    rows = [f"NodeName={nodes}" + (f" Gres={gres}" if gres else "") + f" Feature={','.join(words)}"]
+    return ["GresTypes=gpu", *rows] if gres else rows
 
 
 def ranged(names: Sequence[str]) -> List[str]:
     """Return device files as Slurm's ranges: /dev/nvidia[0-7]. Pure."""
     rows: Dict[str, List[int]] = {}
-    found = []
+    ranges = []
     for name in names:
         stem = name.rstrip("0123456789")
         digits = name[len(stem) :]
         if str(int(digits or 0)) == digits:
             rows.setdefault(stem, []).append(int(digits))
         else:
-            found.append(name)  # no number, or one with leading zeros
+            ranges.append(name)  # no number, or one with leading zeros
     for stem, numbers in rows.items():
         spans: List[List[int]] = []
         for number in sorted(numbers):
@@ -210,17 +204,17 @@ def ranged(names: Sequence[str]) -> List[str]:
             else:
                 spans.append([number, number])
         text = ",".join(str(low) if low == high else f"{low}-{high}" for low, high in spans)
-        found.append(f"{stem}[{text}]" if len(numbers) > 1 else f"{stem}{text}")
-    return found
+        ranges.append(f"{stem}[{text}]" if len(numbers) > 1 else f"{stem}{text}")
+    return ranges
 
 
 def expanded(text: str) -> List[str]:
     """Return the device files of slurmd's answer: ranges and lists separated by commas. Pure."""
-    found = []
+    files = []
     for part in re.split(r",(?![^\[]*\])", text):
         match = _RANGE.match(part)
         if match is None:
-            found.append(part)
+            files.append(part)
             continue
         for span in match[2].split(","):
             low, _, high = span.partition("-")
@@ -230,8 +224,8 @@ def expanded(text: str) -> List[str]:
                 or int(high or low) - int(low) > 1023
             ):
                 return [text]  # gres.conf(5): at most 1024
-            found += [f"{match[1]}{number}" for number in range(int(low), int(high or low) + 1)]
-    return found
+            files += [f"{match[1]}{number}" for number in range(int(low), int(high or low) + 1)]
+    return files
 
 
 # -- slurmd's answer
@@ -247,10 +241,9 @@ def parsed(text: str) -> SlurmdAnswer:
                 file = _FILE.search(match[4])
                 names = expanded(file[1]) if file is not None and file[1] != "(null)" else []
                 count = int(match[3])
-                # Several files for one GPU belong together: MultipleFiles.
-                files = (
-                    (tuple(names),) if count == 1 and names else tuple((name,) for name in names)
-                )
+                files = tuple((name,) for name in names)
+                if count == 1 and names:  # several files for one GPU belong together: MultipleFiles
+                    files = (tuple(names),)
                 lines.append(GresLine("" if match[2] == "(null)" else match[2], count, files))
             continue
         problem = _PROBLEM.match(row)
@@ -261,11 +254,11 @@ def parsed(text: str) -> SlurmdAnswer:
 
 def compared(lines: Sequence[GresLine], answer: SlurmdAnswer) -> List[str]:
     """Return the differences of slurmd's answer from the class, each as a sentence. Pure."""
-    found = list(answer.problems)
+    differences = list(answer.problems)
     want, have = _counts(lines), _counts(answer.lines)
     for kind in sorted(set(want) | set(have)):
         if want.get(kind, 0) != have.get(kind, 0):
-            found.append(
+            differences.append(
                 f"slurmd has {have.get(kind, 0)} of gpu:{kind or '(no type)'}, and the class {want.get(kind, 0)}"
             )
     want_files, have_files = (
@@ -277,17 +270,17 @@ def compared(lines: Sequence[GresLine], answer: SlurmdAnswer) -> List[str]:
             ("also has", have_files - want_files),
         ):
             if rows:
-                found.append(
+                differences.append(
                     f"slurmd {title} {'; '.join(','.join(files) for files in sorted(rows))}"
                 )
-    return found
+    return differences
 
 
 def _counts(lines: Sequence[GresLine]) -> Dict[str, int]:
-    found: Dict[str, int] = {}
+    counts: Dict[str, int] = {}
     for line in lines:
-        found[line.kind] = found.get(line.kind, 0) + line.number
-    return found
+        counts[line.kind] = counts.get(line.kind, 0) + line.number
+    return counts
 
 
 # -- the command
@@ -309,14 +302,14 @@ def run(host: Host, options: Any) -> int:
     """Print Slurm's configuration of this node, or compare it. Return the exit code."""
     from ..cachekey.node import class_of  # the reader of a class document
 
-    found = class_of(host, options.document)
-    if found is None:
+    given = class_of(host, options.document)
+    if given is None:
         raise NodeError(
             "this node has no class. Give --class with a document of `goldnode class export`."
         )
-    document = cast("ClassDocument", found)
+    document = cast("ClassDocument", given)
     lines = wanted(document)
-    vendor = str((found.get("gpu") or {}).get("vendor"))
+    vendor = str((given.get("gpu") or {}).get("vendor"))
     if lines and vendor == "nvidia":
         lines = with_files(lines, vendor, devices_of(host, bool(_profiles(document))))
     if options.check:

@@ -28,9 +28,7 @@ def main(engine: str | None = None, archive: str | None = None) -> int:
     if arguments == ["--version"]:
         print("goldnode-node " + (engine or "(its sources, not its file)"))
         return 0
-    if arguments == [
-        "device"
-    ]:  # internal: goldnode reads the GPUs in a process of its own each time
+    if arguments == ["device"]:  # internal: the GPUs are read in a process of its own each time
         from ..device.reader import main as reader
 
         return reader()

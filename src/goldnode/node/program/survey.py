@@ -29,6 +29,8 @@ NAMES = (
     "nvidia-container-toolkit",
     "amd-container-toolkit",
 )
+# Left by NVIDIA's own installer, which no package manager knows.
+RUNFILE = ("/usr/bin/nvidia-uninstall", "/usr/bin/nvidia-installer")
 # nvidia-smi's names of settings that a policy can have. It prints [N/A] if a GPU lacks a setting.
 QUERY = (
     "pci.bus_id,name,uuid,persistence_mode,power.limit,clocks.applications.graphics,"
@@ -66,14 +68,7 @@ def survey(host: Host) -> Json:
         "automatic": observe.automatic(host.text("/var/lib/apt/extended_states") or ""),
         "sources": observe.apt_sources(host),
         "pins": observe.apt_pins(host),
-        "runfile": next(
-            (
-                p
-                for p in ("/usr/bin/nvidia-uninstall", "/usr/bin/nvidia-installer")
-                if host.exists(p)
-            ),
-            None,
-        ),
+        "runfile": next(filter(host.exists, RUNFILE), None),
         "driver": drivers(host, built_for),
         "loaded": loaded(host) if own else None,
         "dkms": dkms(host),
@@ -95,30 +90,30 @@ def drivers(host: Host, release: Optional[str]) -> List[Json]:
     """Return the GPU driver modules that modprobe would find for a kernel: [{module, version, license,
     vermagic, signer, file}].
     """
-    found = []
+    modules = []
     for module in DRIVERS if release else ():
         info = observe.modinfo(host, str(release), module)
         # The amdgpu module of the kernel itself has no version.
         if info is not None and (module != "amdgpu" or info["version"]):
-            found.append({"module": module, **info})
-    return found
+            modules.append({"module": module, **info})
+    return modules
 
 
 def loaded(host: Host) -> List[Json]:
     """Return the loaded out-of-tree modules, by the letter O of their taint (Linux admin guide, tainted
     kernels).
     """
-    found = []
+    modules = []
     for name in host.glob("/sys/module", "*"):
         taint = (host.text(f"{name}/taint") or "").strip()
         if "O" in taint:
-            found.append(
+            modules.append(
                 {
                     "module": name.rpartition("/")[2],
                     "version": (host.text(f"{name}/version") or "").strip() or None,
                 }
             )
-    return found
+    return modules
 
 
 def dkms(host: Host) -> List[Json]:
@@ -131,7 +126,7 @@ def dkms(host: Host) -> List[Json]:
             r"^/usr/src/([^/\n]+)/dkms\.conf$", host.text(listing) or "", re.MULTILINE
         ):
             owners[path] = listing.rpartition("/")[2][: -len(".list")].partition(":")[0]
-    found = []
+    trees = []
     for tree in host.glob("/var/lib/dkms", "*"):
         for version in host.glob(tree, "[0-9]*"):
             name, number = tree.rpartition("/")[2], version.rpartition("/")[2]
@@ -140,7 +135,7 @@ def dkms(host: Host) -> List[Json]:
                 for row in host.glob(version, "*")
                 if host.is_dir(f"{row}/{os.uname().machine}")
             ]
-            found.append(
+            trees.append(
                 {
                     "name": name,
                     "version": number,
@@ -148,7 +143,7 @@ def dkms(host: Host) -> List[Json]:
                     "package": owners.get(f"{name}-{number}"),
                 }
             )
-    return found
+    return trees
 
 
 def nvswitch(host: Host) -> bool:

@@ -35,14 +35,10 @@ REASONS = {
     404: "Not Found",
     405: "Method Not Allowed",
     408: "Request Timeout",
+    431: "Request Header Fields Too Large",
+    500: "Internal Server Error",
+    503: "Service Unavailable",
 }
-REASONS.update(
-    {
-        431: "Request Header Fields Too Large",
-        500: "Internal Server Error",
-        503: "Service Unavailable",
-    }
-)
 LATE: Answer = (408, TEXT, "the request took too long\n")
 STUCK: Answer = (
     503,
@@ -108,9 +104,8 @@ class Loop:
         self._requests = 0  # requests for a path until now
         self._computing: Dict[str, int] = {}  # path -> the last request that its thread answers
         self._computed: Deque[Tuple[str, int, str, bytes]] = deque()
-        self._awake, self._wake = (
-            socket.socketpair()
-        )  # a thread writes to it when an answer is there
+        # A thread writes to it when an answer is there.
+        self._awake, self._wake = socket.socketpair()
         self._awake.setblocking(False)
         self._wake.setblocking(False)
 
@@ -208,9 +203,8 @@ class Loop:
     def _work(self, path: str) -> None:
         status, kind, body = self._compute(path)
         self._computed.append((path, status, kind, body.encode("utf-8", "replace")))
-        with contextlib.suppress(
-            OSError
-        ):  # there are many such bytes already, or the loop has ended
+        # The buffer may be full of such bytes already, or the loop has ended.
+        with contextlib.suppress(OSError):
             self._wake.send(b"\0")
 
     def _take(self) -> None:

@@ -15,6 +15,7 @@ import time
 
 from ..ground import boot, gate_files, verdict_files
 from ..ground.host import Host
+from ..ground.text import spaced
 from ..verdict import current
 from . import libraries, metrics
 from .connections import MOST, TEXT, EndpointRequest, Loop
@@ -43,9 +44,8 @@ class Answers:
         """Return status, content type and body for a path without its query. Raises nothing."""
         try:
             return self._at(path)
-        except (
-            Exception
-        ) as problem:  # A malformed file must neither look healthy nor end the server.
+        # A malformed file must neither look healthy nor end the server.
+        except Exception as problem:
             print(
                 f"goldnode-node: {type(problem).__name__}: {_line(str(problem))}", file=sys.stderr
             )
@@ -67,17 +67,14 @@ class Answers:
         verdict, fault = current.load(self.host.root)
         now = boot.uptime(self.host.text("/proc/uptime") or "")
         at = verdict.get("uptime") if isinstance(verdict, dict) else None
-        aged = isinstance(at, (int, float)) and now is not None and now >= at - 1
-        return (
-            verdict,
-            fault,
-            max(0.0, now - at) if aged and now is not None and at is not None else None,
-        )
+        if not isinstance(at, (int, float)) or now is None or now < at - 1:  # of another boot
+            return verdict, fault, None
+        return verdict, fault, max(0.0, now - at)
 
     def document(self) -> Dict[str, Any]:
         """Return the class document; empty without one."""
-        found = load(self.host, verdict_files.CLASS)
-        return found if isinstance(found, dict) else {}
+        document = load(self.host, verdict_files.CLASS)
+        return document if isinstance(document, dict) else {}
 
     def healthz(self) -> Tuple[int, str, str]:
         """Return 200 for a valid verdict that is healthy, or degraded if the class accepts that.
@@ -88,12 +85,10 @@ class Answers:
         if fault is not None:
             return 503, TEXT, f"could_not_check: {_line(fault)}\n"
         code = verdict["exit_code"]
-        serve = self.document().get("serve")
-        accepted = (
-            (0, 1) if isinstance(serve, dict) and serve.get("accept_degraded") is True else (0,)
-        )
-        if code in accepted:
-            return 200, TEXT, f"{'healthy' if code == 0 else 'degraded, which the class accepts'}\n"
+        if code == 0:
+            return 200, TEXT, "healthy\n"
+        if code == 1 and _of(self.document().get("serve"), "accept_degraded") is True:
+            return 200, TEXT, "degraded, which the class accepts\n"
         wrong = [
             str(f.get("id"))
             for f in verdict["findings"]
@@ -125,6 +120,13 @@ class Answers:
         document, captured = self.document(), load(self.host, PUBLIC)
         capture: Mapping[str, Any] = captured if isinstance(captured, dict) else {}
         gpus = capture.get("gpus")
+        if isinstance(gpus, list):
+            gpus = [_gpu(row) for row in gpus if isinstance(row, dict)]
+        findings = verdict.get("findings") or []
+        if (
+            fault is not None
+        ):  # findings of a verdict that does not count would be taken for current ones
+            findings = []
         identity = capture.get("identity")
         identity = identity if isinstance(identity, dict) else {}
         if self._libraries is None:
@@ -151,20 +153,14 @@ class Answers:
                 "time": verdict.get("time"),
                 "age_seconds": None if age is None else round(age, 1),
                 "findings": [
-                    f
-                    for f in verdict.get("findings") or []
-                    if isinstance(f, dict) and f.get("outcome") != "match"
-                ]
-                if fault is None
-                else [],
+                    f for f in findings if isinstance(f, dict) and f.get("outcome") != "match"
+                ],
             },
             "gate": load(self.host, gate_files.STATE),
             "capture_time": capture.get("time"),
             "kernel": _of(_of(capture.get("os"), "kernel"), "running"),
             "driver": capture.get("driver"),
-            "gpus": [_gpu(row) for row in gpus if isinstance(row, dict)]
-            if isinstance(gpus, list)
-            else gpus,
+            "gpus": gpus,
             "gpu_error": capture.get("gpu_error"),
             "devices": capture.get("devices"),
             "libraries": self._libraries,
@@ -196,7 +192,7 @@ def _of(value: Any, key: str) -> Any:
 
 
 def _line(text: str) -> str:
-    return "".join(letter if letter.isprintable() else " " for letter in text)[:500]
+    return spaced(text)[:500]
 
 
 # -- the server

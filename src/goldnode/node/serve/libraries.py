@@ -52,7 +52,7 @@ def installed(host: Host) -> List[Dict[str, Any]]:
     short: `12` for a file `.so.12`.
     """
     folders = list(FOLDERS)
-    found: List[Dict[str, Any]] = []
+    rows: List[Dict[str, Any]] = []
     for top, pattern, below in TOOLKITS:
         for place in host.glob(top, pattern):
             if host.is_link(place) or not host.is_dir(place):
@@ -60,7 +60,7 @@ def installed(host: Host) -> List[Dict[str, Any]]:
             folders += [f"{place}/{name}" for name in below]
             version = _toolkit(host, place)
             if version:
-                found.append({"name": pattern.rstrip("*"), "version": version, "path": place})
+                rows.append({"name": pattern.rstrip("*"), "version": version, "path": place})
     for folder in folders:
         try:
             names = os.listdir(host.located(folder))
@@ -69,10 +69,10 @@ def installed(host: Host) -> List[Dict[str, Any]]:
         for name in names:
             match = NAME.match(name)
             if match and match.group(1) in KNOWN and not host.is_link(f"{folder}/{name}"):
-                found.append(
+                rows.append(
                     {"name": match.group(1), "version": match.group(2), "path": f"{folder}/{name}"}
                 )
-    return sorted(found, key=lambda row: (row["name"], row["path"]))[:MOST]
+    return sorted(rows, key=lambda row: (row["name"], row["path"]))[:MOST]
 
 
 def _toolkit(host: Host, place: str) -> Any:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from ..ground import verdict_files
 from ..ground.boot import seconds
+from ..ground.text import spaced
 from ..verdict import current
 
 TYPE_CHECKING = False
@@ -144,7 +145,7 @@ def text(
     :param root_expires: when the root of the followed channel expires, seconds since 1970.
     """
     verdict = verdict if isinstance(verdict, dict) else {}
-    found: Dict[str, Dict[str, Any]] = {name: {} for name in METRICS}
+    values: Dict[str, Dict[str, Any]] = {name: {} for name in METRICS}
     # cache of escaped labels: all samples of a GPU have the same ones
     written: Dict[Tuple[str, str], str] = {}
     samples = list(_samples(verdict, captured, gate, fault, age))
@@ -162,16 +163,15 @@ def text(
                     part = written[pair] = f'{label}="{escaped(pair[1])}"'
                 parts.append(part)
         key = ",".join(parts)
-        before = found[name].get(key)
         # Prometheus rejects the whole file because of one duplicate sample. Keep the worse of two.
-        found[name][key] = number if before is None else max(before, number)
+        values[name][key] = max(number, values[name].get(key, number))
     lines: List[str] = []
     for name, (kind, help_text) in METRICS.items():
-        if found[name]:
+        if values[name]:
             lines += [f"# HELP {name} {help_text}", f"# TYPE {name} {kind}"]
             lines += [
                 f"{name}{{{key}}} {value}" if key else f"{name} {value}"
-                for key, value in found[name].items()
+                for key, value in values[name].items()
             ]
     return "\n".join(lines) + "\n"
 
@@ -181,8 +181,8 @@ def escaped(value: Any) -> str:
     text = str(value)
     if len(text) <= LONGEST and text.isprintable() and "\\" not in text and '"' not in text:
         return text  # fast path for nearly all values
-    shown = "".join(letter if letter.isprintable() else " " for letter in text[: 4 * LONGEST])
-    shown = shown.encode("utf-8", "replace").decode("utf-8")
+    # Cut first: a value may have megabytes. Twice and more of the limit, because the end is marked.
+    shown = spaced(text[: 4 * LONGEST]).encode("utf-8", "replace").decode("utf-8")
     if len(shown) > LONGEST:
         shown = shown[: LONGEST - 1] + "…"
     return shown.replace("\\", "\\\\").replace('"', '\\"')

@@ -70,8 +70,8 @@ def root_expires(host: Host) -> Optional[float]:
 
     A pass stores the newest root that it has verified. Before the first pass, the site's own file counts.
     """
-    found = load(host, f"{FOLLOWED}/root.json") or load(host, FIRST_ROOT)
-    signed = found.get("signed") if isinstance(found, dict) else None
+    root = load(host, f"{FOLLOWED}/root.json") or load(host, FIRST_ROOT)
+    signed = root.get("signed") if isinstance(root, dict) else None
     expires = signed.get("expires") if isinstance(signed, dict) else None
     return boot.seconds(expires) if isinstance(expires, str) else None
 
@@ -79,11 +79,10 @@ def root_expires(host: Host) -> Optional[float]:
 def _collected(host: Host, document: Optional[Mapping[str, Any]], content: bytes) -> List[str]:
     """Write the copy in the collector's directory. Remove the one that an earlier class has requested."""
     before = (host.text(textfile.MEMORY) or "").strip()
-    if document is None:
+    folder = ((document or {}).get("serve") or {}).get("textfile")
+    wanted = f"{str(folder).rstrip('/')}/{textfile.NAME}" if folder else ""
+    if document is None:  # a class that cannot be read has not changed its mind
         wanted = before
-    else:
-        folder = (document.get("serve") or {}).get("textfile")
-        wanted = f"{str(folder).rstrip('/')}/{textfile.NAME}" if folder else ""
     if before and before != wanted and os.path.basename(before) == textfile.NAME:
         host.remove(before)
         host.remove(textfile.MEMORY)
@@ -106,22 +105,17 @@ def public(captured: Any) -> Dict[str, Any]:
     It has no serial numbers, machine ids, network addresses, processes, command lines, or log lines.
     """
     capture = captured if isinstance(captured, dict) else {}
-    found = {
+    shown = {
         name: capture[name]
         for name in ("time", "source", "simulated", "driver", "gpu_error", "devices")
         if name in capture
     }
-    found["schema"] = SCHEMA
-    found["identity"] = _picked(capture.get("identity"), ("hostname", "class", "image_id"))
-    kernel = capture["os"].get("kernel") if isinstance(capture.get("os"), dict) else None
-    found["os"] = {"kernel": _picked(kernel, ("running",))}
-    found["cpu"] = _picked(capture.get("cpu"), ("architecture", "model", "flags"))
-    adapters = capture.get("infiniband")
-    found["infiniband"] = (
-        {name: _picked(row, ("firmware",)) for name, row in adapters.items()}
-        if isinstance(adapters, dict) and "fault" not in adapters
-        else {}
-    )
+    shown["schema"] = SCHEMA
+    shown["identity"] = _picked(capture.get("identity"), ("hostname", "class", "image_id"))
+    kernel = _picked(capture.get("os"), ("kernel",)).get("kernel")
+    shown["os"] = {"kernel": _picked(kernel, ("running",))}
+    shown["cpu"] = _picked(capture.get("cpu"), ("architecture", "model", "flags"))
+    shown["infiniband"] = _rows(capture.get("infiniband"), "firmware")
     gpus = capture.get("gpus")
     if isinstance(gpus, list):
         gpus = [
@@ -130,27 +124,27 @@ def public(captured: Any) -> Dict[str, Any]:
             if isinstance(gpu, dict)
         ]
     if gpus is not None:
-        found["gpus"] = gpus
-    pci = capture.get("pci")
-    found["pci"] = (
-        {address: _picked(row, ("aer",)) for address, row in pci.items()}
-        if isinstance(pci, dict) and "fault" not in pci
-        else {}
-    )
-    rows = capture["events"].get("rows") if isinstance(capture.get("events"), dict) else None
-    found["events"] = {
-        "rows": [_picked(row, ("kind", "code", "count")) for row in rows]
-        if isinstance(rows, list)
-        else []
-    }
-    return found
+        shown["gpus"] = gpus
+    shown["pci"] = _rows(capture.get("pci"), "aer")
+    rows = _picked(capture.get("events"), ("rows",)).get("rows")
+    rows = rows if isinstance(rows, list) else []  # a section that was not read has a fault instead
+    shown["events"] = {"rows": [_picked(row, ("kind", "code", "count")) for row in rows]}
+    return shown
 
 
 PRIVATE = ("serial", "board_part", "processes", "settings")
 
 
 def _picked(value: Any, names: Sequence[str]) -> Dict[str, Any]:
+    """Return these keys of an object; empty for anything else."""
     return {name: value[name] for name in names if name in value} if isinstance(value, dict) else {}
+
+
+def _rows(section: Any, name: str) -> Dict[str, Any]:
+    """Return one key of each object in a section of the capture; empty for one that was not read."""
+    if not isinstance(section, dict) or "fault" in section:
+        return {}
+    return {key: _picked(row, (name,)) for key, row in section.items()}
 
 
 def load(host: Host, name: str) -> Any:

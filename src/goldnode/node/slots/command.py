@@ -71,11 +71,11 @@ def run(host: Host, options: Any) -> int:
                 "this file does not contain the writer. `goldnode disks update` sends one that does."
             ) from None
         slotwrite.apart()
-        found = slotwrite.write(
+        state = slotwrite.write(
             host, sys.stdin.buffer, lambda text: print(text, file=sys.stderr, flush=True)
         )
     elif verb == "back":
-        found = slots.back(host, options.tries)
+        state = slots.back(host, options.tries)
     else:
         known = slots.survey(host)
         if known is None:
@@ -84,11 +84,11 @@ def run(host: Host, options: Any) -> int:
             )
         from ..state.observe import gpu_holders
 
-        found = {**known, "holders": gpu_holders(host), "astray": bootdisk.astray(host)}
+        state = {**known, "holders": gpu_holders(host), "astray": bootdisk.astray(host)}
     if options.format == "json":
-        print(json.dumps({"schema": "goldnode.slots/1", **found}, indent=1, sort_keys=True))
+        print(json.dumps({"schema": "goldnode.slots/1", **state}, indent=1, sort_keys=True))
     else:
-        print(table(found))
+        print(table(state))
     return 0
 
 
@@ -118,28 +118,22 @@ def sync(host: Host, release: Any, hook: bool) -> Optional[str]:
         return None
 
 
-def table(found: Json) -> str:
+def table(survey: Json) -> str:
     """Return the slots as text."""
     lines = []
-    for name, row in found["slots"].items():
-        marks = [
-            word
-            for word, true in (
-                ("runs", name == found["running"]),
-                ("boots next", name == found["next"]),
-            )
-            if true
-        ]
-        tries = f", {row['left']} tries left" if row["left"] is not None else ""
-        state = f"{row['state']}{tries}" + (
-            f"; not verified: {row['unverified']}" if row["unverified"] else ""
-        )
-        lines.append(
-            f"slot {name}: {row['image'] or 'no image'}, {state}"
-            + (f" ({', '.join(marks)})" if marks else "")
-        )
-    if found["next"] is None:
-        lines.append(f"the next boot is unknown: {found['why']}")
-    lines += [found["fallback"]] if found["fallback"] else []
-    lines += [f"{found['astray']}. {bootdisk.REMEDY}"] if found.get("astray") else []
+    for name, row in survey["slots"].items():
+        line = f"slot {name}: {row['image'] or 'no image'}, {row['state']}"
+        if row["left"] is not None:
+            line += f", {row['left']} tries left"
+        if row["unverified"]:
+            line += f"; not verified: {row['unverified']}"
+        titles = {"running": "runs", "next": "boots next"}
+        marks = [title for key, title in titles.items() if name == survey[key]]
+        lines.append(f"{line} ({', '.join(marks)})" if marks else line)
+    if survey["next"] is None:
+        lines.append(f"the next boot is unknown: {survey['why']}")
+    if survey["fallback"]:
+        lines.append(survey["fallback"])
+    if survey.get("astray"):
+        lines.append(f"{survey['astray']}. {bootdisk.REMEDY}")
     return "\n".join(lines)

@@ -38,9 +38,8 @@ if TYPE_CHECKING:
 
     from ..ground.document import ClassDocument
 
-SETTLE = (
-    90.0  # seconds for units to become active or failed, after the boot has started all of them
-)
+# Seconds for units to become active or failed, after the boot has started all of them.
+SETTLE = 90.0
 
 
 def failed_units(host: Host, document: Mapping[str, Any]) -> List[str]:
@@ -97,20 +96,16 @@ def good(host: Host) -> Tuple[bool, str]:
     """Return whether this boot is good, and a message. A boot that tries no image is always good."""
     if running(host) is not None and loader.variable(host, "LoaderBootCountPath") is not None:
         if place(host) is None:
-            return (
-                False,
-                "the ESP is not mounted, so that the image that this boot tries cannot be judged",
-            )
+            why = "the ESP is not mounted, so that the image that this boot tries cannot be judged"
+            return False, why
         stray = bootdisk.astray(host)
         if stray:  # nothing is recorded: the ESP may be that of another disk
-            return (
-                False,
-                f"the image that this boot tries is not blessed: {stray}. {bootdisk.REMEDY}",
-            )
-    found = survey(host)
-    if found is None or found["tried"] is None:
+            why = f"the image that this boot tries is not blessed: {stray}. {bootdisk.REMEDY}"
+            return False, why
+    state = survey(host)
+    if state is None or state["tried"] is None:
         return True, "this boot tries no image"
-    where, slot = found["place"], found["running"]
+    where, slot = state["place"], state["running"]
     about, entry = known(host, where, slot), tried(host, where)
     reasons = judge(host)
     if reasons or entry is None:

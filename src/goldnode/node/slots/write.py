@@ -39,9 +39,8 @@ SCHEMA = "goldnode.slot/1"
 HEAD = 65536  # maximum length of the first line
 BLOCK = 1 << 20
 FLUSH_BUFFERS = 0x1261  # BLKFLSBUF: later reads come from the device, not from the cache
-OWN_NAMESPACE = (
-    "GOLDNODE_SLOT_MOUNTS"  # environment variable: this process has a mount namespace of its own
-)
+# Environment variable of a process with a mount namespace of its own (:func:`apart`).
+OWN_NAMESPACE = "GOLDNODE_SLOT_MOUNTS"
 MOUNT = "/run/goldnode/slot-root"
 # Additional paths of the site that belong to the node, one per line. `*` and `?` also match in directories;
 # `#` begins a comment.
@@ -130,16 +129,16 @@ PEOPLE = range(1000, 60000)  # user ids of accounts that the image lacks
 def head(line: str) -> Json:
     """Return the first line of the stream. Raises NodeError if it is incomplete or invalid."""
     try:
-        found = json.loads(line)
+        image = json.loads(line)
     except ValueError:
-        found = None
-    if not isinstance(found, dict) or found.get("schema") != SCHEMA:
+        image = None
+    if not isinstance(image, dict) or image.get("schema") != SCHEMA:
         raise NodeError(
             f"the input is not an image of schema {SCHEMA}. "
             "Run `goldnode disks update` of the version that this node has."
         )
-    wrong = [name for name, kind in _IMAGE.items() if not isinstance(found.get(name), kind)]
-    root = found.get("root")
+    wrong = [name for name, kind in _IMAGE.items() if not isinstance(image.get(name), kind)]
+    root = image.get("root")
     if (
         not isinstance(root, dict)
         or not isinstance(root.get("size"), int)
@@ -147,8 +146,8 @@ def head(line: str) -> Json:
     ):
         wrong.append("root")
     if (
-        not re.fullmatch(r"[0-9A-Za-z.]{1,64}", str(found.get("build_id")))
-        or not 1 <= int(found.get("tries") or 0) <= 9
+        not re.fullmatch(r"[0-9A-Za-z.]{1,64}", str(image.get("build_id")))
+        or not 1 <= int(image.get("tries") or 0) <= 9
     ):
         wrong.append("build_id or tries")
     if wrong:
@@ -156,34 +155,34 @@ def head(line: str) -> Json:
             f"the input is not a complete image: {', '.join(dict.fromkeys(wrong))} is not what it has to be. "
             "Nothing was written."
         )
-    return found
+    return image
 
 
 def refusal(
-    found: Optional[Mapping[str, Any]],
+    survey: Optional[Mapping[str, Any]],
     image: Mapping[str, Any],
     own_class: Optional[str],
     size: Optional[int],
 ) -> Optional[str]:
     """Return why an image may not be written here; None if it may. Pure.
 
-    :param found: the result of :func:`slots.survey`.
+    :param survey: the result of :func:`slots.survey`.
     :param size: bytes of the other slot's partition; None without such a partition.
     """
-    if found is None:
+    if survey is None:
         return (
             "this node has no slots: only a disk of layout `ab` that booted with systemd-boot has. "
             "Install it again from such an image."
         )
-    if found["tried"]:
+    if survey["tried"]:
         return (
-            f"the image that runs is still tried ({found['tried']}). "
+            f"the image that runs is still tried ({survey['tried']}). "
             "Wait until it is good, or reboot: it falls back by itself."
         )
-    if found["slots"][found["running"]]["state"] != slots.GOOD:
+    if survey["slots"][survey["running"]]["state"] != slots.GOOD:
         return (
-            f"slot {found['running']}, which runs, has no good entry to fall back to. "
-            f"Look at {found['place']}/loader/entries."
+            f"slot {survey['running']}, which runs, has no good entry to fall back to. "
+            f"Look at {survey['place']}/loader/entries."
         )
     if own_class != image["class"]:
         return (
@@ -206,23 +205,23 @@ def write(host: Host, stream: IO[bytes], say: Callable[[str], None]) -> Json:
     """
     image = head(stream.readline(HEAD).decode("utf-8", "replace"))
     with slots.alone(host):
-        found = slots.survey(host)
-        slot = slots.SLOTS[1 - slots.SLOTS.index(found["running"])] if found else ""
-        device = (found or {"slots": {slot: {"device": None}}})["slots"][slot]["device"]
+        state = slots.survey(host)
+        slot = slots.SLOTS[1 - slots.SLOTS.index(state["running"])] if state else ""
+        device = (state or {"slots": {slot: {"device": None}}})["slots"][slot]["device"]
         own = (_json(host, CLASS) or {}).get("class")
-        why = refusal(found, image, own, _size(host.located(device)) if device else None)
-        if why or found is None:
+        why = refusal(state, image, own, _size(host.located(device)) if device else None)
+        if why or state is None:
             raise NodeError(str(why))
-        where, real = found["place"], os.path.realpath(host.located(device))
+        where, real = state["place"], os.path.realpath(host.located(device))
         stray = slots.elsewhere(host, where, device)
         if stray:
             raise NodeError(stray)
         bootdisk.refuse(host)
-        sequence = 1 + max(int(row["sequence"] or 0) for row in found["slots"].values())
+        sequence = 1 + max(int(row["sequence"] or 0) for row in state["slots"].values())
         about = {name: image[name] for name in ("name", "class", "build_id", "kernel")}
         about.update(sequence=sequence, unverified=image.get("unverified"))
         say(f"slot {slot}: {image['name']} is written to {device}")
-        slots.proved(host, where, found["running"])
+        slots.proved(host, where, state["running"])
         withdraw(host, where, slot)
         copy(stream, real, image["root"], say)
         say("every byte is as it was built; carrying over the node's own files")
@@ -447,10 +446,10 @@ def carry(host: Host, root: str, say: Callable[[str], None]) -> List[str]:
 
 def matches(host: Host, pattern: str) -> List[str]:
     """Return the existing paths that match a pattern with `*` and `?` in any component."""
-    found = ["/"]
+    paths = ["/"]
     for part in filter(None, pattern.split("/")):
-        found = [path for folder in found for path in host.glob(folder, part)]
-    return found
+        paths = [path for folder in paths for path in host.glob(folder, part)]
+    return paths
 
 
 def _take(host: Host, there: Host, path: str) -> bool:
@@ -517,28 +516,29 @@ def users(host: Host, there: Host, say: Callable[[str], None]) -> List[str]:
         if add:
             there.write_lines(file, [*(line + "\n" for line in (*old.splitlines(), *add))])
             taken.append(file)
-    groups = _member_of(host, there, fresh)
-    taken += [groups] if groups else []
+    taken += _member_of(host, there, fresh)
     for name, row in people.items():
         keys = f"{row[5]}/.ssh/authorized_keys"
-        if not (name in fresh or (name in have and have[name][2] == row[2])) or not row[
-            5
-        ].startswith("/"):
+        same = (
+            name in have and have[name][2] == row[2]
+        )  # by user id: else the keys are of another person
+        if not (name in fresh or same) or not row[5].startswith("/"):
             continue
         try:
-            found = host.data(keys) is not None
+            readable = host.data(keys) is not None
         except OSError as problem:
             say(
                 f"{keys} of {name} is not carried over: {problem.strerror}. "
                 "A home on a file server needs no copy; put any other there after the boot."
             )
             continue
-        taken += [keys] if found and _take(host, there, keys) else []
+        if readable and _take(host, there, keys):
+            taken.append(keys)
     return taken
 
 
-def _member_of(host: Host, there: Host, fresh: List[str]) -> Optional[str]:
-    """Add new accounts to the groups of the image that they have on the node (sudo, adm)."""
+def _member_of(host: Host, there: Host, fresh: List[str]) -> List[str]:
+    """Add new accounts to the groups of the image that they have on the node (sudo, adm). Return the changed files."""
     wanted: Dict[str, List[str]] = {}
     for line in (host.text("/etc/group") or "").splitlines():
         parts = line.split(":")
@@ -556,9 +556,10 @@ def _member_of(host: Host, there: Host, fresh: List[str]) -> Optional[str]:
             line = ":".join([*parts[:3], ",".join([*filter(None, parts[3].split(",")), *add])])
             changed = True
         lines.append(line + "\n")
-    if changed:
-        there.write_lines("/etc/group", lines)
-    return "/etc/group" if changed else None
+    if not changed:
+        return []
+    there.write_lines("/etc/group", lines)
+    return ["/etc/group"]
 
 
 def apart() -> None:

@@ -1009,7 +1009,7 @@ def test_a_unit_is_judged_when_it_has_settled(
     def sleep(how_long: float) -> None:
         clock[0] += max(how_long, 1)
 
-    monkeypatch.setattr("goldnode.node.gate.gate.units", units)
+    monkeypatch.setattr("goldnode.node.ground.systemd.units", units)
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
     monkeypatch.setattr("time.sleep", sleep)
     assert (
