@@ -1,4 +1,5 @@
-"""The layers of docs/architecture.md: a lower layer never imports a higher one, and no modules import each other in a circle.
+"""The layers of docs/architecture.md: a lower layer never imports a higher one, and no modules
+import each other in a circle.
 
 Inside the two largest packages the same holds for their rooms.
 
@@ -43,8 +44,9 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 )
 RANK = {package: rank for rank, layer in enumerate(LAYERS) for package in layer}
 
-# The packages directly below a large package, from low to high: none imports a later one. Modules that lie loose in the large
-# package (`__main__`) may import all of them, and no room imports those.
+# The packages directly below a large package, from low to high: none imports a later one. Modules
+# that lie loose in the large package (`__main__`) may import all of them, and no room imports
+# those.
 ROOMS: dict[str, tuple[str, ...]] = {
     "node": (
         "ground",
@@ -123,7 +125,9 @@ def _names(module: str, node: ast.AST) -> Iterator[str]:
 
 
 def circles() -> list[list[str]]:
-    """Return the groups of modules that import each other, directly or through others (Tarjan's algorithm)."""
+    """Return the groups of modules that import each other, directly or through others (Tarjan's
+    algorithm).
+    """
     index: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
@@ -163,7 +167,9 @@ def test_every_package_has_a_layer() -> None:
 
 
 def test_every_package_and_room_has_a_folder_of_tests() -> None:
-    """`pytest tests/unit/PACKAGE` runs the tests of a package, and node/ROOM and fleet/ROOM those of a room."""
+    """`pytest tests/unit/PACKAGE` runs the tests of a package, and node/ROOM and fleet/ROOM those
+    of a room.
+    """
     packages = SOURCE / "goldnode"
     rooms = [
         folder.parent.relative_to(packages)
@@ -190,7 +196,9 @@ def test_a_package_imports_lower_layers_only(name: str) -> None:
 
 
 def room(module: str) -> tuple[str, str]:
-    """Return the package of a module directly below goldnode, and its room; empty for a module that lies loose."""
+    """Return the package of a module directly below goldnode, and its room; empty for a module that
+    lies loose.
+    """
     _, package, *rest = [*module.split("."), "", ""]
     return package, rest[0] if f"goldnode.{package}.{rest[0]}" in FOLDERS else ""
 

@@ -1,6 +1,8 @@
-"""Everything that runs on a node, with the standard library of Python 3.9 alone. It is packed into one file (`goldnode-node`).
+"""Everything that runs on a node, with the standard library of Python 3.9 alone. It is packed into
+one file (`goldnode-node`).
 
-The rooms, in the order of life. A room imports only rooms above it in this list (tests/unit/test_layers.py)::
+The rooms, in the order of life. A room imports only rooms above it in this list
+(tests/unit/test_layers.py)::
 
     ground      the machine: files, processes, boot; what all rooms name alike
     device      the GPU library, in a process that can be killed
@@ -16,5 +18,6 @@ The rooms, in the order of life. A room imports only rooms above it in this list
     preflight   checks right before a job starts, by its caches too
     program     the entry: command line, requests of a controller, one check from reading to gate
 
-An `__init__` of a room holds its docstring and no code: every start of the program runs those that it passes.
+An `__init__` of a room holds its docstring and no code: every start of the program runs those that
+it passes.
 """

@@ -1,21 +1,22 @@
 """Entry point of goldnode-node: `python -m goldnode.node`, and `__main__` of the self-contained file.
 
-Python does not cache byte code of modules in a zip archive: it would compile every module again at each
-start. The first start by root after a boot therefore compiles the whole archive into one file below PLACE.
-That file is a zip archive of byte code, from which Python imports as from any other.
+Python does not cache byte code of modules in a zip archive: it would compile every module again at
+each start. The first start by root after a boot therefore compiles the whole archive into one file
+below PLACE. That file is a zip archive of byte code, from which Python imports as from any other.
 
-* One process makes the copy, under a lock. A process that starts meanwhile runs from the archive and does not
-  wait.
+* One process makes the copy, under a lock. A process that starts meanwhile runs from the archive
+  and does not wait.
 * A rename publishes the copy in one step. It never changes afterwards.
-* Every start verifies the checksum of the copy before it imports from it, and makes a damaged copy again.
-* A process imports through its own open file of the copy, so deleting or replacing the copy does not affect
-  running processes.
+* Every start verifies the checksum of the copy before it imports from it, and makes a damaged copy
+  again.
+* A process imports through its own open file of the copy, so deleting or replacing the copy does
+  not affect running processes.
 
-The program runs from its archive where it cannot have a sound copy: as another user, on a full file system,
-or if others than root can write to the directory.
+The program runs from its archive where it cannot have a sound copy: as another user, on a full file
+system, or if others than root can write to the directory.
 
-Every failure of the program ends here, failed imports included: exit status 3, "could not check", and one
-line with the reason and the fix.
+Every failure of the program ends here, failed imports included: exit status 3, "could not check",
+and one line with the reason and the fix.
 """
 
 import os
@@ -28,8 +29,8 @@ from importlib.machinery import ModuleSpec
 PLACE = "/run/goldnode/program"
 STAMP, LOCK = "stamp", "lock"
 DAY = 86400.0
-# Hexadecimal digits of a CRC-32. The archive ends with that of all bytes before; a copy begins with that of
-# all bytes after.
+# Hexadecimal digits of a CRC-32. The archive ends with that of all bytes before; a copy begins with
+# that of all bytes after.
 SEAL = 8
 COULD_NOT_CHECK = 3
 DAMAGED = "Run site.yml for this host, or fetch the file again."
@@ -38,8 +39,9 @@ DAMAGED = "Run site.yml for this host, or fetch the file again."
 def ordinary() -> None:
     """Reset process settings that the caller may have changed.
 
-    With SIGCHLD ignored, the kernel reports no exit status. Blocked signals are inherited by every program we
-    start. The caller's umask must not decide who can read our files: secret files get an explicit mode.
+    With SIGCHLD ignored, the kernel reports no exit status. Blocked signals are inherited by every
+    program we start. The caller's umask must not decide who can read our files: secret files get an
+    explicit mode.
     """
     os.umask(0o022)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -47,8 +49,8 @@ def ordinary() -> None:
 
 
 def settle(archive: str) -> str:
-    """Import modules from the compiled copy of `archive`, if root has one or can make one. Return the digest
-    of the file.
+    """Import modules from the compiled copy of `archive`, if root has one or can make one. Return
+    the digest of the file.
 
     Raises ImportError if the file is damaged.
     """
@@ -183,8 +185,8 @@ def named(digest: str) -> str:
 
 
 def compiled(digest: str) -> "str | None":
-    """Open and verify the copy of the archive with this digest. Return the path to import from, or None if
-    there is no sound copy.
+    """Open and verify the copy of the archive with this digest. Return the path to import from, or
+    None if there is no sound copy.
     """
     import zlib
 

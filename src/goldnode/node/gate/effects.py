@@ -1,9 +1,11 @@
-"""Effects of the gate outside the node's files: drain and return of the node in Slurm, or by commands of the site.
+"""Effects of the gate outside the node's files: drain and return of the node in Slurm, or by
+commands of the site.
 
-Each has one order. The intent is recorded durably in :data:`RECORD`, the effect happens, and its outcome is recorded.
-Without a durable record there is no effect (:class:`UnrecordedError`). A check that is killed in between leaves an
-intent, which the next one settles (:func:`settle`): Slurm shows whether it was carried out, and of a command
-:data:`NOTE` has the exit status, because the shell that runs the command notes it.
+Each has one order. The intent is recorded durably in :data:`RECORD`, the effect happens, and its
+outcome is recorded. Without a durable record there is no effect (:class:`UnrecordedError`). A check
+that is killed in between leaves an intent, which the next one settles (:func:`settle`): Slurm shows
+whether it was carried out, and of a command :data:`NOTE` has the exit status, because the shell
+that runs the command notes it.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from typing import NamedTuple
 
 from ..ground import drained, scheduler
 from ..ground.gate_files import NO_TARGET, RECORD
-from ..ground.json_lines import by_lines
+from ..ground.json_lines import as_map, by_lines
 from ..ground.scheduler import HookError
 
 TYPE_CHECKING = False
@@ -27,7 +29,8 @@ if TYPE_CHECKING:
 NOTE = "/var/lib/goldnode/gate.hook"  # ID, then ID STATUS, of the last command
 OWN = "goldnode:"  # prefix of our reasons
 REMEDY = "make room there, or see dmesg for why it is read-only"
-# The command runs only with its beginning on the disk. Its status is noted even if the check is killed meanwhile.
+# The command runs only with its beginning on the disk. Its status is noted even if the check is
+# killed meanwhile.
 NOTING = (
     'n=$1 id=$2; shift 2; echo "$id" >"$n" && sync "$n" || exit 125; '
     '"$@"; s=$?; echo "$id $s" >"$n"; sync "$n"; exit $s'
@@ -41,8 +44,8 @@ class UnrecordedError(HookError):
 class DrainOrder(NamedTuple):
     """An order for the scheduler: whether the node should be drained, for which findings, and why.
 
-    `by` is the target of a drain: `command` (the site's own commands), `slurm`, or None. `run`: a run has the node
-    out of service, or has left it so.
+    `by` is the target of a drain: `command` (the site's own commands), `slurm`, or None. `run`: a
+    run has the node out of service, or has left it so.
     """
 
     drain: bool
@@ -63,10 +66,9 @@ def load(host: Host) -> Json:
     except OSError as problem:
         raise UnrecordedError(f"{RECORD} cannot be read: {problem.strerror}; {REMEDY}") from None
     try:
-        memory = json.loads(text or "{}")
+        return as_map(json.loads(text or "{}"))
     except (ValueError, RecursionError):
         return {}
-    return memory if isinstance(memory, dict) else {}
 
 
 def record(host: Host, memory: Json) -> None:
@@ -89,13 +91,14 @@ def record(host: Host, memory: Json) -> None:
 
 
 def settle(host: Host, memory: Json, before: Mapping[str, Any]) -> None:
-    """Decide whether the effect of an intent that a check has left was carried out, and take the intent away.
+    """Decide whether the effect of an intent that a check has left was carried out, and take the
+    intent away.
 
-    One of which that cannot be seen is tried again. A command that then finds the node drained already leaves it to a
-    person, because another party may have drained it meanwhile.
+    One of which that cannot be seen is tried again. A command that then finds the node drained
+    already leaves it to a person, because another party may have drained it meanwhile.
 
-    :param before: the state of the gate in this boot; empty without one. It has what the record may lack if the disk
-        failed after the effect.
+    :param before: the state of the gate in this boot; empty without one. It has what the record may
+        lack if the disk failed after the effect.
     """
     intent = memory.get("intent")
     if not isinstance(intent, dict):
@@ -136,7 +139,8 @@ def carry_out(
     """Record an intent, carry it out, and record its outcome. Return what the effect returned.
 
     :param drain: the drain that there is afterwards; None for a return.
-    :param effect: called with the id of the intent. It returns whether the node is ours to return, or was returned.
+    :param effect: called with the id of the intent. It returns whether the node is ours to return,
+        or was returned.
     """
     identity = os.urandom(8).hex()
     memory["intent"] = {"id": identity, "text": text, "drained": drain}
@@ -182,13 +186,13 @@ def command(host: Host, identity: str, words: Sequence[str], text: str) -> bool:
 def apply(host: Host, memory: Json, order: DrainOrder) -> List[str]:
     """Drain or resume the node, unless that has been done already. Return messages. Raises HookError.
 
-    `memory["drained"]` records the drain: {by, ours, ids, commands, since}. A node that was drained before
-    the gate acted is not ours to resume. If a person resumes a bad node, the gate leaves it in service until
-    there is a new reason.
+    `memory["drained"]` records the drain: {by, ours, ids, commands, since}. A node that was drained
+    before the gate acted is not ours to resume. If a person resumes a bad node, the gate leaves it
+    in service until there is a new reason.
 
-    While a run has the node out of service, the gate resumes nothing, because the run may be about to reboot the
-    node. In Slurm the gate replaces the reason of the run's drain, so that the run does not return a bad node. A
-    command of the site is called only after the run.
+    While a run has the node out of service, the gate resumes nothing, because the run may be about
+    to reboot the node. In Slurm the gate replaces the reason of the run's drain, so that the run
+    does not return a bad node. A command of the site is called only after the run.
     """
     before = memory.get("drained")
     if order.drain:
@@ -244,19 +248,20 @@ def _drain(host: Host, memory: Json, order: DrainOrder) -> List[str]:
 
         carry_out(host, memory, order.text, drain, slurm)
     else:
-        words = order.commands["drain"]
         carry_out(
             host,
             memory,
             order.text,
             drain,
-            lambda identity: command(host, identity, words, order.text) or own,
+            lambda identity: command(host, identity, order.commands["drain"], order.text) or own,
         )
     return [f"gate: {'drained' if drain['ours'] else 'was drained already'} ({by}): {order.text}"]
 
 
 def _may_take(row: scheduler.SchedulerNode, own: bool) -> bool:
-    """Return whether the node may be drained for our reason: it is in service, or drained by us or by a run."""
+    """Return whether the node may be drained for our reason: it is in service, or drained by us or
+    by a run.
+    """
     return (
         not row.drained
         or (own and row.reason.startswith(OWN))
@@ -277,7 +282,8 @@ def resume_reason(host: Host, start: str) -> bool:
 
 
 def renew(host: Host, memory: Json, text: str) -> None:
-    """Write the present reason into Slurm where a drain of ours holds the node. Any other drain stays as it is.
+    """Write the present reason into Slurm where a drain of ours holds the node. Any other drain
+    stays as it is.
 
     Only the text changes, so a check that is killed leaves nothing to undo.
     """

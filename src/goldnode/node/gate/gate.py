@@ -1,32 +1,32 @@
 """The gate: the effects of a verdict, by the class's `gate` mode.
 
-`report` only reports. `drain` also drains the node in the scheduler. `block` does not drain, but prevents container
-runtimes from starting. A node is bad if one of these holds:
+`report` only reports. `drain` also drains the node in the scheduler. `block` does not drain, but
+prevents container runtimes from starting. A node is bad if one of these holds:
 
 * No verdict counts: it is missing, not readable, of another boot or class, or older than its limit.
 * The verdict is `not this class` (exit code 4), or has no finding at all.
-* A finding of severity `drain` is a mismatch, could not be read, or has an outcome that this program does not
-  know.
+* A finding of severity `drain` is a mismatch, could not be read, or has an outcome that this
+  program does not know.
 
-`not_verified_here` does not make a node bad. A container or simulated hardware cannot show the item, which
-leaves the exit code at 3 but is no reason to stop work. The same holds for `not_exposed`, `deferred` and
-`suppressed`, and for all findings of severity `degraded`.
+`not_verified_here` does not make a node bad. A container or simulated hardware cannot show the
+item, which leaves the exit code at 3 but is no reason to stop work. The same holds for
+`not_exposed`, `deferred` and `suppressed`, and for all findings of severity `degraded`.
 
-With `drain` a node is also bad while tests before its return are outstanding (:mod:`.return_tests`), if its class
-declares some.
+With `drain` a node is also bad while tests before its return are outstanding
+(:mod:`.return_tests`), if its class declares some.
 
-The gate never stops running work. A runtime that runs when the node becomes bad continues to run. An
-`ExecCondition=` in plain shell (:func:`.gate_files.drop_in`) refuses a later start, and works without this program. The
-daemons of Slurm and Kubernetes always start.
+The gate never stops running work. A runtime that runs when the node becomes bad continues to run.
+An `ExecCondition=` in plain shell (:func:`.gate_files.drop_in`) refuses a later start, and works
+without this program. The daemons of Slurm and Kubernetes always start.
 
-Files: `PASS` exists exactly while the gate lets work start; it holds the uptime of its verdict and for how
-many seconds the verdict counts. `STATE` is the gate's state as JSON (schema goldnode.gate/1: mode, open,
-reasons, since, verdict_time, told, error). `REASON` is one line of text. `RECORD` survives a reboot: it
-records what this gate has drained, so that the gate resumes nothing else (:mod:`.effects`). `MODE` is its mode, for
-shell programs.
+Files: `PASS` exists exactly while the gate lets work start; it holds the uptime of its verdict and
+for how many seconds the verdict counts. `STATE` is the gate's state as JSON (schema
+goldnode.gate/1: mode, open, reasons, since, verdict_time, told, error). `REASON` is one line of
+text. `RECORD` survives a reboot: it records what this gate has drained, so that the gate resumes
+nothing else (:mod:`.effects`). `MODE` is its mode, for shell programs.
 
-Verdict and gate agree. If one of their files in /run cannot be written, all are taken away: then no verdict counts, and
-nothing reads an earlier one beside a newer gate.
+Verdict and gate agree. If one of their files in /run cannot be written, all are taken away: then no
+verdict counts, and nothing reads an earlier one beside a newer gate.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from typing import NamedTuple
 from ..ground import boot, drained, scheduler, systemd
 from ..ground.gate_files import DRAIN, MODE, PASS, REASON, RECORD, REFUSED, REPORT, STATE, hook
 from ..ground.host import Host, Json, boot_identity
-from ..ground.json_lines import by_lines
+from ..ground.json_lines import as_map, by_lines
 from ..ground.scheduler import HookError
 from ..ground.text import spaced
 from ..ground.verdict_files import LIMIT, STATUS, VERDICT
@@ -69,6 +69,7 @@ if TYPE_CHECKING:
 SCHEMA = "goldnode.gate/1"
 GUARD = "/run/goldnode/gate.lock"
 ENGINE = "/run/goldnode/engine.lock"
+NO_DRAIN = f"{OWN} the class does not drain any more"
 LONGEST = 240  # characters of a reason: one line in `systemctl status`, in sinfo and at login
 
 Document: TypeAlias = "Mapping[str, Any]"
@@ -84,7 +85,8 @@ class Reason(NamedTuple):
 class IncompleteError(Exception):
     """The gate has acted as far as it could: its record or its files in /run could not be written.
 
-    `unwritten`: the first failure in /run. `unrecorded`: why no effect is recorded, and so none was carried out.
+    `unwritten`: the first failure in /run. `unrecorded`: why no effect is recorded, and so none was
+    carried out.
     """
 
     def __init__(
@@ -95,8 +97,8 @@ class IncompleteError(Exception):
 
 
 def reasons(verdict: Any, fault: Optional[str] = None) -> List[Reason]:
-    """Return why a node is bad for the gate; empty if it is not. The docstring of this module has the rule.
-    Pure.
+    """Return why a node is bad for the gate; empty if it is not. The docstring of this module has
+    the rule. Pure.
 
     :param fault: why the verdict does not count (:func:`verdict.current.fault`).
     """
@@ -144,11 +146,10 @@ def sentence(bad: Sequence[Reason]) -> str:
 def save(host: Host, verdict: Json, text: str) -> None:
     """Write the verdict, and its summary for shell programs, which also run where there is no Python.
 
-    :param text: the verdict as JSON. Raises OSError; then neither these files nor those of the gate are left, so that
-        no earlier verdict counts.
+    :param text: the verdict as JSON. Raises OSError; then neither these files nor those of the gate
+        are left, so that no earlier verdict counts.
     """
-    uptime = verdict["uptime"]
-    at = "-" if uptime is None else str(int(uptime))
+    at = "-" if verdict["uptime"] is None else str(int(verdict["uptime"]))
     line = f"{at} {verdict['exit_code']} {verdict['status']} {verdict['class'] or 'unknown'}\n"
     before = status_before(host)
     try:
@@ -199,11 +200,13 @@ def act(
 
     A hook that fails is reported, recorded in STATE, and tried again at the next check.
 
-    :param document: the node's class document. If None, it cannot be read, and the gate stays in its last
-        mode.
+    :param document: the node's class document. If None, it cannot be read, and the gate stays in
+        its last mode.
     :param verdict: the verdict that was just written.
-    :param checked: the check behind it, for tests before a return. None: they get no new cause by capture or absence.
-    :param published: whether the verdict could be written. If not, the gate opens nothing and resumes nothing.
+    :param checked: the check behind it, for tests before a return. None: they get no new cause by
+        capture or absence.
+    :param published: whether the verdict could be written. If not, the gate opens nothing and
+        resumes nothing.
     :raises IncompleteError: after all this, if it could not record or write something.
     """
     with alone(host):
@@ -323,7 +326,9 @@ class _Turn:
             withdraw(self.host)
 
     def carry_out(self) -> None:
-        """Drain or resume the node, and record it. Without a record that can be read and written, do nothing."""
+        """Drain or resume the node, and record it. Without a record that can be read and written,
+        do nothing.
+        """
         if not self.readable:
             return
         drain = self.mode == DRAIN and bool(self.bad)
@@ -357,21 +362,18 @@ class _Turn:
         return new and all(reason.id.startswith(ID) for reason in self.bad)
 
     def _wanted(self, drain: bool) -> effects.DrainOrder:
-        commands = (self.document.get("site") or {}).get("gate") or {}
-        ids = sorted({reason.id for reason in self.bad})
-        by = hook(self.host, self.document) if drain else None
         return effects.DrainOrder(
             drain,
-            ids=ids,
+            ids=sorted({reason.id for reason in self.bad}),
             text=self._text(),
-            by=by,
-            commands=commands,
+            by=hook(self.host, self.document) if drain else None,
+            commands=(self.document.get("site") or {}).get("gate") or {},
             run=drained.lasts(self.host),
         )
 
     def _text(self) -> str:
         if self.mode != DRAIN:
-            return f"{OWN} the class does not drain any more"
+            return NO_DRAIN
         if self.bad:
             return one_line(f"{OWN} {sentence(self.bad)}")
         return f"{OWN} the node is what its class says again"
@@ -504,12 +506,8 @@ def release(host: Host) -> List[str]:
     with alone(host):
         memory = effects.load(host)
         effects.settle(host, memory, load_state(host))
-        text = f"{OWN} the class does not drain any more"
-        message = effects.apply(
-            host,
-            memory,
-            effects.DrainOrder(False, ids=[], text=text, by=None, commands={}, run=False),
-        )
+        order = effects.DrainOrder(False, ids=[], text=NO_DRAIN, by=None, commands={}, run=False)
+        message = effects.apply(host, memory, order)
         host.write(PASS, _pass(boot.uptime(host.text("/proc/uptime") or "")))
         message += _start(host)
         from . import return_tests  # a check needs it only where the class declares tests
@@ -527,7 +525,8 @@ def _pass(now: Optional[float]) -> bytes:
 
 
 def resume(host: Host, text: str) -> bool:
-    """Resume the node if Slurm has drained it for a reason that begins with `text`. Return whether it was.
+    """Resume the node if Slurm has drained it for a reason that begins with `text`. Return whether
+    it was.
 
     :raises HookError: if Slurm does not answer.
     """
@@ -538,8 +537,8 @@ def resume(host: Host, text: str) -> bool:
 
 
 def _start(host: Host) -> List[str]:
-    """Start the units that the drop-in has refused, unless a person has disabled or masked them since. Does
-    not call systemd if it refused none.
+    """Start the units that the drop-in has refused, unless a person has disabled or masked them
+    since. Does not call systemd if it refused none.
     """
     names = [name.rpartition("/")[2] for name in host.glob(REFUSED, "*.service")]
     if not names:
@@ -571,10 +570,9 @@ def _start(host: Host) -> List[str]:
 def load_state(host: Host) -> Json:
     """Return the state of the gate; empty if it is missing, torn or cannot be read."""
     try:
-        state = json.loads(host.text(STATE) or "{}")
+        return as_map(json.loads(host.text(STATE) or "{}"))
     except (OSError, ValueError, RecursionError):
         return {}
-    return state if isinstance(state, dict) else {}
 
 
 def _keep(host: Host, name: str, value: Json) -> None:
@@ -601,7 +599,8 @@ class _Lock:
 
 
 def alone(host: Host) -> _Lock:
-    """Lock the gate for one check, with ``with``: checks of the boot, the timer and a person may run at the same time.
+    """Lock the gate for one check, with ``with``: checks of the boot, the timer and a person may
+    run at the same time.
 
     Where /run cannot be written, its nearest directory is the lock.
     """

@@ -1,4 +1,5 @@
-"""Handlers of the actions that return a node to service: the engine plans them, and the gate carries them out.
+"""Handlers of the actions that return a node to service: the engine plans them, and the gate
+carries them out.
 
 The engine does not know the gate. The program hands it this table (state/apply.py).
 """

@@ -1,7 +1,8 @@
 """Entries of the journal for changes of the node's state, with a MESSAGE_ID and fields.
 
-They are sent in journald's native protocol (systemd, "Native Journal Protocol"): one datagram for each entry.
-Without journald nothing is sent, and nothing fails: the state itself is in the files of the gate.
+They are sent in journald's native protocol (systemd, "Native Journal Protocol"): one datagram for
+each entry. Without journald nothing is sent, and nothing fails: the state itself is in the files of
+the gate.
 """
 
 from __future__ import annotations
@@ -77,7 +78,8 @@ EVENTS: Mapping[str, JournalEvent] = {
 
 
 def send(host: Host, event: str, message: str, priority: int, fields: Mapping[str, object]) -> bool:
-    """Write one entry. Return whether journald has it; never raises for a journal that cannot be written.
+    """Write one entry. Return whether journald has it; never raises for a journal that cannot be
+    written.
 
     :param event: a key of EVENTS.
     :param fields: values by name, without the prefix.
@@ -104,7 +106,9 @@ def send(host: Host, event: str, message: str, priority: int, fields: Mapping[st
 
 
 def encoded(fields: Mapping[str, str]) -> bytes:
-    """Return the datagram of an entry. A value of several lines has its length before it, 64 bits, little-endian."""
+    """Return the datagram of an entry. A value of several lines has its length before it, 64 bits,
+    little-endian.
+    """
     rows = []
     for name, text in fields.items():
         value = text.encode("utf-8", "replace")

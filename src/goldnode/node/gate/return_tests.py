@@ -1,10 +1,13 @@
-"""Tests before this node's return: which causes want them, and whether they have passed (`return_tests` of the class).
+"""Tests before this node's return: which causes want them, and whether they have passed
+(`return_tests` of the class).
 
-The gate holds the node drained while tests of a cause are outstanding. A cause is opened once, and is recorded before
-anything else happens. It is closed when its jobs have passed since then and on the present boot, or by a person
-(`goldnode-node ack --id tests.CAUSE`). A fault that comes again opens it again; where a fault looks the same as its
-return, results that came before a check that sees it do not count. A record that is damaged or gone opens every cause: it never reads as
-"nothing is outstanding". :func:`unmet` is the rule for results, for controllers too (goldnode.fleet.nodes.return_tests).
+The gate holds the node drained while tests of a cause are outstanding. A cause is opened once, and
+is recorded before anything else happens. It is closed when its jobs have passed since then and on
+the present boot, or by a person (`goldnode-node ack --id tests.CAUSE`). A fault that comes again
+opens it again; where a fault looks the same as its return, results that came before a check that
+sees it do not count. A record that is damaged or gone opens every cause: it never reads as "nothing
+is outstanding". :func:`unmet` is the rule for results, for controllers too
+(goldnode.fleet.nodes.return_tests).
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from typing import NamedTuple
 
 from ..ground.boot import seconds
 from ..ground.host import boot_identity
+from ..ground.json_lines import as_map
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -59,9 +63,11 @@ def unmet(
 ) -> List[Unmet]:
     """Return the jobs that have not passed. Pure.
 
-    Only results count that began at `since` or later, and on this boot. Of each job the latest result decides.
+    Only results count that began at `since` or later, and on this boot. Of each job the latest
+    result decides.
 
-    :param results: rows {started, boot_id, jobs: [{name, state, why}]}, as in goldnode.canary/1; times in UTC.
+    :param results: rows {started, boot_id, jobs: [{name, state, why}]}, as in goldnode.canary/1;
+        times in UTC.
     :param boot: the kernel's id of the present boot. None: that of the latest result.
     """
     counted = sorted(
@@ -118,8 +124,9 @@ def _is_xid(finding: Mapping[str, Any]) -> bool:
 def _is_counted(finding: Mapping[str, Any], capture: Mapping[str, Any]) -> bool:
     """Return whether a fault that goes and comes again shows another text within a boot.
 
-    The kernel's log only grows: a second Xid is "2 times" (verdict.events). That does not hold for a log without its
-    beginning, nor for a fault that is no event: a fan that stops again shows 0 rpm again.
+    The kernel's log only grows: a second Xid is "2 times" (verdict.events). That does not hold for
+    a log without its beginning, nor for a fault that is no event: a fan that stops again shows 0
+    rpm again.
     """
     log = capture.get("events")
     return _is_xid(finding) and not (isinstance(log, dict) and log.get("truncated"))
@@ -160,8 +167,7 @@ def _absence(seen: Seen) -> Event:
     if gap is None or seen.record.get("absence") == gap.get("boot"):
         return Event()
     decided = {"absence": gap.get("boot")}
-    last, sync = gap.get("last"), seen.capture.get("time_sync")
-    sync = sync if isinstance(sync, dict) else {}
+    last, sync = gap.get("last"), as_map(seen.capture.get("time_sync"))
     clock, up, first = sync.get("clock"), seen.capture.get("uptime"), gap.get("uptime")
     if not isinstance(last, (int, float)):
         return Event(
@@ -322,8 +328,9 @@ def _word(value: Any, most: int) -> bool:
 
 
 class Held(NamedTuple):
-    """The tests for the gate: reasons (id, text), the rows of its state, journal entries, and the record without the
-    causes that this check closes. The gate saves that record when it holds the node no more (:func:`finish`).
+    """The tests for the gate: reasons (id, text), the rows of its state, journal entries, and the
+    record without the causes that this check closes. The gate saves that record when it holds the
+    node no more (:func:`finish`).
     """
 
     reasons: List[Tuple[str, str]]
@@ -342,8 +349,8 @@ def settle(
 ) -> Held:
     """Open causes by this check, record that, and return what is outstanding.
 
-    A cause that can be closed stays in the record until the node has returned: if the return fails and a boot
-    follows, its tests have to pass on that boot.
+    A cause that can be closed stays in the record until the node has returned: if the return fails
+    and a boot follows, its tests have to pass on that boot.
 
     :param seen: the check; its `record` and `days` are set here.
     :param begun: whether this gate has had a record before, so that a file that is gone is a loss.
@@ -358,8 +365,8 @@ def settle(
     if stored is None and (exists or begun):
         for cause in jobs:
             changes.open(cause, DAMAGED, {})
-    days = float((document.get("return_tests") or {}).get("absence_days") or DAYS)
-    seen = seen._replace(record=record, days=days)
+    declared = document.get("return_tests") or {}
+    seen = seen._replace(record=record, days=float(declared.get("absence_days") or DAYS))
     unknown = [
         f"{cause}: {text}" for cause in jobs for text in [changes.judge(cause, seen)] if text
     ]
@@ -367,10 +374,8 @@ def settle(
     try:
         save(host, record)
     except OSError as problem:
-        why = problem.strerror or problem
-        reasons.append(
-            (f"{ID}record", f"the tests before its return cannot be recorded in {FILE}: {why}")
-        )
+        why = f"the tests before its return cannot be recorded in {FILE}: "
+        reasons.append((f"{ID}record", f"{why}{problem.strerror or problem}"))
     # While another fault holds the node, a boot may follow that the tests have to pass on.
     if seen.good:
         changes.close()
@@ -393,7 +398,8 @@ def finish(host: Host, held: Held, returned: bool) -> Held:
 class _Changes:
     """Changes of the record by one check, and their journal entries.
 
-    `boot` is the present boot as the record has it; None if it cannot be identified, and no result counts then.
+    `boot` is the present boot as the record has it; None if it cannot be identified, and no result
+    counts then.
     """
 
     def __init__(
@@ -455,16 +461,14 @@ class _Changes:
         """Close each cause whose jobs have passed, and forget results when nothing is open any more."""
         rows = self.record["open"]
         for cause in [name for name in self.jobs if name in rows and not self.missing(name)]:
-            ended = rows.pop(cause)["ended"]
-            if not ended:  # a person's end has an entry of its own
+            if not rows.pop(cause)["ended"]:  # a person's end has an entry of its own
                 text = f"goldnode: the tests before its return ({cause}) have passed"
-                self.entries.append(
-                    (
-                        "tests.closed",
-                        text,
-                        {"CAUSE": cause, "BY": "results", "REASON": "all jobs have passed"},
-                    )
-                )
+                fields: Dict[str, object] = {
+                    "CAUSE": cause,
+                    "BY": "results",
+                    "REASON": "all jobs have passed",
+                }
+                self.entries.append(("tests.closed", text, fields))
         if not rows:
             self.record["results"] = []
 

@@ -1,5 +1,5 @@
-"""Identity and uptime of this boot, and where boots leave records. Parses texts of proc(5), without imports,
-to keep a quick answer quick.
+"""Identity and uptime of this boot, and where boots leave records. Parses texts of proc(5), without
+imports, to keep a quick answer quick.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def identity(boot_id: str, stat: str) -> Optional[str]:
 
 
 def uptime(text: str) -> Optional[float]:
-    """Return the seconds since the kernel started, from /proc/uptime. Unlike the clock it never jumps, so the
-    age of a verdict is measured with it.
+    """Return the seconds since the kernel started, from /proc/uptime. Unlike the clock it never
+    jumps, so the age of a verdict is measured with it.
     """
     try:
         return float(text.split()[0])
@@ -44,8 +44,8 @@ def uptime(text: str) -> Optional[float]:
 
 
 def seconds(stamp: Any) -> Optional[int]:
-    """Return a time of verdicts and captures (2026-11-22T10:00:00Z) as seconds since 1970; None for any other
-    text.
+    """Return a time of verdicts and captures (2026-11-22T10:00:00Z) as seconds since 1970; None for
+    any other text.
     """
     # Parsed by hand: calendar and strptime import more than the rest of a check does.
     text = str(stamp)
@@ -55,7 +55,8 @@ def seconds(stamp: Any) -> Optional[int]:
     if not all(part.isascii() and part.isdigit() for part in parts):
         return None
     year, month, day, hour, minute, second = (int(part) for part in parts)
-    # Count years from March, so that the leap day is the last day. Day 719468 of that count is 1970-01-01.
+    # Count years from March, so that the leap day is the last day. Day 719468 of that count is
+    # 1970-01-01.
     year -= month < 3
     days = (
         365 * year

@@ -1,8 +1,9 @@
 """The drain of a goldnode run: its reason in the scheduler, and the file that records it on the node.
 
-A reason has the form ``goldnode run ID.SUM of CONTROLLER at TIME: TEXT``. ID identifies the run; SUM is the
-beginning of a SHA-256 over the rest. A run drains only nodes in service, so a node with such a reason was in
-service before. A person who edits the reason, even by one letter, has taken the node over.
+A reason has the form ``goldnode run ID.SUM of CONTROLLER at TIME: TEXT``. ID identifies the run;
+SUM is the beginning of a SHA-256 over the rest. A run drains only nodes in service, so a node with
+such a reason was in service before. A person who edits the reason, even by one letter, has taken
+the node over.
 """
 
 from __future__ import annotations
@@ -22,18 +23,19 @@ if TYPE_CHECKING:
     from .host import Host
 
 
-# Schema goldnode.drain/1 (goldnode.fleet.drain.protocol). Exists while a run has the node out of service.
+# Schema goldnode.drain/1 (goldnode.fleet.drain.protocol). Exists while a run has the node out of
+# service.
 FILE = "/var/lib/goldnode/drain.json"
 PREFIX = "goldnode run "  # distinct from reasons of the gate, which begin with "goldnode:"
 LONGEST = 240  # characters of the text
-# Seconds after which a run without news counts as cut off: a day for jobs to end, four hours for changes,
-# boot and check.
+# Seconds after which a run without news counts as cut off: a day for jobs to end, four hours for
+# changes, boot and check.
 LEASE = 28 * 3600
 
 
 class Mark(NamedTuple):
-    """The parts of a drain reason: id of the run, name of the controller, time of the drain (UTC, ISO 8601),
-    and text.
+    """The parts of a drain reason: id of the run, name of the controller, time of the drain (UTC,
+    ISO 8601), and text.
     """
 
     run: str
@@ -72,8 +74,8 @@ def lasts(host: Host) -> bool:
 
 
 def text(host: Host) -> str:
-    """Return the node's record of a drain; empty without one. Reads only the beginning of the file: a valid
-    record is small.
+    """Return the node's record of a drain; empty without one. Reads only the beginning of the file:
+    a valid record is small.
     """
     if not host.live:
         return ""

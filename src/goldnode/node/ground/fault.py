@@ -1,5 +1,5 @@
-"""Failures of the program itself, reported in one line: what went wrong, and the command that fixes it. The
-exit status is always 3.
+"""Failures of the program itself, reported in one line: what went wrong, and the command that fixes
+it. The exit status is always 3.
 """
 
 from __future__ import annotations
@@ -88,14 +88,11 @@ def expected(problem: BaseException, form: object) -> int:
 def report(problem: BaseException) -> None:
     """Print one line about `problem`, and its traceback if the user asked for it."""
     trace(problem)
-    # The text of a NodeError includes its remedy. Compared by name: importing its module may be what failed.
+    # The text of a NodeError includes its remedy. Compared by name: importing its module may be
+    # what failed.
     text = str(problem) if type(problem).__name__ == "NodeError" else ". ".join(explained(problem))
-    line = " ".join(f"goldnode-node: {text}".split())
-    print(
-        "".join(letter if letter.isprintable() else "?" for letter in line),
-        file=sys.stderr,
-        flush=True,
-    )
+    line = "".join(letter if letter.isprintable() else "?" for letter in " ".join(text.split()))
+    print(f"goldnode-node: {line}", file=sys.stderr, flush=True)
 
 
 def trace(problem: BaseException) -> None:

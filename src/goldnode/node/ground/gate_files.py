@@ -1,4 +1,5 @@
-"""Files of the gate on a node, and its drop-in: what the gate writes, and what the engine installs and reads.
+"""Files of the gate on a node, and its drop-in: what the gate writes, and what the engine installs
+and reads.
 
 Both sides go by this one list. The gate itself is :mod:`..gate`.
 """
@@ -33,10 +34,10 @@ def drop_in() -> str:
     * When its file is gone (another mode, or the node has left goldnode), every start succeeds, even if
       systemd has not been reloaded.
     * It is plain shell, so that it also refuses when the program is broken.
-    * Its reason appears in `systemctl status`. journald assigns a line of output to a unit only while the
-      process that wrote it exists, and on a busy machine it looks too late. So the reason names its unit
-      (`OBJECT_SYSTEMD_UNIT`, which journald takes from root). Where `logger` cannot do that, the reason goes to
-      the output, and the shell waits before it ends.
+    * Its reason appears in `systemctl status`. journald assigns a line of output to a unit only
+      while the process that wrote it exists, and on a busy machine it looks too late. So the reason
+      names its unit (`OBJECT_SYSTEMD_UNIT`, which journald takes from root). Where `logger` cannot
+      do that, the reason goes to the output, and the shell waits before it ends.
     * It takes the age of the pass from /proc/uptime, which does not jump when the clock is set.
     * `$$` and `%%` are systemd's escapes for `$` and `%`; it makes a backslash of two.
     """

@@ -1,7 +1,8 @@
 """The one door to a machine: its files under a root, and the programs that run there.
 
-All code that runs on a node uses :class:`Host`. The same code thus serves the live machine (``root="/"``),
-the root file system of an image, and a directory made by a test. Standard library only, Python 3.9.
+All code that runs on a node uses :class:`Host`. The same code thus serves the live machine
+(``root="/"``), the root file system of an image, and a directory made by a test. Standard library
+only, Python 3.9.
 """
 
 from __future__ import annotations
@@ -58,14 +59,16 @@ class Host:
     """A root directory, and a way to run programs in it.
 
     :param root: absolute path; ``/`` is the live machine. In any other root programs run by chroot.
-    :param live: whether the root belongs to a running machine. Only given for a directory that plays one.
+    :param live: whether the root belongs to a running machine. Only given for a directory that
+        plays one.
     """
 
     def __init__(self, root: str = "/", live: Optional[bool] = None) -> None:
         self.root = os.path.abspath(root)
         # The other roots are those of images, which do not run.
         self.live = self.root == "/" if live is None else live
-        # Owner of the files we write: root, in an image too. For a directory that plays a machine, its owner.
+        # Owner of the files we write: root, in an image too. For a directory that plays a machine,
+        # its owner.
         self.superuser = owner_of(self.root) if live and self.root != "/" else SUPERUSER
         self.program = PROGRAM  # runs the reader of the GPUs in a process of its own
         self.pending: Any = None  # open request of a capture to the GPU library (device/stream.py)
@@ -103,8 +106,8 @@ class Host:
         return os.path.isdir(self.located(name))
 
     def real(self, name: str) -> str:
-        """Return :meth:`located` with symbolic links followed inside the root. An absolute link must not lead
-        out of it.
+        """Return :meth:`located` with symbolic links followed inside the root. An absolute link
+        must not lead out of it.
         """
         current = name
         for _ in range(40):
@@ -125,8 +128,8 @@ class Host:
             return None
 
     def regular_file(self, name: str) -> Tuple[Optional[os.stat_result], Optional[bytes]]:
-        """Return status and content of the path itself. The content is None for anything but a regular file,
-        which is not opened.
+        """Return status and content of the path itself. The content is None for anything but a
+        regular file, which is not opened.
         """
         status = self.lstat(name)
         if status is None or not stat.S_ISREG(status.st_mode):
@@ -147,8 +150,8 @@ class Host:
             return status, opened.read() if stat.S_ISREG(status.st_mode) else None
 
     def data(self, name: str) -> Optional[bytes]:
-        """Return the content of a file, or None if it does not exist. In /proc, also None if the process ends
-        during the read.
+        """Return the content of a file, or None if it does not exist. In /proc, also None if the
+        process ends during the read.
         """
         try:
             with open(self.real(name), "rb") as opened:
@@ -233,8 +236,8 @@ class Host:
             raise
 
     def secure(self, name: str) -> None:
-        """Make root the owner of a directory, and revoke write access of all others. Replace anything else at
-        that path by a directory.
+        """Make root the owner of a directory, and revoke write access of all others. Replace
+        anything else at that path by a directory.
         """
         here = self.located(name)
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -260,8 +263,8 @@ class Host:
         return (self.data(name) or b"").decode("utf-8", "surrogateescape").splitlines(True)
 
     def write_lines(self, name: str, lines: Sequence[str]) -> None:
-        """Write changed lines to a foreign file, preserving its mode and owner. If it is a link, change its
-        target.
+        """Write changed lines to a foreign file, preserving its mode and owner. If it is a link,
+        change its target.
         """
         here = self.real(name)
         content, own = "".join(lines).encode("utf-8", "surrogateescape"), os.stat(here)
@@ -290,8 +293,8 @@ def owner_of(root: str) -> Tuple[int, int]:
 
 
 def matching(names: Sequence[str], pattern: str) -> List[str]:
-    """Return the names that match a shell pattern, as in :func:`like`. Most patterns have a single star and
-    no `?`.
+    """Return the names that match a shell pattern, as in :func:`like`. Most patterns have a single
+    star and no `?`.
     """
     before, star, after = pattern.partition("*")
     if star and not set(before + after) & set("*?["):
@@ -328,11 +331,11 @@ def like(name: str, pattern: str) -> bool:
 
 
 def is_container(host: Host) -> bool:
-    """Return whether the live host is a container. A container shares the kernel with its host, and shows the
-    host's devices.
+    """Return whether the live host is a container. A container shares the kernel with its host, and
+    shows the host's devices.
 
-    systemd writes /run/systemd/container; container engines set `container=` for PID 1 (systemd's container
-    interface).
+    systemd writes /run/systemd/container; container engines set `container=` for PID 1 (systemd's
+    container interface).
     """
     if not host.live:
         return False
@@ -346,8 +349,8 @@ def is_container(host: Host) -> bool:
 
 
 def boot_identity(host: Host) -> Optional[str]:
-    """Return a text that differs after each boot (see :func:`boot.identity`); None for a root that has not
-    booted.
+    """Return a text that differs after each boot (see :func:`boot.identity`); None for a root that
+    has not booted.
     """
     if not host.live:
         return None

@@ -1,4 +1,4 @@
-"""Readable JSON at low cost: one line per key and per list item.
+"""JSON: written in a readable form at low cost, one line per key and per list item, and read without trust in its types.
 
 With an indent, the standard encoder cannot use its compiled part and is ten times slower.
 """
@@ -9,7 +9,7 @@ from json import dumps
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Mapping
+    from typing import Any, Dict, List, Mapping
 
 
 def by_lines(document: Mapping[str, Any], *, ordered: bool = False) -> str:
@@ -26,3 +26,13 @@ def by_lines(document: Mapping[str, Any], *, ordered: bool = False) -> str:
             text = dumps(value, sort_keys=ordered)
         rows.append(f" {dumps(key)}: {text}")
     return "{\n" + ",\n".join(rows) + "\n}"
+
+
+def as_map(value: Any) -> Dict[str, Any]:
+    """Return a mapping that is not a fault, otherwise an empty one."""
+    return value if isinstance(value, dict) and "fault" not in value else {}
+
+
+def as_list(value: Any) -> List[Any]:
+    """Return a list, otherwise an empty one."""
+    return value if isinstance(value, list) else []

@@ -1,8 +1,9 @@
 """Fingerprints of OpenPGP public keys (RFC 4880), without gpg: armoured or binary, one key or a whole
 keyring.
 
-This module only decides whether a key file is the one that a catalog names, by the v4 fingerprints of primary
-keys. It verifies no signatures: apt does that, with the key that this module has accepted.
+This module only decides whether a key file is the one that a catalog names, by the v4 fingerprints
+of primary keys. It verifies no signatures: apt does that, with the key that this module has
+accepted.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ def dearmor(data: bytes) -> bytes:
 
 
 def primary_fingerprints(data: bytes) -> List[str]:
-    """Return the fingerprints (40 upper-case hex digits) of the primary public keys in `data`, in file order.
+    """Return the fingerprints (40 upper-case hex digits) of the primary public keys in `data`, in
+    file order.
 
     Raises OpenPGPError for damaged data, for a secret key, and for key versions other than 4.
     """
@@ -113,8 +115,8 @@ def packets(data: bytes) -> Iterator[Tuple[int, bytes]]:
             if not head & 0x80:
                 raise OpenPGPError("it is not a sequence of OpenPGP packets")
             position += 1
-            # Bit 6 selects the new packet format; the old format encodes the size of the length in the low
-            # bits.
+            # Bit 6 selects the new packet format; the old format encodes the size of the length in
+            # the low bits.
             if head & 0x40:
                 tag = head & 0x3F
                 first = data[position]

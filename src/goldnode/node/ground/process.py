@@ -1,7 +1,8 @@
 """Child processes with a time limit: programs over :mod:`subprocess`, and forks of this one.
 
-`subprocess.run` waits without a limit for a process that it has killed. A process in uninterruptible sleep never
-ends, so the check would hang with the driver. :class:`Process` abandons it after :data:`GRACE` seconds.
+`subprocess.run` waits without a limit for a process that it has killed. A process in
+uninterruptible sleep never ends, so the check would hang with the driver. :class:`Process` abandons
+it after :data:`GRACE` seconds.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ UNKNOWN_STATUS = (
 
 
 class Process:
-    """A running program. :meth:`listen` reads its output; `out` and `err` are the ends of its pipes. Call
-    :meth:`close` when done.
+    """A running program. :meth:`listen` reads its output; `out` and `err` are the ends of its
+    pipes. Call :meth:`close` when done.
 
     Raises OSError if the program cannot be started.
 
@@ -62,8 +63,8 @@ class Process:
 
     @property
     def status(self) -> Optional[int]:
-        """Return the exit status (a signal as a negative number), None while it runs, :data:`LOST` if it is
-        unknown.
+        """Return the exit status (a signal as a negative number), None while it runs, :data:`LOST`
+        if it is unknown.
         """
         return LOST if self._lost() else self.popen.returncode
 
@@ -72,15 +73,16 @@ class Process:
         return self.popen.returncode == 0 and signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN
 
     def listen(self, limit: float) -> bool:
-        """Collect the output (in `said`) until the program has closed both pipes and ended. Return False if
-        that took longer than `limit` seconds.
+        """Collect the output (in `said`) until the program has closed both pipes and ended. Return
+        False if that took longer than `limit` seconds.
         """
         given, self.given = self.given, None  # a second call goes on with the first one's input
         late = False
         try:
             out, err = self.popen.communicate(given, timeout=limit)
         except subprocess.TimeoutExpired as problem:
-            # The output is absent if the program has closed its pipes and not ended; the next call returns it.
+            # The output is absent if the program has closed its pipes and not ended; the next call
+            # returns it.
             out, err, late = problem.output or b"", problem.stderr or b"", True
         self.output = {self.out: out, self.err: err}
         self._explain()
@@ -94,8 +96,8 @@ class Process:
         return self.status
 
     def kill(self) -> bool:
-        """Kill the program, and with `session` all processes that it started. Return whether it ended within
-        :data:`GRACE`.
+        """Kill the program, and with `session` all processes that it started. Return whether it
+        ended within :data:`GRACE`.
         """
         if self.session:
             if self.popen.poll() is None:
@@ -125,7 +127,8 @@ class Process:
 
 
 class Forked:
-    """A function that runs in a fork of this process and can be killed, with the interface of :class:`Process`.
+    """A function that runs in a fork of this process and can be killed, with the interface of
+    :class:`Process`.
 
     It starts without another interpreter and without the modules that are imported already. The function
     writes to file descriptor 1. It has none of our files open, so no process waits for it once it is
@@ -152,8 +155,8 @@ class Forked:
         self.status: Optional[int] = None
 
     def wait(self, limit: float) -> Optional[int]:
-        """Return the exit status (a signal as a negative number); None if the process has not ended within
-        `limit` seconds.
+        """Return the exit status (a signal as a negative number); None if the process has not ended
+        within `limit` seconds.
         """
         end, pause = time.monotonic() + limit, 0.0005
         while self.status is None:
@@ -192,8 +195,8 @@ class Forked:
 def run_alone(work: Callable[[], object], handles: Sequence[Optional[int]]) -> NoReturn:
     """Run a function in a fresh fork, and end the process. Exit status: 0, or 1 if the function raised.
 
-    The process gets a session of its own and default signals. `handles` become its file descriptors 0, 1, …
-    (None: /dev/null), and every other is closed.
+    The process gets a session of its own and default signals. `handles` become its file descriptors
+    0, 1, … (None: /dev/null), and every other is closed.
     """
     status = 1
     try:
@@ -222,8 +225,8 @@ def run_alone(work: Callable[[], object], handles: Sequence[Optional[int]]) -> N
 
 
 def _descriptors() -> Sequence[int]:
-    """Return the file descriptors of this process, and others that are not open where /proc is missing, as in a
-    bare chroot.
+    """Return the file descriptors of this process, and others that are not open where /proc is
+    missing, as in a bare chroot.
     """
     try:
         return [int(name) for name in os.listdir("/proc/self/fd")]

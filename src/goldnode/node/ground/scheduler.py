@@ -1,7 +1,9 @@
-"""The node as Slurm shows it, and its drain and resume: one reader for the gate, the runs of a controller, and rollouts.
+"""The node as Slurm shows it, and its drain and resume: one reader for the gate, the runs of a
+controller, and rollouts.
 
-`scontrol show node --oneliner` prints one node a line. The text of a person (Reason, Comment, Extra) is not quoted and
-may contain anything, `State=IDLE` too. Reason is the first of these fields, so what follows another one is no reason.
+`scontrol show node --oneliner` prints one node a line. The text of a person (Reason, Comment,
+Extra) is not quoted and may contain anything, `State=IDLE` too. Reason is the first of these
+fields, so what follows another one is no reason.
 
 | Slurm | reason after a resume | resume of UNKNOWN+DRAIN, as after a start of slurmctld |
 |---|---|---|
@@ -9,8 +11,9 @@ may contain anything, `State=IDLE` too. Reason is the first of these fields, so 
 | 24.11.5 | stays, and `Reason=` does not clear it | ends with 1, and the drain is gone |
 | 26.05.5 | cleared | ends with 0 |
 
-So the reason of a node in service is not one of a drain, and after a failure the node is read again. Recorded with the
-packages of Debian 12, 13 and sid, 2026-11-27 (tests/unit/node/ground/test_scheduler.py).
+So the reason of a node in service is not one of a drain, and after a failure the node is read
+again. Recorded with the packages of Debian 12, 13 and sid, 2026-11-27
+(tests/unit/node/ground/test_scheduler.py).
 """
 
 from __future__ import annotations
@@ -40,7 +43,9 @@ class HookError(Exception):
 
 
 class SchedulerNode(NamedTuple):
-    """A node of Slurm. `flags` is its state without marks, as in IDLE+DRAIN; `reason` has no author and time."""
+    """A node of Slurm. `flags` is its state without marks, as in IDLE+DRAIN; `reason` has no author
+    and time.
+    """
 
     name: str
     hostname: str
@@ -74,7 +79,9 @@ def nodes(text: str) -> Iterator[SchedulerNode]:
 
 
 def _reason(rest: str) -> str:
-    """Return the reason in the fields after the state. It ends before the author, or before the next field."""
+    """Return the reason in the fields after the state. It ends before the author, or before the
+    next field.
+    """
     field = _PERSONS.search(rest)
     if field is None or field[1] != "Reason":
         return ""
@@ -91,7 +98,9 @@ def program(host: Host) -> Optional[str]:
 
 
 def own_node(host: Host) -> Optional[SchedulerNode]:
-    """Return Slurm's record of this node; None without one. The node's name in Slurm may differ from its hostname."""
+    """Return Slurm's record of this node; None without one. The node's name in Slurm may differ
+    from its hostname.
+    """
     own = (host.text("/proc/sys/kernel/hostname") or "").strip().partition(".")[0]
     for asked in ((own,), ()):  # by hostname first, then among all nodes
         for row in nodes(_call(host, "show", "node", *asked, "--oneliner")):
@@ -120,8 +129,8 @@ def explain(host: Host, row: SchedulerNode, text: str) -> None:
 def _update(
     host: Host, row: SchedulerNode, done: Callable[[SchedulerNode], bool], *words: str
 ) -> None:
-    """Change the node. scontrol can end with 1 after a change that Slurm has made, such as the resume of a node in
-    state UNKNOWN+DRAIN: the state of the node decides.
+    """Change the node. scontrol can end with 1 after a change that Slurm has made, such as the
+    resume of a node in state UNKNOWN+DRAIN: the state of the node decides.
     """
     try:
         _call(host, "update", f"NodeName={row.name}", *words)

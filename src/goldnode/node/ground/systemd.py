@@ -36,10 +36,11 @@ def units(host: Host, names: Sequence[str]) -> Dict[str, Dict[str, str]]:
 
     An unknown unit has the state `not-found`.
     """
-    shown = host.run("systemctl", "show", "-p", ",".join(PROPERTIES), *names).out
+    done = host.run("systemctl", "show", "-p", ",".join(PROPERTIES), *names)
+    # systemctl separates units by an empty line, and prints them in no stated order: `Id` has the name.
     blocks = [
         dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
-        for block in shown.split("\n\n")
+        for block in done.out.split("\n\n")
     ]
     return {
         block["Id"]: {key: block.get(key, "") for key in PROPERTIES}

@@ -1,4 +1,5 @@
-"""Texts from elsewhere, made safe to print, to log and to store: of another machine, of its users, of its devices.
+"""Texts from elsewhere, made safe to print, to log and to store: of another machine, of its users,
+of its devices.
 
 They are cleaned where they come in, so that no output has to do it again.
 """

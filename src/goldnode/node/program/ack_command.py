@@ -1,5 +1,5 @@
-"""`goldnode-node ack`: acknowledge the counters and findings up to now. Name, time and reason are stored with
-the acknowledgement.
+"""`goldnode-node ack`: acknowledge the counters and findings up to now. Name, time and reason are
+stored with the acknowledgement.
 """
 
 from __future__ import annotations
@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from contextlib import suppress
 from fnmatch import fnmatchcase
 from typing import cast
 
@@ -17,6 +16,7 @@ from ..ground.errors import NodeError
 from ..ground.host import Host
 from ..probe import CAPTURE
 from ..state import owners
+from ..state.observe import load_json
 from ..verdict import current, deltas
 from ..verdict.ack import ALL, settle, timestamp
 from ..verdict.rules import as_list, as_map, sanitized
@@ -95,12 +95,13 @@ def run(host: Host, options: Any) -> int:
 
 
 def _judged(host: Host) -> List[str]:
-    """Judge the node again, so that verdict, gate and metrics do not show what is settled. Return messages."""
+    """Judge the node again, so that verdict, gate and metrics do not show what is settled. Return
+    messages.
+    """
     document = None
     if host.live and os.geteuid() == 0:
         owners.believe(host, verdict_files.CLASS)  # it names the commands of the gate
-        with suppress(ValueError):
-            document = json.loads(host.text(verdict_files.CLASS) or "null")
+        document = load_json(host, verdict_files.CLASS)
     if not isinstance(document, dict) or current.load(host.root)[1] is not None:
         return ["Run `goldnode-node check` for the verdict that holds now."]
     messages = judge_again(host, cast("ClassDocument", document))
@@ -108,13 +109,12 @@ def _judged(host: Host) -> List[str]:
 
 
 def _end_tests(host: Host, options: Any) -> List[str]:
-    """End the tests before a return that are named. A pattern for all findings ends none: it is also used after a repair,
-    which the tests are for.
+    """End the tests before a return that are named. A pattern for all findings ends none: it is
+    also used after a repair, which the tests are for.
     """
     if not options.id.startswith(ID):
         return []
-    by = sanitized(options.by, 80)
-    return end(host, options.id, by, sanitized(options.reason, 400))
+    return end(host, options.id, sanitized(options.by, 80), sanitized(options.reason, 400))
 
 
 def _capture(host: Host) -> Mapping[str, Any]:

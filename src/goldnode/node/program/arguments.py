@@ -66,7 +66,9 @@ WITHOUT_FORMAT = ("capture", "report", "watch-log", "serve")
 
 
 class CommandParser(argparse.ArgumentParser):
-    """An argument parser that reports wrong usage as an error: argparse exits with 2, which would mean `drain`."""
+    """An argument parser that reports wrong usage as an error: argparse exits with 2, which would
+    mean `drain`.
+    """
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(self, message)
@@ -110,7 +112,9 @@ def _order(given: Sequence[str]) -> str:
 
 
 def parser(given: Sequence[str]) -> CommandParser:
-    """Return the parser. Of a command in a module of its own it has the options only if `given` begins with the command."""
+    """Return the parser. Of a command in a module of its own it has the options only if `given`
+    begins with the command.
+    """
     top = CommandParser(
         prog="goldnode-node",
         description="Check this node against its node class.",

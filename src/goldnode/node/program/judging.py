@@ -1,7 +1,8 @@
 """A new verdict, with all that follows from it: stored state, capture, gate, metrics, labels, condition.
 
-The labels of Kubernetes are read from the metrics, and its condition from the verdict. Each check, and each change that
-writes a verdict, ends here, so that all of them describe the node as it is now.
+The labels of Kubernetes are read from the metrics, and its condition from the verdict. Each check,
+and each change that writes a verdict, ends here, so that all of them describe the node as it is
+now.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
 
 
 class Delivered(NamedTuple):
-    """A verdict as it was stored, messages of gate and metrics, and the first failure to write a file in /run."""
+    """A verdict as it was stored, messages of gate and metrics, and the first failure to write a
+    file in /run.
+    """
 
     verdict: Json
     messages: List[str]
@@ -51,8 +54,9 @@ def deliver(
         try:
             checking.keep(host, checked)
         except OSError as problem:
-            why = f"it cannot be written: {problem.strerror or problem}"
-            verdict = checking.unkept(verdict, why)
+            verdict = checking.unkept(
+                verdict, f"it cannot be written: {problem.strerror or problem}"
+            )
     unwritten = _save(host, verdict)
     if settled is not None:
         settled(verdict)
@@ -88,7 +92,8 @@ def judge(
     act: bool,
     settled: Optional[Callable[[Json], None]] = None,
 ) -> Tuple[checking.Checked, List[str]]:
-    """Judge the live node, and deliver the verdict. Return the check and the messages of gate and metrics.
+    """Judge the live node, and deliver the verdict. Return the check and the messages of gate and
+    metrics.
 
     :param act: whether the gate drains or resumes. In the middle of a run it does not.
     :param settled: called with the verdict before the gate acts.

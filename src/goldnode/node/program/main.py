@@ -1,7 +1,7 @@
 """goldnode-node: the program installed on a node. One file, Python 3.9 or newer, no other dependencies.
 
-Exit codes of `check`: 0 healthy, 1 degraded, 2 drain, 3 could not check, 4 not this class. Wrong usage and
-faults of this program also exit with 3.
+Exit codes of `check`: 0 healthy, 1 degraded, 2 drain, 3 could not check, 4 not this class. Wrong
+usage and faults of this program also exit with 3.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ MANAGED = ("/etc/goldnode", "/usr/lib/goldnode")
 FLAGS = ("quiet", "no_write", "no_gate", "passive", "cached")
 
 
-# Types of the parts of a class document. Other types are refused before any code works with the document.
+# Types of the parts of a class document. Other types are refused before any code works with the
+# document.
 SHAPES: Dict[str, Any] = {
     **dict.fromkeys(("class", "digest"), str),
     **dict.fromkeys(
@@ -70,8 +71,8 @@ class Flags:
 
 
 def check_options(given: Sequence[str]) -> Any:
-    """Return the options of a check of this node with flags alone, as its units start it; None for any other
-    arguments, which :mod:`.arguments` parses.
+    """Return the options of a check of this node with flags alone, as its units start it; None for
+    any other arguments, which :mod:`.arguments` parses.
 
     Importing argparse and declaring every command takes as long as a probe of the node.
     """
@@ -93,8 +94,8 @@ def check_options(given: Sequence[str]) -> Any:
 def main(arguments: Optional[List[str]] = None) -> int:
     """Run one command. Return the exit code.
 
-    Reports a NodeError itself. The caller (__main__.py) reports any other failure, which is exit code 3 as
-    well.
+    Reports a NodeError itself. The caller (__main__.py) reports any other failure, which is exit
+    code 3 as well.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     options = check_options(given)
@@ -151,8 +152,8 @@ def run(options: Any) -> int:
 
 
 def run_absent(host: Host, options: Any) -> int:
-    """Show what removes goldnode from the node, or remove it. Ignores the class named on the command line:
-    the node's own class decides.
+    """Show what removes goldnode from the node, or remove it. Ignores the class named on the
+    command line: the node's own class decides.
     """
     if options.command == "plan":
         planned = plan_absent(host).to_json()
@@ -242,8 +243,8 @@ def run_check(host: Host, options: Any) -> int:
 def managed(host: Host) -> bool:
     """Return whether goldnode manages this node, or whether it is an image.
 
-    A managed node that has lost its class document must not be judged like a node that never had a class:
-    that would open the gate.
+    A managed node that has lost its class document must not be judged like a node that never had a
+    class: that would open the gate.
     """
     return not host.live or any(host.exists(path) for path in MANAGED)
 
@@ -266,8 +267,8 @@ def run_undeclared(host: Host, options: Any) -> int:
 def run_recorded(host: Host, options: Any) -> int:
     """Judge a recorded capture on any machine. Writes nothing.
 
-    Judges it against the class named on the command line or that of this machine, otherwise by the facts of
-    its GPUs.
+    Judges it against the class named on the command line or that of this machine, otherwise by the
+    facts of its GPUs.
     """
     if options.document == CLASS and not host.exists(CLASS):
         return run_undeclared(host, options)
@@ -288,8 +289,8 @@ def shown(verdict: Json, options: Any) -> int:
 
 
 def settled(host: Host, document: ClassDocument, verdict: Json, passive: bool) -> Json:
-    """Apply the other effects of a verdict: finish the trial of a kernel, and record a good class document.
-    Return the resulting verdict.
+    """Apply the other effects of a verdict: finish the trial of a kernel, and record a good class
+    document. Return the resulting verdict.
     """
     from ..state import applied, trial
 
@@ -394,8 +395,8 @@ def unreadable(host: Host, passive: bool, reason: str, remedy: str) -> Json:
 
 
 def read_document(host: Host, options: Any) -> ClassDocument:
-    """Return the class document named on the command line (a path of this machine), or the node's own. Raises
-    NodeError if it is missing or invalid.
+    """Return the class document named on the command line (a path of this machine), or the node's
+    own. Raises NodeError if it is missing or invalid.
     """
     name = options.document
     where = host if name == CLASS else Host("/")

@@ -1,12 +1,13 @@
 """Requests of a controller, one per call: JSON on standard input, and the answer as one line of JSON on
 standard output.
 
-The request: {operation: plan|apply|survey|report, state: present|absent|earlier, part, document, lock_timeout, to,
-claim, report, fresh}. `earlier` returns the node to a former class document, which `to` names (state/rollback.py). With
-`claim`, an apply is refused unless it is the token in CLAIM. With `report`, an answer also has the node's report
-(reporting.py). The answer is the result of the Ansible module goldnode_state: {changed, plan, done, verdict, gate,
-rollback, report}, or {failed: true, msg, done, refusals}. The program that answers is the file that it installs on
-the node, so the controller sends nothing else.
+The request: {operation: plan|apply|survey|report, state: present|absent|earlier, part, document,
+lock_timeout, to, claim, report, fresh}. `earlier` returns the node to a former class document,
+which `to` names (state/rollback.py). With `claim`, an apply is refused unless it is the token in
+CLAIM. With `report`, an answer also has the node's report (reporting.py). The answer is the result
+of the Ansible module goldnode_state: {changed, plan, done, verdict, gate, rollback, report}, or
+{failed: true, msg, done, refusals}. The program that answers is the file that it installs on the
+node, so the controller sends nothing else.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 
 
 COPIES = "/run/goldnode/program"  # compiled copies of this program (__main__.py)
-# Token of the run of a rollout that may change this node, until it boots (goldnode.fleet.rollout.node_state).
+# Token of the run of a rollout that may change this node, until it boots
+# (goldnode.fleet.rollout.node_state).
 CLAIM = "/run/goldnode/claim"
 LOST = "another run of this rollout has taken the node over; this one ends"
 
@@ -79,8 +81,8 @@ def answer(engine: Optional[str], archive: Optional[str]) -> int:
 
 
 def planned(host: Host, request: Mapping[str, Any], engine: Optional[str]) -> Dict[str, Any]:
-    """Return the plan as JSON, and for a return to an earlier class document also a description of it: {plan,
-    rollback}.
+    """Return the plan as JSON, and for a return to an earlier class document also a description of
+    it: {plan, rollback}.
     """
     timeout = float(request["lock_timeout"])
     payloads = {"program": {"sha256": engine}}
@@ -148,8 +150,9 @@ def applied(
     if not host.live:  # there is nothing to check in an image
         return {"changed": bool(done), "done": done, "plan": after.to_json(), "gate": []}
 
-    # Always check again: the earlier verdict is about the node before these changes. The gate acts when the run has
-    # applied everything, not on states in between. After a failed run, the passive check acts.
+    # Always check again: the earlier verdict is about the node before these changes. The gate acts
+    # when the run has applied everything, not on states in between. After a failed run, the passive
+    # check acts.
     def settled(verdict: Dict[str, Any]) -> None:
         if not after.actions and not gate.reasons(verdict):
             applied_file.mark(host, document, good=True)

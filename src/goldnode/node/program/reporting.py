@@ -11,7 +11,9 @@ from typing import cast
 
 from ..ground import gate_files, verdict_files
 from ..ground.errors import NodeError
+from ..ground.json_lines import as_map
 from ..probe import CAPTURE
+from ..state.observe import load_json
 from ..verdict import current
 
 TYPE_CHECKING = False
@@ -52,31 +54,30 @@ def report(host: Host, engine: Optional[str] = None, fresh: bool = False) -> Jso
 
 
 def recorded(host: Host, engine: Optional[str] = None) -> Optional[Json]:
-    """Return the report of the last check; None if its verdict does not hold, or its capture is of another boot."""
+    """Return the report of the last check; None if its verdict does not hold, or its capture is of
+    another boot.
+    """
     verdict, why = current.load(host.root)
     if why is not None:
         return None
-    try:
-        capture = json.loads(host.text(CAPTURE) or "null")
-    except ValueError:
-        return None
-    identity = capture.get("identity") if isinstance(capture, dict) else None
-    if not isinstance(identity, dict) or identity.get("boot_identity") != verdict["boot_identity"]:
+    capture = load_json(host, CAPTURE)
+    identity = as_map(as_map(capture).get("identity"))
+    if identity.get("boot_identity") != verdict["boot_identity"]:
         return None
     return {**_document(capture, verdict, engine), "gate": _gate(host)}
 
 
 def _gate(host: Host) -> Optional[Json]:
     """Return what the gate of the last check did; None without a record of it."""
+    state = load_json(host, gate_files.STATE)
     try:
-        state = json.loads(host.text(gate_files.STATE) or "null")
         drain = state["told"]
         return {
             **{key: state[key] for key in ("mode", "open", "reasons", "since")},
             # null: not drained; false: by another party
             "drained": bool(drain["ours"]) if drain else None,
         }
-    except (ValueError, KeyError, TypeError):
+    except (KeyError, TypeError):
         return None
 
 
@@ -85,10 +86,7 @@ def _fresh(host: Host, engine: Optional[str]) -> Json:
     from ..probe import capture
     from ..verdict import check as checking
 
-    try:
-        document = json.loads(host.text(verdict_files.CLASS) or "null")
-    except ValueError:
-        document = None
+    document = load_json(host, verdict_files.CLASS)
     if not isinstance(document, dict):
         return _document(capture(host, None, True), None, engine)
     checked = checking.examine(host, cast("ClassDocument", document), passive=True)
@@ -96,9 +94,7 @@ def _fresh(host: Host, engine: Optional[str]) -> Json:
 
 
 def _document(capture: Json, verdict: Optional[Json], engine: Optional[str]) -> Json:
-    identity = capture.get("identity")
-    identity = identity if isinstance(identity, dict) else {}
-    hostname = identity.get("hostname")
+    hostname = as_map(capture.get("identity")).get("hostname")
     return {
         "schema": SCHEMA,
         "node": hostname if isinstance(hostname, str) else None,

@@ -1,14 +1,15 @@
 """The installed program's answer to a controller: the plan, if program and class are those that the
 controller would ship.
 
-Called with ``goldnode-node plan --resident --engine-digest E --class-digest D --lock-timeout SECONDS``. E is
-the digest of the program file. D is that of /etc/goldnode/class.json, that is, of the document with its site.
-Both have the form ``sha256:…`` of :func:`state.names.digest`.
+Called with ``goldnode-node plan --resident --engine-digest E --class-digest D --lock-timeout
+SECONDS``. E is the digest of the program file. D is that of /etc/goldnode/class.json, that is, of
+the document with its site. Both have the form ``sha256:…`` of :func:`state.names.digest`.
 
-Prints the plan (schema goldnode.plan/1) as one line of JSON and exits with 0. With ``--report last``, a second line
-is the report of the last check (schema goldnode.node-report/1), or null if its verdict does not hold. Without output, it exits with
-OTHER if the program differs, and with OTHER_CLASS if the class differs; the controller then ships what
-differs. Any other exit status is a fault, which the controller treats like OTHER.
+Prints the plan (schema goldnode.plan/1) as one line of JSON and exits with 0. With ``--report
+last``, a second line is the report of the last check (schema goldnode.node-report/1), or null if
+its verdict does not hold. Without output, it exits with OTHER if the program differs, and with
+OTHER_CLASS if the class differs; the controller then ships what differs. Any other exit status is a
+fault, which the controller treats like OTHER.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""`goldnode-node return-tests`: show the tests before this node's return, and take the results of a canary suite.
+"""`goldnode-node return-tests`: show the tests before this node's return, and take the results of a
+canary suite.
 
-A controller sends results on standard input. They are validated here, because they come from another machine, and
-judged by the gate like any others: nothing in them can end a test that has not passed on this boot.
+A controller sends results on standard input. They are validated here, because they come from
+another machine, and judged by the gate like any others: nothing in them can end a test that has not
+passed on this boot.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from ..ground.boot import seconds
 from ..ground.errors import NodeError
 from ..ground.host import boot_identity
 from ..state import owners
+from ..state.observe import load_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -56,8 +59,7 @@ def run(host: Host, options: Any) -> int:
         )
     document = _document(host)
     if options.results:
-        given = _read()
-        refused, taken = take(host, document, given, options.node or "")
+        refused, taken = take(host, document, _read(), options.node or "")
         messages = _judged(host, document)
     else:
         refused, taken, messages = [], 0, []
@@ -80,6 +82,8 @@ def report(host: Host, document: Mapping[str, Any], refused: List[str], taken: i
         raise NodeError(
             f"{gate_files.STATE} has no tests: no check of this boot has judged them. Run `goldnode-node check` first."
         )
+    if not declared:
+        tests = {"causes": [], "unknown": []}
     drain = state.get("told")
     return {
         "schema": SCHEMA,
@@ -91,8 +95,8 @@ def report(host: Host, document: Mapping[str, Any], refused: List[str], taken: i
         "drained": drain["ours"] if isinstance(drain, dict) else None,
         "error": state.get("error"),
         "reasons": state.get("reasons") or [],
-        "causes": tests["causes"] if declared else [],
-        "unknown": tests["unknown"] if declared else [],
+        "causes": tests["causes"],
+        "unknown": tests["unknown"],
         "taken": taken,
         "refused": refused,
     }
@@ -121,7 +125,8 @@ def lines(state: Mapping[str, Any]) -> List[str]:
 
 
 def take(host: Host, document: Mapping[str, Any], given: Any, name: str) -> Tuple[List[str], int]:
-    """Record results for the causes that are open. Return a sentence for each that is refused, and the number taken.
+    """Record results for the causes that are open. Return a sentence for each that is refused, and
+    the number taken.
 
     :param given: what came, of any type.
     :param name: the name of this node on the controller; empty for its host name.
@@ -216,10 +221,7 @@ def _read() -> Any:
 
 def _document(host: Host) -> Json:
     owners.believe(host, verdict_files.CLASS)  # it names the commands of the gate
-    try:
-        document = json.loads(host.text(verdict_files.CLASS) or "null")
-    except ValueError:
-        document = None
+    document = load_json(host, verdict_files.CLASS)
     if not isinstance(document, dict):
         raise NodeError(
             f"{verdict_files.CLASS} is not there, or is no class document. Run site.yml for this host."

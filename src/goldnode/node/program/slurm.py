@@ -1,7 +1,9 @@
-"""`goldnode-node slurm`: the GPUs of the class as Slurm's configuration has them, and what slurmd makes of it.
+"""`goldnode-node slurm`: the GPUs of the class as Slurm's configuration has them, and what slurmd
+makes of it.
 
-Format of gres.conf and slurm.conf: their manual pages (Slurm 22.05). Format of `slurmd -G`: as slurmd 22.05.8 prints it.
-Device files of MIG: NVIDIA, MIG User Guide, Device Nodes and Capabilities; not verified on a GPU.
+Format of gres.conf and slurm.conf: their manual pages (Slurm 22.05). Format of `slurmd -G`: as
+slurmd 22.05.8 prints it. Device files of MIG: NVIDIA, MIG User Guide, Device Nodes and
+Capabilities; not verified on a GPU.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ if TYPE_CHECKING:
     from ..ground.host import Host, Json
 
 CAPABILITIES = "/proc/driver/nvidia/capabilities"
-# Slurm's word for the detection of each vendor's GPUs. Without device files it needs the vendor's library.
+# Slurm's word for the detection of each vendor's GPUs. Without device files it needs the vendor's
+# library.
 DETECTION = {"nvidia": "nvml", "amd": "rsmi"}
 MOST = 1 << 20  # characters of slurmd's answer
 _LINE = re.compile(r"^(?:slurmd(?:-\S+)?: )?Gres Name=(\S+) Type=(\S+) Count=(\d+) (.*)$")
@@ -34,7 +37,8 @@ _RANGE = re.compile(r"^(.*)\[([0-9,-]+)\]$")
 
 
 class GresLine(NamedTuple):
-    """Equal GPUs, or equal partitions. `files` has one tuple for each: the device files that belong together.
+    """Equal GPUs, or equal partitions. `files` has one tuple for each: the device files that belong
+    together.
 
     Without `files` slurmd detects them, or only counts.
     """
@@ -105,8 +109,8 @@ def with_files(
 ) -> List[GresLine]:
     """Return lines with their device files. Pure.
 
-    `devices` are those of a node, None without a node: then NVIDIA's GPUs have the minor numbers from 0 on. Raises
-    NodeError if they do not fit the class.
+    `devices` are those of a node, None without a node: then NVIDIA's GPUs have the minor numbers
+    from 0 on. Raises NodeError if they do not fit the class.
     """
     if devices is None:
         if vendor != "nvidia" or len(lines) != 1 or "_" in lines[0].kind:
@@ -241,7 +245,7 @@ def parsed(text: str) -> SlurmdAnswer:
                 file = _FILE.search(match[4])
                 names = expanded(file[1]) if file is not None and file[1] != "(null)" else []
                 count = int(match[3])
-                files = tuple((name,) for name in names)
+                files: Tuple[Tuple[str, ...], ...] = tuple((name,) for name in names)
                 if count == 1 and names:  # several files for one GPU belong together: MultipleFiles
                     files = (tuple(names),)
                 lines.append(GresLine("" if match[2] == "(null)" else match[2], count, files))

@@ -66,8 +66,8 @@ def main(engine: str | None = None, archive: str | None = None) -> int:
 
 
 def finish() -> None:
-    """Flush the output. Raises OSError if a stream cannot be written: a caller that cannot read the verdict
-    must not take the exit status for one.
+    """Flush the output. Raises OSError if a stream cannot be written: a caller that cannot read the
+    verdict must not take the exit status for one.
     """
     if not gc.isenabled():
         # Python collects garbage once more at its end, which takes a tenth of the time of a check.

@@ -1,5 +1,5 @@
-"""survey(host): the state of a node without a class. Only reads. `goldnode adopt` derives a class and a stack
-from it, for review.
+"""survey(host): the state of a node without a class. Only reads. `goldnode adopt` derives a class
+and a stack from it, for review.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import platform
 import re
 
 from ..ground.host import Host, Json, is_container
+from ..ground.verdict_files import CLASS
 from ..state import observe
 
 TYPE_CHECKING = False
@@ -48,7 +49,7 @@ def survey(host: Host) -> Json:
     packages = observe.packages(host)
     kernels = [name[len("/boot/vmlinuz-") :] for name in host.glob("/boot", "vmlinuz-*")]
     built_for = release or (kernels[-1] if kernels else None)
-    return {
+    state: Json = {
         "schema": SCHEMA,
         "container": container,
         "os": {
@@ -60,7 +61,7 @@ def survey(host: Host) -> Json:
             "installed": kernels,
             "cmdline": (host.text("/proc/cmdline") or "").strip() if own else None,
         },
-        "secure_boot": observe.secure_boot(host) if own else None,
+        "secure_boot": None,
         "packages": {
             name: {"version": row["version"], "state": row["state"], "hold": row["hold"]}
             for name, row in packages.items()
@@ -70,15 +71,25 @@ def survey(host: Host) -> Json:
         "pins": observe.apt_pins(host),
         "runfile": next(filter(host.exists, RUNFILE), None),
         "driver": drivers(host, built_for),
-        "loaded": loaded(host) if own else None,
+        "loaded": None,
         "dkms": dkms(host),
-        "gpus": observe.gpus(host, observe.functions(host)) if own else None,
-        "nvswitch": nvswitch(host) if own else None,
-        "settings": settings(host) if own else None,
+        "gpus": None,
+        "nvswitch": None,
+        "settings": None,
         "runtime": {name: packages[name]["version"] for name in NAMES if name in packages},
-        "host": tuned(host) if own else None,
-        "goldnode": host.exists("/etc/goldnode/class.json"),
+        "host": None,
+        "goldnode": host.exists(CLASS),
     }
+    if own:  # an image has no hardware, and a container shows that of its host
+        state.update(
+            secure_boot=observe.secure_boot(host),
+            loaded=loaded(host),
+            gpus=observe.gpus(host, observe.functions(host)),
+            nvswitch=nvswitch(host),
+            settings=settings(host),
+            host=tuned(host),
+        )
+    return state
 
 
 def architecture(host: Host) -> str:
@@ -147,15 +158,14 @@ def dkms(host: Host) -> List[Json]:
 
 
 def nvswitch(host: Host) -> bool:
-    """Return whether the PCI bus has an NVSwitch: an NVIDIA bridge of class 0680. The class covers models
-    that a list of ids would miss.
+    """Return whether the PCI bus has an NVSwitch: an NVIDIA bridge of class 0680. The class covers
+    models that a list of ids would miss.
     """
-    devices = host.glob("/sys/bus/pci/devices", "*")
-    rows = [
-        ((host.text(f"{name}/vendor") or "").strip(), (host.text(f"{name}/class") or "").strip())
-        for name in devices
-    ]
-    return ("0x10de", "0x068000") in rows
+    return any(
+        (host.text(f"{name}/vendor") or "").strip() == "0x10de"
+        and (host.text(f"{name}/class") or "").strip() == "0x068000"
+        for name in host.glob("/sys/bus/pci/devices", "*")
+    )
 
 
 def settings(host: Host) -> Optional[List[Dict[str, str]]]:

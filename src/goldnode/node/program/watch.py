@@ -1,7 +1,9 @@
-"""`goldnode-node watch-log`: start a check as soon as the kernel reports a fault, instead of minutes later.
+"""`goldnode-node watch-log`: start a check as soon as the kernel reports a fault, instead of
+minutes later.
 
-It waits for new records of /dev/kmsg and starts the passive check. The check reads the log itself, so a match
-here is only a reason to check. The watch runs as long as the node, so it imports almost nothing.
+It waits for new records of /dev/kmsg and starts the passive check. The check reads the log itself,
+so a match here is only a reason to check. The watch runs as long as the node, so it imports almost
+nothing.
 """
 
 from __future__ import annotations
@@ -52,8 +54,8 @@ def is_reason(record: bytes) -> bool:
 
 
 def start() -> None:
-    """Ask systemd to run the passive check. If it is running already it continues, and the next line asks
-    again.
+    """Ask systemd to run the passive check. If it is running already it continues, and the next
+    line asks again.
     """
     argv = ["systemctl", "start", "--no-block", SERVICE]
     try:

@@ -33,8 +33,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(host: Host, options: Any) -> int:
-    """Serve until no request has arrived for the idle time. Return 0, or 3 if there is no socket to listen
-    on.
+    """Serve until no request has arrived for the idle time. Return 0, or 3 if there is no socket to
+    listen on.
     """
     listening = endpoint.inherited()
     if listening is None and options.listen is None:

@@ -1,9 +1,10 @@
-"""Connections of the diagnostics endpoint: one loop serves all sockets, so that a slow client delays no other one.
+"""Connections of the diagnostics endpoint: one loop serves all sockets, so that a slow client
+delays no other one.
 
-A client costs no thread: the loop reads its request and writes its answer as far as the socket allows. Only the
-content of an answer is computed in a thread, at most one for each path, and everybody who waits for a path shares
-it. A client has :data:`PATIENCE` seconds in all. Where all :data:`CROWD` connections are taken, the oldest one
-makes room.
+A client costs no thread: the loop reads its request and writes its answer as far as the socket
+allows. Only the content of an answer is computed in a thread, at most one for each path, and
+everybody who waits for a path shares it. A client has :data:`PATIENCE` seconds in all. Where all
+:data:`CROWD` connections are taken, the oldest one makes room.
 """
 
 from __future__ import annotations
@@ -235,8 +236,8 @@ class Loop:
             connection.unsent[0] = part[connection.client.send(part) :]
             if not connection.unsent[0]:
                 del connection.unsent[0]
-        # Receive the rest of the request. Otherwise the kernel would reset the connection before the client has
-        # read the answer.
+        # Receive the rest of the request. Otherwise the kernel would reset the connection before
+        # the client has read the answer.
         connection.client.shutdown(socket.SHUT_WR)
         connection.until = min(connection.end, time.monotonic() + SILENCE)
         self._selector.modify(connection.client, selectors.EVENT_READ)

@@ -1,8 +1,8 @@
 """Diagnostics endpoint: a small HTTP server that answers only from the files of the last check.
 
-goldnode-serve.socket starts it as an unprivileged user, and it exits when it is idle. It has four paths and
-the methods GET and HEAD. No part of a request is used as a file path or echoed. :mod:`connections` limits the
-size and time of requests, and their number.
+goldnode-serve.socket starts it as an unprivileged user, and it exits when it is idle. It has four
+paths and the methods GET and HEAD. No part of a request is used as a file path or echoed.
+:mod:`connections` limits the size and time of requests, and their number.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import time
 
 from ..ground import boot, gate_files, verdict_files
 from ..ground.host import Host
+from ..ground.json_lines import as_map
 from ..ground.text import spaced
 from ..verdict import current
 from . import libraries, metrics
@@ -73,8 +74,7 @@ class Answers:
 
     def document(self) -> Dict[str, Any]:
         """Return the class document; empty without one."""
-        document = load(self.host, verdict_files.CLASS)
-        return document if isinstance(document, dict) else {}
+        return as_map(load(self.host, verdict_files.CLASS))
 
     def healthz(self) -> Tuple[int, str, str]:
         """Return 200 for a valid verdict that is healthy, or degraded if the class accepts that.
@@ -87,7 +87,7 @@ class Answers:
         code = verdict["exit_code"]
         if code == 0:
             return 200, TEXT, "healthy\n"
-        if code == 1 and _of(self.document().get("serve"), "accept_degraded") is True:
+        if code == 1 and as_map(self.document().get("serve")).get("accept_degraded") is True:
             return 200, TEXT, "degraded, which the class accepts\n"
         wrong = [
             str(f.get("id"))
@@ -100,14 +100,13 @@ class Answers:
     def metrics(self) -> str:
         """Return the current metrics, with the age of the verdict."""
         verdict, fault, age = self.verdict()
-        expires = root_expires(self.host)
         return metrics.text(
             verdict,
             captured=load(self.host, PUBLIC),
             gate=load(self.host, gate_files.STATE),
             fault=fault,
             age=age,
-            root_expires=expires,
+            root_expires=root_expires(self.host),
         )
 
     def diagnostics(self) -> Dict[str, Any]:
@@ -116,9 +115,8 @@ class Answers:
         These are driver, devices, CUDA libraries, class, lock, image, and the verdict with its age.
         """
         verdict, fault, age = self.verdict()
-        verdict = verdict if isinstance(verdict, dict) else {}
-        document, captured = self.document(), load(self.host, PUBLIC)
-        capture: Mapping[str, Any] = captured if isinstance(captured, dict) else {}
+        verdict = as_map(verdict)
+        document, capture = self.document(), as_map(load(self.host, PUBLIC))
         gpus = capture.get("gpus")
         if isinstance(gpus, list):
             gpus = [_gpu(row) for row in gpus if isinstance(row, dict)]
@@ -127,8 +125,7 @@ class Answers:
             fault is not None
         ):  # findings of a verdict that does not count would be taken for current ones
             findings = []
-        identity = capture.get("identity")
-        identity = identity if isinstance(identity, dict) else {}
+        identity = as_map(capture.get("identity"))
         if self._libraries is None:
             self._libraries = libraries.installed(self.host)
         return {
@@ -142,8 +139,8 @@ class Answers:
             or None,
             "class": document.get("class"),
             "class_digest": document.get("digest"),
-            "lock_digest": _of(document.get("lock"), "digest"),
-            "stack": _of(document.get("stack"), "name"),
+            "lock_digest": as_map(document.get("lock")).get("digest"),
+            "stack": as_map(document.get("stack")).get("name"),
             "image_id": identity.get("image_id"),
             "verdict": {
                 "holds": fault is None,
@@ -158,7 +155,7 @@ class Answers:
             },
             "gate": load(self.host, gate_files.STATE),
             "capture_time": capture.get("time"),
-            "kernel": _of(_of(capture.get("os"), "kernel"), "running"),
+            "kernel": as_map(as_map(capture.get("os")).get("kernel")).get("running"),
             "driver": capture.get("driver"),
             "gpus": gpus,
             "gpu_error": capture.get("gpu_error"),
@@ -187,10 +184,6 @@ def _gpu(row: Mapping[str, Any]) -> Dict[str, Any]:
     return {name: row[name] for name in shown if name in row}
 
 
-def _of(value: Any, key: str) -> Any:
-    return value.get(key) if isinstance(value, dict) else None
-
-
 def _line(text: str) -> str:
     return spaced(text)[:500]
 
@@ -207,8 +200,7 @@ def request_of(data: bytes) -> EndpointRequest:
     """Return the request in these bytes, the head of it."""
     if len(data) > MOST:
         return EndpointRequest("", answer=(431, TEXT, f"a request is at most {MOST} bytes\n"))
-    line = data.split(b"\n", 1)[0].rstrip(b"\r")
-    words = line.decode("latin-1").split(" ")
+    words = data.split(b"\n", 1)[0].rstrip(b"\r").decode("latin-1").split(" ")
     if len(words) != 3 or not words[2].startswith("HTTP/1.") or not words[1].startswith("/"):
         return EndpointRequest("", answer=(400, TEXT, "not a request of HTTP/1\n"))
     method, path = words[0], words[1].partition("?")[0]

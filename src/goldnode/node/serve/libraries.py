@@ -48,8 +48,8 @@ MOST = 200
 def installed(host: Host) -> List[Dict[str, Any]]:
     """Return [{name, version, path}], sorted by name and path, one row per file; links are left out.
 
-    `cuda` and `rocm` are complete toolkits. The version of a library is the one in its file name, however
-    short: `12` for a file `.so.12`.
+    `cuda` and `rocm` are complete toolkits. The version of a library is the one in its file name,
+    however short: `12` for a file `.so.12`.
     """
     folders = list(FOLDERS)
     rows: List[Dict[str, Any]] = []

@@ -1,8 +1,8 @@
 """Metrics of a verdict and its capture in Prometheus' text format (version 0.0.4). Pure.
 
-`goldnode_finding` is 0 for a match, 1 suppressed or deferred, 2 not exposed or not verified here, 3 could not
-read (and any outcome unknown to this program), 4 mismatch. Missing values and faults of the capture have no
-sample.
+`goldnode_finding` is 0 for a match, 1 suppressed or deferred, 2 not exposed or not verified here, 3
+could not read (and any outcome unknown to this program), 4 mismatch. Missing values and faults of
+the capture have no sample.
 
 The file has the time of the last check but not its age, because the content of a file does not age. Use
 `time() - goldnode_last_run_timestamp_seconds`. Samples about simulated hardware have the label
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from ..ground import verdict_files
 from ..ground.boot import seconds
+from ..ground.json_lines import as_list, as_map
 from ..ground.text import spaced
 from ..verdict import current
 
@@ -139,12 +140,12 @@ def text(
 ) -> str:
     """Return the metrics of one node.
 
-    :param fault: why the verdict does not count (:func:`verdict.current.load`). Its findings then have no
-        samples, and its exit code is 3.
+    :param fault: why the verdict does not count (:func:`verdict.current.load`). Its findings then
+        have no samples, and its exit code is 3.
     :param age: seconds since the check; only for the endpoint, which computes it per request.
     :param root_expires: when the root of the followed channel expires, seconds since 1970.
     """
-    verdict = verdict if isinstance(verdict, dict) else {}
+    verdict = as_map(verdict)
     values: Dict[str, Dict[str, Any]] = {name: {} for name in METRICS}
     # cache of escaped labels: all samples of a GPU have the same ones
     written: Dict[Tuple[str, str], str] = {}
@@ -191,11 +192,11 @@ def escaped(value: Any) -> str:
 def _samples(
     verdict: Mapping[str, Any], captured: Any, gate: Any, fault: Optional[str], age: Optional[float]
 ) -> Iterator[Sample]:
-    capture = captured if isinstance(captured, dict) else {}
+    capture = as_map(captured)
     simulated = verdict.get("simulated") is True or capture.get("simulated") is True
     mark: Labels = {"simulated": "true"} if simulated else {}
-    driver = _dict(capture.get("driver"))
-    identity = _dict(capture.get("identity"))
+    driver = as_map(capture.get("driver"))
+    identity = as_map(capture.get("identity"))
     info = {
         name: _text(verdict.get(name)) for name in ("class", "class_digest", "lock_digest", "stack")
     }
@@ -218,7 +219,7 @@ def _samples(
     )
     if fault is None:
         yield from _findings(verdict, mark)
-    state = _dict(gate)
+    state = as_map(gate)
     yield (
         "goldnode_gate_open",
         {"mode": _text(state.get("mode"))},
@@ -227,18 +228,18 @@ def _samples(
     drain = state.get("told")
     if state:
         yield "goldnode_drained", {}, isinstance(drain, dict) and drain.get("ours") is True
-    for row in _list(_dict(state.get("tests")).get("causes")):
-        row = _dict(row)
+    for row in as_list(as_map(state.get("tests")).get("causes")):
+        row = as_map(row)
         yield (
             "goldnode_return_tests_outstanding",
             {"cause": _text(row.get("cause")), **mark},
-            len(_list(row.get("outstanding"))),
+            len(as_list(row.get("outstanding"))),
         )
-    for gpu in _list(capture.get("gpus")):
+    for gpu in as_list(capture.get("gpus")):
         if isinstance(gpu, dict):
             yield from _gpu(gpu, mark)
-    for address, function in _dict(capture.get("pci")).items():
-        aer = _dict(_dict(function).get("aer"))
+    for address, function in as_map(capture.get("pci")).items():
+        aer = as_map(as_map(function).get("aer"))
         for severity in ("correctable", "nonfatal", "fatal"):
             yield (
                 "goldnode_pci_aer_errors_total",
@@ -246,8 +247,8 @@ def _samples(
                 aer.get(severity),
             )
     events: Dict[Tuple[str, str], int] = {}
-    for row in _list(_dict(capture.get("events")).get("rows")):
-        row = _dict(row)
+    for row in as_list(as_map(capture.get("events")).get("rows")):
+        row = as_map(row)
         count = row.get("count", 1)
         if isinstance(row.get("kind"), str) and isinstance(count, int) and count > 0:
             code = row.get("code")
@@ -259,7 +260,7 @@ def _samples(
 
 def _findings(verdict: Mapping[str, Any], mark: Labels) -> Iterator[Sample]:
     counts: Dict[str, int] = {}
-    for finding in _list(verdict.get("findings")):
+    for finding in as_list(verdict.get("findings")):
         if not isinstance(finding, dict):
             continue
         outcome = str(finding.get("outcome"))
@@ -291,59 +292,59 @@ def _gpu(gpu: Mapping[str, Any], mark: Labels) -> Iterator[Sample]:
     yield one("lost", gpu.get("lost") if isinstance(gpu.get("lost"), bool) else None)
     if _text(gpu.get("recovery_action")) is not None:
         yield one("recovery_action_info", 1, action=str(gpu["recovery_action"]))
-    ecc = _dict(gpu.get("ecc"))
+    ecc = as_map(gpu.get("ecc"))
     for scope in ("volatile", "aggregate"):
         for kind in ("corrected", "uncorrected"):
-            yield one("ecc_errors_total", _dict(ecc.get(scope)).get(kind), scope=scope, kind=kind)
-    rows = _dict(gpu.get("remapped_rows"))
+            yield one("ecc_errors_total", as_map(ecc.get(scope)).get(kind), scope=scope, kind=kind)
+    rows = as_map(gpu.get("remapped_rows"))
     for kind in ("correctable", "uncorrectable"):
         yield one("remapped_rows", rows.get(kind), kind=kind)
     yield one("remap_pending", rows.get("pending"))
     yield one("remap_failed", rows.get("failure"))
-    pages = _dict(gpu.get("retired_pages"))
+    pages = as_map(gpu.get("retired_pages"))
     for kind in ("single_bit", "double_bit"):
         yield one("retired_pages", pages.get(kind), kind=kind)
-    pcie = _dict(gpu.get("pcie"))
+    pcie = as_map(gpu.get("pcie"))
     yield one("pcie_replays_total", pcie.get("replay"))
-    yield one("pcie_generation", _dict(pcie.get("gen")).get("current"))
-    yield one("pcie_lanes", _dict(pcie.get("width")).get("current"))
-    temperature = _dict(gpu.get("temperature"))
+    yield one("pcie_generation", as_map(pcie.get("gen")).get("current"))
+    yield one("pcie_lanes", as_map(pcie.get("width")).get("current"))
+    temperature = as_map(gpu.get("temperature"))
     for sensor in ("gpu", "memory"):
         yield one("temperature_celsius", temperature.get(f"{sensor}_c"), sensor=sensor)
-    power = _dict(gpu.get("power"))
+    power = as_map(gpu.get("power"))
     yield one("power_watts", power.get("draw_w"))
     yield one("power_limit_watts", power.get("limit_w"))
     for clock in ("graphics", "sm", "memory"):
         yield one(
             "clock_hertz",
-            _times(_dict(_dict(gpu.get("clocks")).get("current")).get(f"{clock}_mhz"), 10**6),
+            _times(as_map(as_map(gpu.get("clocks")).get("current")).get(f"{clock}_mhz"), 10**6),
             clock=clock,
         )
     for kind in ("total", "used"):
         yield one(
-            "memory_bytes", _times(_dict(gpu.get("memory")).get(f"{kind}_mib"), 1 << 20), kind=kind
+            "memory_bytes", _times(as_map(gpu.get("memory")).get(f"{kind}_mib"), 1 << 20), kind=kind
         )
     for kind in ("gpu", "memory"):
         yield one(
-            "utilization_ratio", _times(_dict(gpu.get("utilization")).get(kind), 0.01), kind=kind
+            "utilization_ratio", _times(as_map(gpu.get("utilization")).get(kind), 0.01), kind=kind
         )
-    throttle = _dict(gpu.get("throttle"))
-    for reason in _list(throttle.get("active")):
+    throttle = as_map(gpu.get("throttle"))
+    for reason in as_list(throttle.get("active")):
         yield one("throttled", 1, reason=str(reason))
-    for reason, value in _dict(throttle.get("violation_ns")).items():
+    for reason, value in as_map(throttle.get("violation_ns")).items():
         yield one("violation_seconds_total", _times(value, 1e-9), reason=str(reason))
-    yield from _nvlink(_list(_dict(gpu.get("nvlink")).get("links")), one)
+    yield from _nvlink(as_list(as_map(gpu.get("nvlink")).get("links")), one)
 
 
 def _nvlink(links: List[Any], one: Any) -> Iterator[Sample]:
     states: Dict[str, int] = {}
     errors: Dict[str, int] = {}
     for link in links:
-        link = _dict(link)
+        link = as_map(link)
         if isinstance(link.get("active"), bool):
             state = "active" if link["active"] else "inactive"
             states[state] = states.get(state, 0) + 1
-        for kind, value in _dict(link.get("errors")).items():
+        for kind, value in as_map(link.get("errors")).items():
             if isinstance(value, int):
                 errors[str(kind)] = errors.get(str(kind), 0) + value
     for state in ("active", "inactive") if states else ():
@@ -365,14 +366,6 @@ def _times(value: Any, factor: float) -> Any:
     return (
         value * factor if isinstance(value, (int, float)) and not isinstance(value, bool) else None
     )
-
-
-def _dict(value: Any) -> Dict[str, Any]:
-    return value if isinstance(value, dict) and "fault" not in value else {}
-
-
-def _list(value: Any) -> List[Any]:
-    return value if isinstance(value, list) else []
 
 
 def _text(value: Any) -> Optional[str]:

@@ -12,6 +12,7 @@ from contextlib import suppress
 
 from ..ground import boot, gate_files, textfile
 from ..ground.host import boot_identity
+from ..ground.json_lines import as_list, as_map
 from ..verdict import current
 
 TYPE_CHECKING = False
@@ -38,19 +39,21 @@ def publish(
     """
     from . import metrics
 
-    messages = []
     try:
         fault = current.fault(
             verdict, boot_identity(host), boot.uptime(host.text("/proc/uptime") or "")
         )
-        expires = root_expires(host)
-        text = metrics.text(
-            verdict, captured, load(host, gate_files.STATE), fault, root_expires=expires
-        )
-        content = text.encode("utf-8", "replace")
+        content = metrics.text(
+            verdict,
+            captured,
+            gate=load(host, gate_files.STATE),
+            fault=fault,
+            root_expires=root_expires(host),
+        ).encode("utf-8", "replace")
     # The verdict counts even without metrics; monitoring notices a stale file by its time.
     except Exception as problem:
         return [f"metrics: they cannot be made: {type(problem).__name__}: {problem}"]
+    messages = []
     try:
         host.write(PUBLIC, json.dumps(public(captured), separators=(",", ":")).encode())
         host.write(METRICS, content)
@@ -66,14 +69,14 @@ def publish(
 
 
 def root_expires(host: Host) -> Optional[float]:
-    """Return when the root of the followed channel expires, seconds since 1970; None for a node that follows none.
+    """Return when the root of the followed channel expires, seconds since 1970; None for a node
+    that follows none.
 
-    A pass stores the newest root that it has verified. Before the first pass, the site's own file counts.
+    A pass stores the newest root that it has verified. Before the first pass, the site's own file
+    counts.
     """
     root = load(host, f"{FOLLOWED}/root.json") or load(host, FIRST_ROOT)
-    signed = root.get("signed") if isinstance(root, dict) else None
-    expires = signed.get("expires") if isinstance(signed, dict) else None
-    return boot.seconds(expires) if isinstance(expires, str) else None
+    return boot.seconds(as_map(as_map(root).get("signed")).get("expires"))
 
 
 def _collected(host: Host, document: Optional[Mapping[str, Any]], content: bytes) -> List[str]:
@@ -104,16 +107,12 @@ def public(captured: Any) -> Dict[str, Any]:
 
     It has no serial numbers, machine ids, network addresses, processes, command lines, or log lines.
     """
-    capture = captured if isinstance(captured, dict) else {}
-    shown = {
-        name: capture[name]
-        for name in ("time", "source", "simulated", "driver", "gpu_error", "devices")
-        if name in capture
-    }
+    capture = as_map(captured)
+    names = ("time", "source", "simulated", "driver", "gpu_error", "devices")
+    shown = _picked(capture, names)
     shown["schema"] = SCHEMA
     shown["identity"] = _picked(capture.get("identity"), ("hostname", "class", "image_id"))
-    kernel = _picked(capture.get("os"), ("kernel",)).get("kernel")
-    shown["os"] = {"kernel": _picked(kernel, ("running",))}
+    shown["os"] = {"kernel": _picked(as_map(capture.get("os")).get("kernel"), ("running",))}
     shown["cpu"] = _picked(capture.get("cpu"), ("architecture", "model", "flags"))
     shown["infiniband"] = _rows(capture.get("infiniband"), "firmware")
     gpus = capture.get("gpus")
@@ -126,8 +125,7 @@ def public(captured: Any) -> Dict[str, Any]:
     if gpus is not None:
         shown["gpus"] = gpus
     shown["pci"] = _rows(capture.get("pci"), "aer")
-    rows = _picked(capture.get("events"), ("rows",)).get("rows")
-    rows = rows if isinstance(rows, list) else []  # a section that was not read has a fault instead
+    rows = as_list(as_map(capture.get("events")).get("rows"))
     shown["events"] = {"rows": [_picked(row, ("kind", "code", "count")) for row in rows]}
     return shown
 
@@ -137,14 +135,13 @@ PRIVATE = ("serial", "board_part", "processes", "settings")
 
 def _picked(value: Any, names: Sequence[str]) -> Dict[str, Any]:
     """Return these keys of an object; empty for anything else."""
-    return {name: value[name] for name in names if name in value} if isinstance(value, dict) else {}
+    row = as_map(value)
+    return {name: row[name] for name in names if name in row}
 
 
 def _rows(section: Any, name: str) -> Dict[str, Any]:
     """Return one key of each object in a section of the capture; empty for one that was not read."""
-    if not isinstance(section, dict) or "fault" in section:
-        return {}
-    return {key: _picked(row, (name,)) for key, row in section.items()}
+    return {key: _picked(row, (name,)) for key, row in as_map(section).items()}
 
 
 def load(host: Host, name: str) -> Any:

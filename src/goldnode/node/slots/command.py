@@ -101,7 +101,9 @@ def show(options: Any, result: Json, text: Optional[str]) -> None:
 
 
 def sync(host: Host, release: Any, hook: bool) -> Optional[str]:
-    """Make the running slot boot its current kernel; return a message. A hook never fails: the check reports unfinished work."""
+    """Make the running slot boot its current kernel; return a message. A hook never fails: the
+    check reports unfinished work.
+    """
     try:
         if hook and release:
             where, slot = slots.place(host), slots.running(host)

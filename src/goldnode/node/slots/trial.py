@@ -43,8 +43,8 @@ SETTLE = 90.0
 
 
 def failed_units(host: Host, document: Mapping[str, Any]) -> List[str]:
-    """Return the units of goldnode, or required by the class, that failed in this boot or have not settled
-    after SETTLE seconds.
+    """Return the units of goldnode, or required by the class, that failed in this boot or have not
+    settled after SETTLE seconds.
 
     systemd restarts a unit that fails at once a few times, and reports `activating` in between. That is
     neither good nor bad yet.
@@ -112,9 +112,9 @@ def good(host: Host) -> Tuple[bool, str]:
         text = "; ".join(reasons[:4])
         record(host, where=where, event=FAILED, slot=slot, about=about, reason=text)
         return False, f"image {about.get('name')} is not good: {text}"
-    name = f"{where}/loader/entries/{entry.file}"
-    text = host.text(name) or ""
-    # The trial is over, so later boots need no watchdog. In this boot it stays on: systemd cannot release it.
+    text = host.text(f"{where}/loader/entries/{entry.file}") or ""
+    # The trial is over, so later boots need no watchdog. In this boot it stays on: systemd cannot
+    # release it.
     put_entry(host, where, slot, entry.file, text.replace(f" {WATCHDOG}", ""))
     put(
         host,

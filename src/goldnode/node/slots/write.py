@@ -1,12 +1,12 @@
 """`goldnode-node slot write`: write an image from standard input into the slot that does not run.
 
-The stream is one line of JSON, followed by the root file system, compressed with gzip. The line: {schema,
-name, class, build_id, kernel, options: its command line, root: {size, sha256}, tries, unverified: why it may
-be written although it has never been booted, or null}.
+The stream is one line of JSON, followed by the root file system, compressed with gzip. The line:
+{schema, name, class, build_id, kernel, options: its command line, root: {size, sha256}, tries,
+unverified: why it may be written although it has never been booted, or null}.
 
-The slot has no entry while it is written. It gets one only when the image is complete, has been read back and
-verified against its digest, has the node's own files, and has its kernel on the ESP. An interrupted run thus
-leaves a slot that never boots, and does not change the running slot.
+The slot has no entry while it is written. It gets one only when the image is complete, has been
+read back and verified against its digest, has the node's own files, and has its kernel on the ESP.
+An interrupted run thus leaves a slot that never boots, and does not change the running slot.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from ..ground.host import PROGRAM, Host, Json
 from ..probe import loader
 from ..state import bootdisk, slots
 from ..state.domains.program import CLASS
+from ..state.observe import load_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,8 +43,8 @@ FLUSH_BUFFERS = 0x1261  # BLKFLSBUF: later reads come from the device, not from 
 # Environment variable of a process with a mount namespace of its own (:func:`apart`).
 OWN_NAMESPACE = "GOLDNODE_SLOT_MOUNTS"
 MOUNT = "/run/goldnode/slot-root"
-# Additional paths of the site that belong to the node, one per line. `*` and `?` also match in directories;
-# `#` begins a comment.
+# Additional paths of the site that belong to the node, one per line. `*` and `?` also match in
+# directories; `#` begins a comment.
 SITE = "/etc/goldnode/carry"
 BY_SITE = "the site lists it"
 
@@ -60,8 +61,8 @@ _IMAGE = {
 
 
 class Carried(NamedTuple):
-    """Content that belongs to the node and not to its image: a path (with `*` and `?`), whether the image's
-    own file has precedence, and why.
+    """Content that belongs to the node and not to its image: a path (with `*` and `?`), whether the
+    image's own file has precedence, and why.
     """
 
     pattern: str
@@ -70,8 +71,8 @@ class Carried(NamedTuple):
 
 
 STAMP = "/var/lib/goldnode/disk/first-boot"  # goldnode-first-boot.service does nothing if it exists
-# Only for a root without machine-id. A first boot removes it; the written slot gets a machine-id and skips
-# the first boot.
+# Only for a root without machine-id. A first boot removes it; the written slot gets a machine-id
+# and skips the first boot.
 PRESET = "/etc/systemd/system-preset/00-goldnode-image.preset"
 # The only list of files to copy from the running slot into the new one; see :func:`users` for accounts.
 CARRIED = (
@@ -200,15 +201,15 @@ def refusal(
 
 
 def write(host: Host, stream: IO[bytes], say: Callable[[str], None]) -> Json:
-    """Write the image of the stream into the slot that does not run, and make it boot next. Return the survey
-    afterwards. Raises NodeError.
+    """Write the image of the stream into the slot that does not run, and make it boot next. Return
+    the survey afterwards. Raises NodeError.
     """
     image = head(stream.readline(HEAD).decode("utf-8", "replace"))
     with slots.alone(host):
         state = slots.survey(host)
         slot = slots.SLOTS[1 - slots.SLOTS.index(state["running"])] if state else ""
         device = (state or {"slots": {slot: {"device": None}}})["slots"][slot]["device"]
-        own = (_json(host, CLASS) or {}).get("class")
+        own = (load_json(host, CLASS) or {}).get("class")
         why = refusal(state, image, own, _size(host.located(device)) if device else None)
         if why or state is None:
             raise NodeError(str(why))
@@ -264,13 +265,6 @@ def withdraw(host: Host, where: str, slot: str) -> None:
     slots.clean(host, where, slot)
 
 
-def _json(host: Host, name: str) -> Any:
-    try:
-        return json.loads(host.text(name) or "null")
-    except ValueError:
-        return None
-
-
 def _size(path: str) -> Optional[int]:
     try:
         handle = os.open(path, os.O_RDONLY)
@@ -285,8 +279,8 @@ def _size(path: str) -> Optional[int]:
 def copy(
     stream: IO[bytes], device: str, root: Mapping[str, Any], say: Callable[[str], None]
 ) -> None:
-    """Unpack the stream onto a device and read it back. Raises NodeError unless both have the digest of the
-    image.
+    """Unpack the stream onto a device and read it back. Raises NodeError unless both have the
+    digest of the image.
     """
     size, want = int(root["size"]), str(root["sha256"])
     unpack, seen, done, reported = zlib.decompressobj(31), hashlib.sha256(), 0, 0
@@ -372,8 +366,8 @@ def fit(host: Host, device: str, slot: str) -> None:
 
 @contextlib.contextmanager
 def mounted(host: Host, device: str) -> Iterator[str]:
-    """Mount a file system for the duration of the block. The mount is in the namespace of this process, so
-    that it vanishes if the process is killed.
+    """Mount a file system for the duration of the block. The mount is in the namespace of this
+    process, so that it vanishes if the process is killed.
     """
     here = host.located(MOUNT)
     os.makedirs(here, exist_ok=True)
@@ -390,11 +384,11 @@ def mounted(host: Host, device: str) -> Iterator[str]:
 
 
 def inside(root: str, image: Mapping[str, Any]) -> Tuple[str, str]:
-    """Return kernel and initramfs of the image's root. Raises NodeError if they are missing, or if the root
-    is not of the image's class.
+    """Return kernel and initramfs of the image's root. Raises NodeError if they are missing, or if
+    the root is not of the image's class.
     """
     there = Host(root, live=False)
-    own = (_json(there, CLASS) or {}).get("class")
+    own = (load_json(there, CLASS) or {}).get("class")
     if own != image["class"]:
         raise NodeError(
             f"the image says that it is of class {image['class']}, and holds {CLASS} of {own or 'none'}. "
@@ -538,7 +532,9 @@ def users(host: Host, there: Host, say: Callable[[str], None]) -> List[str]:
 
 
 def _member_of(host: Host, there: Host, fresh: List[str]) -> List[str]:
-    """Add new accounts to the groups of the image that they have on the node (sudo, adm). Return the changed files."""
+    """Add new accounts to the groups of the image that they have on the node (sudo, adm). Return
+    the changed files.
+    """
     wanted: Dict[str, List[str]] = {}
     for line in (host.text("/etc/group") or "").splitlines():
         parts = line.split(":")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ..ground.json_lines import as_list as as_list
+from ..ground.json_lines import as_map as as_map
 from ..probe.values import is_fault
 from ..state.finding import ELSEWHERE, MATCH, MISMATCH, NOT_EXPOSED, UNREAD
 from ..state.kinds import KINDS, Kind
@@ -168,16 +170,6 @@ def fetch(place: Any, path: str) -> Any:
             return place
         place = place.get(key)
     return place
-
-
-def as_map(value: Any) -> Json:
-    """Return a mapping that is not a fault, otherwise an empty one."""
-    return value if isinstance(value, dict) and "fault" not in value else {}
-
-
-def as_list(value: Any) -> List[Any]:
-    """Return a list, otherwise an empty one."""
-    return value if isinstance(value, list) else []
 
 
 def is_number(value: Any) -> bool:

@@ -147,7 +147,12 @@ def test_it_loads_next_to_nothing(tmp_path: Path) -> None:
         text=True,
         check=True,
     )
-    assert done.stdout.split() == ["goldnode", "goldnode.node", "goldnode.node.program.watch"]
+    assert done.stdout.split() == [
+        "goldnode",
+        "goldnode.node",
+        "goldnode.node.program",
+        "goldnode.node.program.watch",
+    ]
 
 
 def test_the_unit_is_of_classes_with_a_gpu() -> None:
