@@ -82,8 +82,8 @@ def line_of(check: str, suspects: List[Suspect], fine: str, unknown: List[str]) 
         text = "; ".join(item.text for item in suspects[:3])
         if len(suspects) > 3:
             text += f" (and {len(suspects) - 3} more)"
-        _, *rest = suspects[0]
-        return Line(check, FOUND, text, *rest)
+        worst = suspects[0]
+        return Line(check, FOUND, text, worst.kind, worst.weight, next=worst.next)
     return Line(check, UNKNOWN, "; ".join(unknown[:3])) if unknown else Line(check, OK, fine)
 
 

@@ -338,9 +338,9 @@ def governors(context: Context, numbers: List[int]) -> Any:
     files = context.files
     by_governor: Dict[str, List[int]] = {}
     seen = context.seen.tuning.get("governor") if context.seen is not None else None
-    usable = isinstance(seen, dict) and not is_fault(seen)
-    if usable and all(isinstance(value, str) for value in seen.values()):
-        for name, value in seen.items():
+    values = seen if isinstance(seen, dict) and not is_fault(seen) else {}
+    if all(isinstance(value, str) for value in values.values()):
+        for name, value in values.items():
             number = "".join(letter for letter in str(name) if letter.isdigit())
             if number:
                 by_governor.setdefault(value, []).append(int(number))
