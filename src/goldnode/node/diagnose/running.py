@@ -12,6 +12,7 @@ import os
 import re
 import stat
 import time
+from functools import partial
 
 from ..ground.host import Json
 from ..probe import reader_process
@@ -58,7 +59,7 @@ def read(files: Files) -> Json:
     if is_fault(scanned):
         return {"processes": [], "unseen": 0, "error": scanned}
     pids, unseen = scanned
-    jobs = [(str(pid), _bind(files, pid)) for pid in pids[:MOST]]
+    jobs = [(str(pid), partial(process, files, pid)) for pid in pids[:MOST]]
     rows = reader_process.ask(jobs, 6.0) if jobs else {}
     processes = [
         row if not is_fault(row) else {"pid": int(pid), "error": row}
@@ -66,10 +67,6 @@ def read(files: Files) -> Json:
         if row is not None
     ]
     return {"processes": processes, "unseen": unseen + max(len(pids) - MOST, 0), "error": None}
-
-
-def _bind(files: Files, pid: int) -> Any:
-    return lambda: process(files, pid)
 
 
 def scan(files: Files, limit: float = SCAN) -> List[Any]:

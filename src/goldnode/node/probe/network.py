@@ -8,6 +8,7 @@ check.
 from __future__ import annotations
 
 import os
+from functools import partial
 
 from ..ground.host import Json
 from . import reader_process
@@ -72,10 +73,10 @@ def read(context: Context) -> Json:
     names = interfaces(context)
     real = not files.root
     jobs: List[Tuple[str, Callable[[], Any]]] = [
-        (f"net {name}", _bind(link, files, name, real)) for name in names
+        (f"net {name}", partial(link, files, name, real)) for name in names
     ]
     devices = files.names(IB)
-    jobs += [(f"ib {name}", _bind(device, files, name)) for name in devices]
+    jobs += [(f"ib {name}", partial(device, files, name)) for name in devices]
     asked = reader_process.Asked(jobs)
     network = {name: interface(files, name) for name in names}
     answers = asked.finish()
@@ -85,10 +86,6 @@ def read(context: Context) -> Json:
             slow = dict.fromkeys(("speed_mbps", "duplex", "firmware"), slow)
         row.update(slow)
     return {"network": network, "infiniband": {name: answers[f"ib {name}"] for name in devices}}
-
-
-def _bind(function: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
-    return lambda: function(*arguments)
 
 
 def interfaces(context: Context) -> List[str]:

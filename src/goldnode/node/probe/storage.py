@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 import stat
 import time
+from functools import partial
 
 from ..ground.host import Json
 from . import reader_process
 from .context import Context
+from .machine import chosen
 from .network import pci_address
 from .values import Files, is_fault, not_exposed, unread
 
@@ -63,10 +65,10 @@ def read(context: Context) -> Json:
         if name.startswith("nvme") and not hidden(name)
     }
     # Local devices come first: a network file system is the likeliest to hang.
-    jobs += [(f"smart {name}", _bind(smart, files, name)) for name in sorted(set(over.values()))]
+    jobs += [(f"smart {name}", partial(smart, files, name)) for name in sorted(set(over.values()))]
     measured = {name: row for name, row in mounted.items() if name != SHM}
     ordered = sorted(measured, key=lambda name: (remote(mounted[name]["type"]), name))
-    jobs += [(f"space {name}", _bind(space, files, name)) for name in ordered]
+    jobs += [(f"space {name}", partial(space, files, name)) for name in ordered]
     asked = reader_process.Asked(jobs)
     disks, arrays = devices(files), raid(files)
     answers = asked.finish()
@@ -82,13 +84,11 @@ def read(context: Context) -> Json:
     paths = named(context)
     if paths and not context.passive:
         section["paths"] = reader_process.ask(
-            [(name, _bind(speed, files, name)) for name in paths], 2 * len(paths) + 2.0, SECONDS + 1
+            [(name, partial(speed, files, name)) for name in paths],
+            2 * len(paths) + 2.0,
+            SECONDS + 1,
         )
     return {"storage": section}
-
-
-def _bind(function: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
-    return lambda: function(*arguments)
 
 
 def named(context: Context) -> List[str]:
@@ -120,7 +120,7 @@ def devices(files: Files) -> Dict[str, Json]:
             "firmware": _first(files, f"{folder}/device/firmware_rev", f"{folder}/device/rev"),
             "size_bytes": sectors * 512 if isinstance(sectors, int) else sectors,
             "rotational": flag(files.text(f"{folder}/queue/rotational")),
-            "scheduler": _chosen(files.text(f"{folder}/queue/scheduler")),
+            "scheduler": chosen(files.text(f"{folder}/queue/scheduler")),
             "address": pci_address(files, folder),
             "state": files.text(f"{folder}/device/state"),
             "ro": flag(files.text(f"{folder}/ro")),
@@ -162,10 +162,6 @@ def flag(value: Any) -> Any:
     if is_fault(value):
         return value
     return value == "1" if value in ("0", "1") else unread(f"neither 0 nor 1: {str(value)[:20]!r}")
-
-
-def _chosen(value: Any) -> Any:
-    return value.partition("[")[2].partition("]")[0] or value if isinstance(value, str) else value
 
 
 def smart(files: Files, name: str) -> Json:

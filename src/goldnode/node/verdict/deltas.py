@@ -252,9 +252,8 @@ def step(memory: Mapping[str, Any], capture: Mapping[str, Any]) -> Tuple[Deltas,
     rows: Dict[str, Any] = {}
     volatile = _volatile(capture)
     for name, kind, now in counters(capture):
-        row = last_counters.get(name)
-        known_row = as_map(row)
-        if not is_number(known_row.get("last")) or not is_number(known_row.get("base")):
+        row = as_map(last_counters.get(name))
+        if not is_number(row.get("last")) or not is_number(row.get("base")):
             # Errors since the driver was loaded are recent, independent of the card's earlier count.
             base = now - min(now, volatile.get(name, 0))
             if name.endswith(FROM_ZERO):

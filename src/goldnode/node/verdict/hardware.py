@@ -29,6 +29,7 @@ from .rules import (
     rows_of,
     rule,
     sanitized,
+    shown,
     wrong_or_ok,
 )
 
@@ -526,7 +527,7 @@ def modes(node: Node, gpu: Any) -> Answer:
             remedy = open_remedy(key, Mode(str(gpu.get("index")), now, later, None))
             return bad(
                 f"{name} as it stays",
-                f"{name} is {_on(now)}, and {_on(later)} after the next reset",
+                f"{name} is {shown(now)}, and {shown(later)} after the next reset",
                 remedy=remedy,
             )
         alike = [
@@ -537,12 +538,10 @@ def modes(node: Node, gpu: Any) -> Answer:
         # Without a declaration the majority decides. Of two halves, both are reported.
         differs = any(isinstance(item, bool) and item != now for item in alike)
         if differs and alike.count(now) * 2 <= len(alike):
-            return bad(f"{name} {_on(not now)}, as on others of this node", f"{name} is {_on(now)}")
+            return bad(
+                f"{name} {shown(not now)}, as on others of this node", f"{name} is {shown(now)}"
+            )
     return None
-
-
-def _on(value: bool) -> str:
-    return "on" if value else "off"
 
 
 @gpu_rule("gpu.ras")

@@ -24,6 +24,7 @@ from .rules import (
     ok_if,
     rows_of,
     rule,
+    shown,
     wrong_or_ok,
 )
 
@@ -43,18 +44,14 @@ def cpu(node: Node) -> Answer:
     want = as_map(node.baseline.get("cpu"))
     if not want:
         return None
-    text = ", ".join(f"{key} {_text(value)}" for key, value in sorted(want.items()))
+    text = ", ".join(f"{key} {shown(value)}" for key, value in sorted(want.items()))
     have, result = node.section("cpu", text)
     if result is not None:
         return result
     for key in want:
         if not isinstance(have.get(key), (int, bool)):
             return node.absent(have.get(key), text)
-    return equal(text, ", ".join(f"{key} {_text(have[key])}" for key in sorted(want)))
-
-
-def _text(value: Any) -> str:
-    return ("off", "on")[value] if isinstance(value, bool) else str(value)
+    return equal(text, ", ".join(f"{key} {shown(have[key])}" for key in sorted(want)))
 
 
 @rule("memory.total")
@@ -62,7 +59,7 @@ def memory(node: Node) -> Answer:
     want = as_map(node.baseline.get("memory"))
     if not is_number(want.get("total_gib")):
         return None
-    share = want.get("tolerance")
+    share: Any = want.get("tolerance")
     if not is_number(share):
         share = node.limit("memory_tolerance", 0)
     expected = f"{want['total_gib']} GiB, within {share:.1%}"

@@ -148,7 +148,8 @@ def _trained(node: Node, address: str, rows: Hops, key: str) -> Optional[RuleRes
     if len(rows) < 2 or rows[0][0] != address:
         return None
     (_, link), (above, port) = rows[:2]
-    now, limits = link.get(key), [end.get(f"max_{key}") for end in (link, port)]
+    now: Any = link.get(key)
+    limits: List[Any] = [end.get(f"max_{key}") for end in (link, port)]
     if not all(map(is_number, (now, *limits))):
         return None
     mark = "x" if key == "width" else "generation "

@@ -188,6 +188,11 @@ def text_of(value: Any) -> Optional[str]:
     return value if isinstance(value, str) else None
 
 
+def shown(value: Any) -> str:
+    """Return a value for a person: a flag as on or off."""
+    return ("off", "on")[value] if isinstance(value, bool) else str(value)
+
+
 def rows_of(value: Any) -> List[Json]:
     """Return the mappings of a list; empty without a list."""
     return [row for row in as_list(value) if isinstance(row, dict)]

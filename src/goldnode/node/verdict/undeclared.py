@@ -433,7 +433,7 @@ def undeclared(capture: Mapping[str, Any], present: KnownGpus) -> List[Json]:
         ("policy.mig", "mig.pending"),
     ):
         values = [rules.fetch(row, path) for row in gpus_of]
-        texts = dict.fromkeys(_text(value) for value in values if known(value))
+        texts = dict.fromkeys(rules.shown(value) for value in values if known(value))
         rows.append((name, ", ".join(texts) or None))
     laptops = filter(None, map(settings.laptop_width, gpus_of))
     rows.append(("pcie.width", next(laptops, None)))
@@ -453,7 +453,3 @@ def undeclared(capture: Mapping[str, Any], present: KnownGpus) -> List[Json]:
 def _shown(pci_id: str) -> str:
     """Return a PCI id as a report shows it. A record may hide it, and then holds a fault in its place."""
     return pci_id if len(pci_id) == PCI_ID else NAMELESS
-
-
-def _text(value: Any) -> str:
-    return ("off", "on")[value] if isinstance(value, bool) else str(value)
