@@ -168,8 +168,10 @@ def _booted(disk: BuiltDisk, given: Decisions) -> Requirement:
         {str(check.get("id")) for check in checks if check.get("outcome") == "not-verifiable"}
     )
     parts = [f"booted {len(good)} times ({data.get('accelerator', 'accelerator not stated')})"]
-    parts += [f"not verifiable here: {', '.join(open_)}"] if open_ else []
-    parts += ["the hardware in it was simulated"] if data.get("simulated_hardware") else []
+    if open_:
+        parts.append(f"not verifiable here: {', '.join(open_)}")
+    if data.get("simulated_hardware"):
+        parts.append("the hardware in it was simulated")
     return Requirement("booted", "passed", "; ".join(parts), proof)
 
 

@@ -277,7 +277,8 @@ def _names_at_end(text: bytes, is_whole: bool) -> Iterator[str]:
     starts = [0] if before in (b"\0", b"/") or (is_whole and not before) else []
     at = word.find(b"lib")
     while at >= 0:
-        starts += [at] if at not in starts else []
+        if at not in starts:
+            starts.append(at)
         at = word.find(b"lib", at + 1)
     return (word[at:].decode() for at in starts if _LIBRARY.match(word, at))
 

@@ -158,7 +158,8 @@ def check(view: View, lock: LockedContents | None = None) -> Truth:
     if own.kind == "child":
         rows.append(Claim("identity", image.name, own.text(), "the build steps", "not_verified"))
         return truth
-    rows += _flavour(view, image) if own.kind != "derived" else []
+    if own.kind != "derived":
+        rows += _flavour(view, image)
     rows += _within(view, image)
     rows += _lock(view, packages, lock)
     return truth

@@ -326,7 +326,8 @@ def _lines(
 ) -> Iterator[str]:
     """Return the answer for a person."""
     label = " SIMULATED" if document.simulated else ""
-    label += "" if document.verified else " (not verified on such hardware)"
+    if not document.verified:
+        label += " (not verified on such hardware)"
     name = f"cohort {document.cohort}" if document.cohort else "cohort"
     yield f"{name} of {len(document.members)} nodes, by {launch.how}: {document.answer.replace('_', ' ')}{label}"
     yield from (f"- {reason}" for reason in document.reasons)

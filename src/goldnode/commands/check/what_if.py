@@ -551,9 +551,11 @@ def _order(upgrade: Upgrade, subjects: Sequence[WhatIfSubject]) -> list[Json]:
         for group, _ in groups
     ]
     why = "all parts of a stack change in one transaction"
-    why += ", classes in any order" if len(groups) > 1 else ""
+    if len(groups) > 1:
+        why += ", classes in any order"
     halves = [cohort for _, shared in groups for cohort in shared]
-    why += f"; {few(halves)} must not be in service half moved" if halves else ""
+    if halves:
+        why += f"; {few(halves)} must not be in service half moved"
     steps.append({"do": "move", "what": what, "why": why})
     if names[False]:
         why = "blocked until the node that runs it has moved"

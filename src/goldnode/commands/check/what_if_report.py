@@ -216,9 +216,8 @@ def _end(document: WhatIfDocument) -> list[str]:
         for item in document.refused:
             if item.class_ == name:
                 lines += _wrapped(item.why, "  - ", "    ")
-                lines += (
-                    _wrapped(f"instead: {item.remedy}", "    ", "      ") if item.remedy else []
-                )
+                if item.remedy:
+                    lines += _wrapped(f"instead: {item.remedy}", "    ", "      ")
     for move in document.moves if document.rollouts else ():
         if move.stack != document.to_stack and move.class_ in {
             item.class_ for item in document.rollouts

@@ -240,7 +240,8 @@ def _arguments(how: RecordSettings, content: RecordContent, command: bool) -> tu
     words = ["--seed", str(how.seed), "--runs", str(runs), "--max-bytes", str(content.max_bytes)]
     words += ["--timeout", str(content.limit), "--elements", str(content.elements)]
     for name, value in (("--name", content.name), ("--state", content.state)):
-        words += [] if value is None else [f"{name}={value}"]
+        if value is not None:
+            words.append(f"{name}={value}")
     if command:
         return tuple(words)
     words += [
@@ -252,8 +253,10 @@ def _arguments(how: RecordSettings, content: RecordContent, command: bool) -> tu
         str(how.warmup),
     ]
     words += ["--cold", str(how.cold), "--draws", str(how.draws)]
-    words += [] if how.threads is None else ["--threads", str(how.threads)]
-    words += ["--no-layers"] if content.no_layers else []
+    if how.threads is not None:
+        words += ["--threads", str(how.threads)]
+    if content.no_layers:
+        words.append("--no-layers")
     return tuple(words)
 
 

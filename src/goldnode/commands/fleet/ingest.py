@@ -134,8 +134,8 @@ def _text(result: IngestResult, where: Path) -> str:
         counts[0] = (
             f"{result.stored} captures and {result.results} canary results stored in {where}"
         )
-    if days:
-        counts[0] += f", of {days} classes and days" if days > 1 else ""
+    if days > 1:
+        counts[0] += f", of {days} classes and days"
     if result.known:
         counts.append(f"{result.known} were stored before")
     if result.refused:

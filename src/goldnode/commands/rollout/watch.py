@@ -128,8 +128,10 @@ def _waves(view: RolloutStatusDocument, width: int) -> RenderableType:
     table.add_column("soak until, approvals" if shown else "", overflow="fold")
     for wave in view.waves:
         notes = [] if shown or not wave.states else [counts(wave)]
-        notes += [wave.soak_until] if wave.soak_until else []
-        notes += [approvals(wave)] if wave.approvals else []
+        if wave.soak_until:
+            notes.append(wave.soak_until)
+        if wave.approvals:
+            notes.append(approvals(wave))
         size = str(wave.nodes) if wave.nodes else wave.size
         cells = [
             Text(str(_number(wave.states, name) or "-"), style=style) for name, _, style in shown
@@ -186,7 +188,8 @@ def _nodes(view: RolloutStatusDocument) -> RenderableType:
     table = Table.grid(padding=(0, 2))
     for node in view.nodes[:_NODES]:
         notes = [f"until {node.deadline}"] if node.deadline else []
-        notes += [node.cause] if node.cause else []
+        if node.cause:
+            notes.append(node.cause)
         table.add_row(
             Text(node.node),
             Text(node.state, style="red" if serious(node.state) else ""),

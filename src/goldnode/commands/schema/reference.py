@@ -291,8 +291,10 @@ def section(kind: str) -> str:
 def _variables() -> str:
     lines = ["## Environment variables"]
     for title, text, rows in _VARIABLES:
-        lines += ["", f"### {title}"] if title else []
-        lines += ["", text] if text else []
+        if title:
+            lines += ["", f"### {title}"]
+        if text:
+            lines += ["", text]
         lines += ["", "| Variable | Default | Meaning |", "|---|---|---|"]
         lines += [
             _row(
