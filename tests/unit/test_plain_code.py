@@ -31,7 +31,7 @@ BUDGET: Mapping[str, Mapping[str, int]] = {
         "facts": 4,
         "inventory": 1,
         "lock": 2,
-        "node": 47,
+        "node": 21,
         "prove": 1,
     },
     "long": {
@@ -40,7 +40,7 @@ BUDGET: Mapping[str, Mapping[str, int]] = {
         "facts": 9,
         "inventory": 2,
         "lock": 28,
-        "node": 186,
+        "node": 94,
         "prove": 12,
     },
     "found": {
@@ -50,7 +50,7 @@ BUDGET: Mapping[str, Mapping[str, int]] = {
         "facts": 38,
         "inventory": 11,
         "lock": 71,
-        "node": 456,
+        "node": 226,
     },
     "call": {},
 }
