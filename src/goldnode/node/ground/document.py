@@ -23,7 +23,7 @@ Vendor = Literal["nvidia", "amd", "intel"]
 class OperatingSystem(TypedDict):
     """The OS release of the stack, with the names of os-release."""
 
-    id: Literal["debian", "ubuntu"]
+    id: str
     version: str
     codename: str
     architecture: Literal["amd64", "arm64"]

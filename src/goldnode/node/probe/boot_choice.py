@@ -62,22 +62,19 @@ def _systemd_boot(host: Host, place: str, release: str) -> Dict[str, Optional[st
     from . import loader
 
     chosen = loader.next_boot(host, place)
-    found = {
-        entry.file: loader.release(host, place, entry)
-        for entry in loader.entries(host, place)
-        if entry.bootable
+    entries = loader.entries(host, place)
+    releases = {
+        entry.file: loader.release(host, place, entry) for entry in entries if entry.bootable
     }
     own = [
         entry
-        for entry in loader.ordered(loader.entries(host, place))
-        if release and found.get(entry.file) == release
+        for entry in loader.ordered(entries)
+        if release and releases.get(entry.file) == release
     ]
-    after = found.get(chosen.entry.file) if chosen.entry else None
-    reason = (
-        chosen.reason
-        if after or not chosen.entry
-        else f"{chosen.reason}, whose kernel does not state its release"
-    )
+    after = releases.get(chosen.entry.file) if chosen.entry else None
+    reason = chosen.reason
+    if chosen.entry and not after:
+        reason += ", whose kernel does not state its release"
     return {
         "loader": "systemd-boot",
         "release": after,

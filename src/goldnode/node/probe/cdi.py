@@ -18,11 +18,11 @@ def read_cdi(text: str) -> Dict[str, Any]:
     specs (nvidia-ctk, the CDI libraries) put one key on each line.
     """
     try:
-        found = json.loads(text)
+        document = json.loads(text)
     except ValueError:
         return _read_cdi_lines(text)
     try:
-        return _cdi_object(found)
+        return _cdi_object(document)
     except (AttributeError, KeyError, TypeError):
         return {"kind": None, "devices": [], "paths": []}
 
@@ -48,8 +48,8 @@ def _cdi_object(found: Any) -> Dict[str, Any]:
 def _read_cdi_lines(text: str) -> Dict[str, Any]:
     def scalars(key: str, where: str = text) -> List[str]:
         return [
-            found.strip("\"'")
-            for found in re.findall(rf"^\s*(?:- )?{key}:[ \t]+(\S+)[ \t]*$", where, re.MULTILINE)
+            value.strip("\"'")
+            for value in re.findall(rf"^\s*(?:- )?{key}:[ \t]+(\S+)[ \t]*$", where, re.MULTILINE)
         ]
 
     kind = scalars("kind")

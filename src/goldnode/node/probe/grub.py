@@ -132,10 +132,10 @@ def entries(grub_cfg: str) -> List[GrubEntry]:
 
     Raises GrubError with the line number.
     """
-    found: List[GrubEntry] = []
+    rows: List[GrubEntry] = []
     for node in _Script(grub_cfg, {}, False, None).menu:
-        node.flatten(found)
-    return found
+        node.flatten(rows)
+    return rows
 
 
 def entry_for(grub_cfg: str, release: str) -> Optional[GrubEntry]:
@@ -146,7 +146,7 @@ def entry_for(grub_cfg: str, release: str) -> Optional[GrubEntry]:
     """
     able = [e for e in entries(grub_cfg) if e.release == release and not e.recovery]
     named = [e for e in able if release in _split(e.id_path)[-1]]
-    return named[0] if named else able[0] if able else None
+    return next(iter(named or able), None)
 
 
 def next_boot(grub_cfg: str, grubenv: bytes, custom: Optional[str] = None) -> GrubChoice:
@@ -207,11 +207,9 @@ def next_boot(grub_cfg: str, grubenv: bytes, custom: Optional[str] = None) -> Gr
         reported = f"grubenv has no {via}" if via.endswith("_entry") else "grub.cfg sets no default"
         reported += ": the first entry boots"
     else:
-        reported = (
-            f'grub.cfg sets default "{wanted}"'
-            if via == "default"
-            else f'grubenv has {via}="{wanted}"'
-        )
+        reported = f'grubenv has {via}="{wanted}"'
+        if via == "default":
+            reported = f'grub.cfg sets default "{wanted}"'
     entry, fallback = _walk(script.menu, wanted)
     if fallback:
         reported += ", which is not in the menu: GRUB falls back to the first entry"
@@ -239,15 +237,13 @@ def _walk(menu: List["_Node"], wanted: str) -> Tuple[Optional[GrubEntry], bool]:
         number = _number(wanted)
         name, _, rest = _cut(wanted)
         # An entry that may not exist shifts the index of later ones. By name, it only affects itself.
-        doubtful = (
-            [node.certain for node in menu].index(False)
-            if not all(node.certain for node in menu)
-            else len(menu)
-        )
+        doubtful = next((i for i, node in enumerate(menu) if not node.certain), len(menu))
         if number is None:
             hits = [i for i, node in enumerate(menu) if name in (node.title, node.id)]
             number = hits[0] if hits else len(menu)
-            doubtful = len(menu) if menu[number if hits else 0].certain else 0
+            # Without the name GRUB boots the first entry.
+            chosen = menu[number] if hits else menu[0]
+            doubtful = len(menu) if chosen.certain else 0
         if number >= len(menu):
             # The rest of the path selects inside the submenu. An empty rest selects the first
             # entry without a fallback.
@@ -458,7 +454,7 @@ class _Parser:
 
         The keyword is not consumed.
         """
-        found: List[_Statement] = []
+        rows: List[_Statement] = []
         opened = self.tokens[min(self.at, len(self.tokens) - 1)][0] if self.tokens else 1
         while self.at < len(self.tokens):
             line, word = self.tokens[self.at]
@@ -466,14 +462,14 @@ class _Parser:
             if word is None:
                 self.at += 1
             elif key in ends:
-                return found
+                return rows
             elif key in ("then", "elif", "else", "fi", "do", "done", "}"):
                 raise GrubError(f"grub.cfg:{line}: {key} has nothing to close here")
             else:
-                found.append(self.statement(line, key))
+                rows.append(self.statement(line, key))
         if ends:
             raise GrubError(f"grub.cfg:{opened}: ends before its {' or '.join(ends)}")
-        return found
+        return rows
 
     def statement(self, line: int, key: Optional[str]) -> _Statement:
         if key == "if":
@@ -695,7 +691,9 @@ class _Script:
             if word == "--unrestricted":
                 continue
             if option in ("--id", "--class", "--users", "--hotkey", "--source"):
-                given = value if equal else (words.pop(0) if words else "")
+                given: Optional[str] = value
+                if not equal:  # the value is the next word
+                    given = words.pop(0) if words else ""
                 if option == "--id":
                     name, named = given, True
             elif not titled:
@@ -789,7 +787,9 @@ def _not(value: Optional[bool]) -> Optional[bool]:
 
 
 def _or(left: Optional[bool], right: Optional[bool]) -> Optional[bool]:
-    return True if left or right else None if left is None or right is None else False
+    if left or right:
+        return True
+    return None if left is None or right is None else False
 
 
 def _quoted(word: _Word) -> bool:
@@ -801,15 +801,15 @@ def _linux_lines(statements: List[_Statement]) -> List[List[_Word]]:
 
     They run only if the entry is chosen.
     """
-    found: List[List[_Word]] = []
+    lines: List[List[_Word]] = []
     for statement in statements:
         if isinstance(statement, _Command):
             if _literal(statement.words[0]) in _LINUX:
-                found.append(statement.words)
+                lines.append(statement.words)
         elif isinstance(statement, _Loop):
-            found += _linux_lines(statement.body)
+            lines += _linux_lines(statement.body)
         else:
             for _, body in statement.branches:
-                found += _linux_lines(body)
-            found += _linux_lines(statement.otherwise)
-    return found
+                lines += _linux_lines(body)
+            lines += _linux_lines(statement.otherwise)
+    return lines

@@ -71,10 +71,10 @@ def counter(name: str) -> Tuple[str, Optional[int], Optional[int]]:
 
     `a+2-1.conf` is (`a.conf`, 2, 1); `a.conf` is (`a.conf`, None, None).
     """
-    found = _COUNTER.match(name)
-    if not found:
+    match = _COUNTER.match(name)
+    if not match:
         return name, None, None
-    return found.group(1) + found.group(4), int(found.group(2)), int(found.group(3) or 0)
+    return match.group(1) + match.group(4), int(match.group(2)), int(match.group(3) or 0)
 
 
 def with_counter(name: str, left: int, done: int = 0) -> str:
@@ -84,17 +84,16 @@ def with_counter(name: str, left: int, done: int = 0) -> str:
 
 def fields(text: str) -> Mapping[str, str]:
     """Return the keys and values of an entry, or of loader.conf."""
-    found: Dict[str, str] = {}
+    values: Dict[str, str] = {}
     for line in text.splitlines():
         key, _, value = line.strip().replace("\t", " ").partition(" ")
         if key and not key.startswith("#") and value.strip():
-            key = key.lower()
-            found[key] = (
-                f"{found[key]} {value.strip()}"
-                if key in ("initrd", "options") and key in found
-                else value.strip()
-            )
-    return found
+            key, value = key.lower(), value.strip()
+            # These two may be there several times, and all count. Of any other, the last one does.
+            if key in ("initrd", "options") and key in values:
+                value = f"{values[key]} {value}"
+            values[key] = value
+    return values
 
 
 def parse(name: str, text: str, bootable: bool = True) -> LoaderEntry:
@@ -162,11 +161,10 @@ def ordered(entries: Sequence[LoaderEntry]) -> List[LoaderEntry]:
     def place(entry: LoaderEntry) -> Tuple[object, ...]:
         # The Specification orders entries with a sort key before those without one.
         key = entry.fields.get("sort-key")
-        position = (
-            (key, entry.fields.get("machine-id", ""), _Newest(entry.fields.get("version", "")))
-            if key
-            else ("", "", _Newest(""))
-        )
+        position = ("", "", _Newest(""))
+        if key:
+            machine, version = entry.fields.get("machine-id", ""), entry.fields.get("version", "")
+            position = (key, machine, _Newest(version))
         return (
             entry.bad,
             key is None,
@@ -235,14 +233,14 @@ def partition(host: Host) -> Optional[str]:
 
 def entries(host: Host, place: str) -> List[LoaderEntry]:
     """Return every type #1 entry of an ESP."""
-    found = []
+    rows = []
     for name in host.glob(f"{place}/loader/entries", "*"):
         if name.lower().endswith(".conf"):
             entry = parse(name.rpartition("/")[2], host.text(name) or "")
             kernel = entry.fields.get("linux")
             there = bool(kernel) and host.exists(place + "/" + str(kernel).lstrip("/"))
-            found.append(entry if there else entry._replace(bootable=False))
-    return found
+            rows.append(entry if there else entry._replace(bootable=False))
+    return rows
 
 
 def next_boot(host: Host, place: str) -> LoaderChoice:
@@ -263,9 +261,9 @@ def release(host: Host, place: str, entry: LoaderEntry) -> Optional[str]:
     version if that is a release.
     """
     here = host.located(place + "/" + entry.fields.get("linux", "").lstrip("/"))
-    found = image_release(here)
     version = entry.fields.get("version", "")
-    return found or (version if host.is_dir(f"/lib/modules/{version}") and version else None)
+    known = version if version and host.is_dir(f"/lib/modules/{version}") else None
+    return image_release(here) or known
 
 
 def image_release(path: str) -> Optional[str]:

@@ -59,9 +59,9 @@ def rows(host: Host) -> List[Json]:
 
     On a node that an older goldnode set up, this is only its current class document.
     """
-    found = load_json(host, INDEX)
-    if isinstance(found, dict) and found.get("schema") == SCHEMA and found.get("rows"):
-        return list(found["rows"])
+    index = load_json(host, INDEX)
+    if isinstance(index, dict) and index.get("schema") == SCHEMA and index.get("rows"):
+        return list(index["rows"])
     from . import removal  # start-up time: a check that marks a document as good does not need it
 
     own = removal.own_document(host)
@@ -118,8 +118,8 @@ def enter(host: Host, document: ClassDocument, by: str) -> None:
 
 def mark(host: Host, document: ClassDocument, whole: bool = False, good: bool = False) -> None:
     """Record that all of the document was applied, or that a check found it good. Writes only changes."""
-    found = load_json(host, INDEX)
-    known = list(found["rows"]) if isinstance(found, dict) and found.get("rows") else []
+    index = load_json(host, INDEX)
+    known = list(index["rows"]) if isinstance(index, dict) and index.get("rows") else []
     if not known or known[-1]["class_digest"] != document["digest"]:
         return
     last = known[-1]
@@ -159,32 +159,34 @@ def earlier(known: List[Json], to: str = "") -> RollbackTarget:
         # Digests are accepted with and without their algorithm.
         wanted = to.partition(":")[2] if to.startswith("sha256:") else to
         names = ("lock_digest", "class_digest", "document")
-        found = [
+        rows_before = [
             row
             for row in known
             if any(str(row[name]).partition(":")[2].startswith(wanted) for name in names)
         ]
-        if not found or len({row["lock_digest"] for row in found}) > 1:
+        if not rows_before or len({row["lock_digest"] for row in rows_before}) > 1:
             have = "; ".join(
                 f"{short(row['lock_digest'])} ({row['stack']}, kernel {row['release']}, {row['time']})"
                 for row in known
             )
-            what = "is the beginning of several digests" if found else "is not kept on this node"
+            what = (
+                "is the beginning of several digests" if rows_before else "is not kept on this node"
+            )
             raise GoneError("nothing-earlier", f"{to} {what}.", f"Kept are the locks: {have}.")
-        return RollbackTarget(found[-1], now, found[-1] is now)
+        return RollbackTarget(rows_before[-1], now, rows_before[-1] is now)
     # A second rollback must not undo the first one.
     if now["by"] == BY_ROLLBACK:
         return RollbackTarget(now, now, True)
     before = known[:-1]
-    found = [row for row in before if row["good"]] or [row for row in before if row["whole"]]
-    if not found:
+    rows_before = [row for row in before if row["good"]] or [row for row in before if row["whole"]]
+    if not rows_before:
         raise GoneError(
             "nothing-earlier",
             "The node has had no other class document than that of lock "
             f"{short(now['lock_digest'])} ({now['stack']}), fully applied.",
             "There is nothing to return to: change the stack or its lock, and run site.yml.",
         )
-    return RollbackTarget(found[-1], now, False)
+    return RollbackTarget(rows_before[-1], now, False)
 
 
 def read(host: Host, row: Json) -> ClassDocument:
@@ -193,11 +195,8 @@ def read(host: Host, row: Json) -> ClassDocument:
     :raises GoneError: if the file is missing or its digest differs.
     """
     data = host.data(_file(row["document"]))
-    if (
-        data is None
-        and load_json(host, CLASS)
-        and row["class_digest"] == load_json(host, CLASS).get("digest")
-    ):
+    # A node that an older goldnode set up has no copy of the document in force, only that itself.
+    if data is None and row["class_digest"] == (load_json(host, CLASS) or {}).get("digest"):
         data = host.data(CLASS)
     if data is None or digest(data) != row["document"]:
         what = "is not there" if data is None else "was changed on the node"
@@ -278,8 +277,8 @@ def observe_back(host: Host, document: ClassDocument, seen: Observed) -> None:
     kernels = {name: re.match(r"linux-(?:image|headers)-(\d.*)$", name) for name in candidates}
     stay = {
         name
-        for name, found in kernels.items()
-        if found and (seen.trial or found.group(1) == seen.running_kernel)
+        for name, match in kernels.items()
+        if match and (seen.trial or match[1] == seen.running_kernel)
     }
     leave: List[str] = []
     notes: List[Tuple[str, str]] = []

@@ -351,9 +351,9 @@ class Applier:
 
         Allowed are packages that the plan names, that apt installed as dependencies, and that goldnode held.
         """
+        record = load_json(self.host, RECORD) or {}
         free = {*expected, *automatic(self.host.text("/var/lib/apt/extended_states") or "")}
-        free |= set((load_json(self.host, RECORD) or {}).get("held", []))
-        free |= set((load_json(self.host, RECORD) or {}).get("was_held", []))
+        free.update(record.get("held", []), record.get("was_held", []))
         leaving = sorted(records.removed_by(simulated) - free)
         if leaving:
             raise NodeError(
@@ -442,7 +442,7 @@ class Applier:
                 )
         missing = []
         for item in install:
-            hashes = [found for found in offered.get(item, []) if found]
+            hashes = [digest for digest in offered.get(item, []) if digest]
             if not hashes:
                 # An installed version needs no archive.
                 have = self.host.run("dpkg-query", "-W", "-f", "${Version}", item.partition("=")[0])

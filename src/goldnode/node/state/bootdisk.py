@@ -59,12 +59,12 @@ def mounted(host: Host) -> Dict[str, str]:
 
     The last mount at a path hides the earlier ones. Devices without a number of a disk (autofs) are left out.
     """
-    found: Dict[str, str] = {}
+    mounts: Dict[str, str] = {}
     for line in (host.text("/proc/self/mountinfo") or "").splitlines():
         words = line.split()
         if len(words) > 4 and words[4] in ("/", *PLACES):
-            found[words[4]] = words[2]
-    return {place: number for place, number in found.items() if not number.startswith("0:")}
+            mounts[words[4]] = words[2]
+    return {place: number for place, number in mounts.items() if not number.startswith("0:")}
 
 
 def partitions(host: Host) -> List[Partition]:
@@ -73,7 +73,7 @@ def partitions(host: Host) -> List[Partition]:
     The paths of a multipath device and the members of a RAID show the partitions of the whole. A loop device is no
     disk that boots.
     """
-    found = []
+    rows = []
     for link in host.glob("/sys/class/block", "*"):
         own = disk(host, link)
         number = (host.text(f"{link}/dev") or "").strip()
@@ -89,8 +89,8 @@ def partitions(host: Host) -> List[Partition]:
             if line.startswith("E:ID_PART_ENTRY_")
         )
         uuid, label = facts.get("ID_PART_ENTRY_UUID", ""), facts.get("ID_PART_ENTRY_NAME", "")
-        found.append(Partition(link.rpartition("/")[2], own, number, uuid.lower(), label))
-    return found
+        rows.append(Partition(link.rpartition("/")[2], own, number, uuid.lower(), label))
+    return rows
 
 
 def booted(host: Host) -> Optional[str]:

@@ -59,9 +59,9 @@ class ConfigFile(NamedTuple):
     def cri(self) -> Optional[Table]:
         """Return the CRI table; None if the file has none."""
         plugins, version = inner(self.document, "plugins"), self.document.get("version", 2)
-        found = plugins.get(CRI.get(version, CRI[3]) if isinstance(version, int) else CRI[3])
-        found = found if found is not None else plugins.get(CRI[2], plugins.get(CRI[3]))
-        return found if isinstance(found, dict) else None
+        table = plugins.get(CRI.get(version, CRI[3]) if isinstance(version, int) else CRI[3])
+        table = table if table is not None else plugins.get(CRI[2], plugins.get(CRI[3]))
+        return table if isinstance(table, dict) else None
 
 
 class Wants(NamedTuple):
@@ -74,19 +74,21 @@ class Wants(NamedTuple):
 
 def inner(table: Table, key: str) -> Table:
     """Return a table inside a table; an empty one for any other value, with which containerd does not start."""
-    found = table.get(key, {})
-    return found if isinstance(found, dict) else {}
+    table_below = table.get(key, {})
+    return table_below if isinstance(table_below, dict) else {}
 
 
 def release(version: str) -> Release:
     """Return the release of a package's version: (1, 7) of 1.7.24~ds1-6."""
-    found = re.match(r"(?:\d+:)?(\d+)\.(\d+)", version)
-    return (int(found[1]), int(found[2])) if found else (1, 6)
+    match = re.match(r"(?:\d+:)?(\d+)\.(\d+)", version)
+    return (int(match[1]), int(match[2])) if match else (1, 6)
 
 
 def newest(of: Release) -> int:
     """Return the newest version of the files that a release reads."""
-    return 2 if of < (2, 0) else 3 if of < (2, 3) else 4
+    if of < (2, 0):
+        return 2
+    return 3 if of < (2, 3) else 4
 
 
 # -- files in containerd's order
@@ -122,10 +124,12 @@ def imported(host: Host, config: Optional[str], of: Release) -> List[Dict[str, A
 def _entries(text: Optional[str]) -> List[str]:
     """Return the imports of a file; none of a file that is no TOML, which is reported elsewhere."""
     try:
-        found = text_of.read_toml(text or "").get("imports", [])
+        imports = text_of.read_toml(text or "").get("imports", [])
     except BrokenError:
         return []
-    return [entry for entry in found if isinstance(entry, str)] if isinstance(found, list) else []
+    return (
+        [entry for entry in imports if isinstance(entry, str)] if isinstance(imports, list) else []
+    )
 
 
 def _resolved(host: Host, entry: str, parent: str, of: Release) -> List[str]:
@@ -135,9 +139,9 @@ def _resolved(host: Host, entry: str, parent: str, of: Release) -> List[str]:
     if "*" not in path:
         return [path]
     directory, _, pattern = path.rpartition("/")
-    found = set(host.glob(directory, pattern))
+    names = set(host.glob(directory, pattern))
     own, _, name = DROP_IN.rpartition("/")
-    return sorted(found | ({DROP_IN} if directory == own and matching([name], pattern) else set()))
+    return sorted(names | ({DROP_IN} if directory == own and matching([name], pattern) else set()))
 
 
 # -- the merged result
@@ -181,10 +185,12 @@ def effective(table: Table, of: Release) -> Dict[str, Any]:
 
 def of_dump(text: str) -> Optional[Dict[str, Any]]:
     """Return :func:`effective` of the output of `containerd config dump`; None if CRI is not in it."""
-    found = text_of.read_toml(text)
-    version = found.get("version", 2)
-    table = inner(found, "plugins").get(CRI.get(version, CRI[3]))
-    return effective(table, (1, 7) if version == 2 else (2, 0)) if isinstance(table, dict) else None
+    dump = text_of.read_toml(text)
+    version = dump.get("version", 2)
+    table = inner(dump, "plugins").get(CRI.get(version, CRI[3]))
+    if not isinstance(table, dict):
+        return None
+    return effective(table, (1, 7) if version == 2 else (2, 0))
 
 
 # -- the drop-in
@@ -214,16 +220,12 @@ def _version(files: Sequence[ConfigFile], of: Release) -> int:
     named = f"containerd {of[0]}.{of[1]}"
     version = files[0].document.get("version", 1)
     # containerd 2 has a command that migrates files, and it loses the CRI table of version 1.
-    how = (
-        "`containerd config dump` prints it in version 2"
-        if of < (2, 0)
-        else f'write it in version 3, where that table is plugins."{CRI[3]}"'
-    )
-    old = (
-        ""
-        if isinstance(version, int) and version in CRI
-        else f". Its version is {version!r} too, and goldnode writes drop-ins of 2 to 4: {how}"
-    )
+    how = f'write it in version 3, where that table is plugins."{CRI[3]}"'
+    if of < (2, 0):
+        how = "`containerd config dump` prints it in version 2"
+    old = ""
+    if not isinstance(version, int) or version not in CRI:
+        old = f". Its version is {version!r} too, and goldnode writes drop-ins of 2 to 4: {how}"
     for file in files:
         disabled = file.document.get("disabled_plugins", ())
         off = [name for name in disabled if name in CRI_NAMES] if isinstance(disabled, list) else []
@@ -258,10 +260,10 @@ def _settings(files: Sequence[ConfigFile], base: Table, want: Wants, of: Release
 
     known = inner(base, "containerd")
     runtimes = inner(known, "runtimes")
-    found: Dict[str, Any] = {"containerd": {"runtimes": {}}}
+    tables: Dict[str, Any] = {"containerd": {"runtimes": {}}}
     runc = inner(runtimes, "runc")
     if of < (2, 0) and not runc and known.get("default_runtime_name", "runc") == "runc":
-        found["containerd"]["runtimes"]["runc"] = {"runtime_type": RUNC}
+        tables["containerd"]["runtimes"]["runc"] = {"runtime_type": RUNC}
     if want.program is not None:
         nvidia = inner(runtimes, "nvidia")
         have = str(inner(nvidia, "options").get("BinaryName", want.program))
@@ -270,14 +272,14 @@ def _settings(files: Sequence[ConfigFile], base: Table, want: Wants, of: Release
         # runc's options include the cgroup driver. With a different one, the kubelet could not start pods.
         options = {**inner(runc, "options"), **inner(nvidia, "options"), "BinaryName": have}
         kind = nvidia.get("runtime_type", RUNC)
-        found["containerd"]["runtimes"]["nvidia"] = {"runtime_type": kind, "options": options}
+        tables["containerd"]["runtimes"]["nvidia"] = {"runtime_type": kind, "options": options}
         if want.default:
             default = known.get("default_runtime_name", "runc")
             if default not in ("runc", "nvidia"):
                 raise conflict(
                     f'default_runtime_name is "{default}", want "nvidia"', "default_runtime_name"
                 )
-            found["containerd"]["default_runtime_name"] = "nvidia"
+            tables["containerd"]["default_runtime_name"] = "nvidia"
     if want.cdi:
         if of < (1, 7):
             raise ConflictError(
@@ -285,8 +287,8 @@ def _settings(files: Sequence[ConfigFile], base: Table, want: Wants, of: Release
             )
         if base.get("enable_cdi") is False:
             raise conflict("enable_cdi is false, want true", "enable_cdi")
-        found["enable_cdi"] = True
-    return found
+        tables["enable_cdi"] = True
+    return tables
 
 
 def _in_effect(

@@ -10,9 +10,8 @@ if TYPE_CHECKING:
 
 def _weight(text: str) -> List[int]:
     """Return the sort key of a non-digit run: `~` before the end, letters before everything else."""
-    return [
-        -1 if char == "~" else ord(char) if char.isalpha() else ord(char) + 256 for char in text
-    ] + [0]
+    # The end counts as 0, so 1.0~rc1 is older than 1.0 (deb-version(7)).
+    return [-1 if char == "~" else ord(char) + 256 * (not char.isalpha()) for char in text] + [0]
 
 
 def _head(text: str) -> Tuple[str, int, str]:

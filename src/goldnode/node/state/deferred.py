@@ -121,15 +121,15 @@ def rebuilt_kernels(host: Host, arguments: str) -> List[str]:
         newest = _newest(host)
         return [newest] if newest in there else []
     if len(words) == 3 and words[:2] == ["-u", "-k"]:
-        return there if words[2] == "all" else [words[2]] if words[2] in there else []
+        return [name for name in there if words[2] in ("all", name)]
     return []
 
 
 def _newest(host: Host) -> str:
     """Return the release that a lone -u selects, or "" if it is unknown."""
     names = [name[len("/boot/initrd.img-") :] for name in host.glob("/boot", "initrd.img-*")]
-    found = host.run("linux-version", "sort", "--reverse", *names)
-    return (found.out.split() or [""])[0] if found.rc == 0 else ""
+    sorted_names = host.run("linux-version", "sort", "--reverse", *names)
+    return (sorted_names.out.split() or [""])[0] if sorted_names.rc == 0 else ""
 
 
 def newest_is_fresh(host: Host) -> bool:

@@ -48,18 +48,18 @@ def ask(path: str, where: str = SOCKET) -> Any:
 def info() -> Json:
     """Return {version, runtimes: name -> program, default, cdi: CDI is enabled}, or {error}."""
     try:
-        found = ask("/info")
+        state = ask("/info")
     except OSError as error:
         return {"error": str(error)}
     runtimes = {
         name: entry.get("path") or entry.get("runtimeType")
-        for name, entry in (found.get("Runtimes") or {}).items()
+        for name, entry in (state.get("Runtimes") or {}).items()
     }
     return {
-        "version": found.get("ServerVersion"),
+        "version": state.get("ServerVersion"),
         "runtimes": runtimes,
-        "default": found.get("DefaultRuntime"),
-        "cdi": bool(found.get("CDISpecDirs")),
+        "default": state.get("DefaultRuntime"),
+        "cdi": bool(state.get("CDISpecDirs")),
     }
 
 
@@ -74,7 +74,7 @@ def gpu_containers(default: Optional[str]) -> List[Json]:
     except OSError as error:
         unknown = f"docker does not answer at {SOCKET}, so that it is unknown what its containers use: {error}"
         return [{"id": "unknown", "name": "any container", "why": unknown}]
-    found = []
+    containers = []
     for row in rows:
         name = ", ".join(str(item).lstrip("/") for item in row.get("Names") or ())
         try:
@@ -84,8 +84,8 @@ def gpu_containers(default: Optional[str]) -> List[Json]:
                 None if "404" in str(error) else str(error)
             )  # 404: the container has exited meanwhile
         if why:
-            found.append({"id": row["Id"][:12], "name": name, "why": why})
-    return found
+            containers.append({"id": row["Id"][:12], "name": name, "why": why})
+    return containers
 
 
 def uses_gpu(container: Json, default: Optional[str]) -> Optional[str]:

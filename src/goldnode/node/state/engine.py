@@ -214,9 +214,9 @@ def plan(
 
     def now() -> Plan:
         seen = observed(host, document, back)
-        found = judge(document, seen, payloads or {}, phases)
-        if not found.actions:
-            return found
+        planned = judge(document, seen, payloads or {}, phases)
+        if not planned.actions:
+            return planned
         # Observing the users of GPUs and dpkg takes time and matters only for a change.
         observe_use(host, document, seen)
         return judge(document, seen, payloads or {}, phases)
@@ -256,9 +256,9 @@ def plan_absent(host: Host, lock_timeout: float = 0) -> Plan:
         for domain in DOMAINS:
             if hasattr(domain, "absent"):
                 domain.observe(host, removal.completed(document), seen)
-        found = judge_absent(document, seen, known)
-        if not found.actions:
-            return found
+        planned = judge_absent(document, seen, known)
+        if not planned.actions:
+            return planned
         observe_use(host, removal.completed(document), seen)
         return judge_absent(document, seen, known)
 
@@ -273,13 +273,13 @@ def unlocked(host: Host, seconds: float, now: Callable[[], Plan]) -> Plan:
     found the lock free counts.
     """
     end = time.monotonic() + seconds
-    found = now()
+    planned = now()
     while (
         host.live
-        and any(refusal.code == "dpkg-locked" for refusal in found.refusals)
+        and any(refusal.code == "dpkg-locked" for refusal in planned.refusals)
         and time.monotonic() < end
     ):
         while dpkg_lock_holder(host) is not None and time.monotonic() < end:
             time.sleep(0.5)
-        found = now()
-    return found
+        planned = now()
+    return planned

@@ -38,23 +38,23 @@ def read_json(text: str) -> Dict[str, Any]:
     """
 
     def pairs(rows: List[Tuple[str, Any]]) -> Dict[str, Any]:
-        found: Dict[str, Any] = {}
+        values: Dict[str, Any] = {}
         for key, value in rows:
-            if key in found:
+            if key in values:
                 at = text.rfind(json.dumps(key, ensure_ascii=False))
                 raise BrokenError(f'the key "{key}" is there twice', *position(text, max(at, 0)))
-            found[key] = value
-        return found
+            values[key] = value
+        return values
 
     if not text.strip():
         return {}
     try:
-        found = json.loads(text, object_pairs_hook=pairs)
+        document = json.loads(text, object_pairs_hook=pairs)
     except json.JSONDecodeError as error:
         raise BrokenError(error.msg, error.lineno, error.colno) from None
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise BrokenError("the file has to hold one JSON object", 1, 1)
-    return found
+    return document
 
 
 def position(text: str, at: int) -> Tuple[int, int]:
@@ -64,8 +64,8 @@ def position(text: str, at: int) -> Tuple[int, int]:
 
 def write_json(value: Mapping[str, Any], like: str) -> str:
     """Return `value` as JSON, with the indentation of the text `like` (default: four columns)."""
-    found = re.search(r"^([ \t]+)\S", like, re.MULTILINE)
-    return json.dumps(value, indent=found.group(1) if found else 4, ensure_ascii=False) + "\n"
+    indent = re.search(r"^([ \t]+)\S", like, re.MULTILINE)
+    return json.dumps(value, indent=indent.group(1) if indent else 4, ensure_ascii=False) + "\n"
 
 
 def merge_daemon(text: str, runtimes: Mapping[str, str], default: Optional[str], cdi: bool) -> str:
@@ -104,10 +104,10 @@ def merge_daemon(text: str, runtimes: Mapping[str, str], default: Optional[str],
 
 
 def _table(have: Mapping[str, Any], key: str) -> Dict[str, Any]:
-    found = have.get(key, {})
-    if not isinstance(found, dict):
-        raise ConflictError(f"{key} is {json.dumps(found)}, want an object")
-    return found
+    table = have.get(key, {})
+    if not isinstance(table, dict):
+        raise ConflictError(f"{key} is {json.dumps(table)}, want an object")
+    return table
 
 
 # -- TOML: containerd
@@ -127,7 +127,7 @@ def read_toml(text: str) -> Dict[str, Any]:
     if reader is None:
         raise AssertionError("asked only where there is a reader")
     try:
-        found: Dict[str, Any] = reader.loads(text)
+        document: Dict[str, Any] = reader.loads(text)
     except reader.TOMLDecodeError as error:
         # tomllib reports an error at the end of the document without a position.
         at = re.search(r"\(at line (\d+), column (\d+)\)", str(error))
@@ -135,7 +135,7 @@ def read_toml(text: str) -> Dict[str, Any]:
         raise BrokenError(
             re.sub(r" \(at .*\)$", "", str(error)), *(map(int, at.groups()) if at else ends)
         ) from None
-    return found
+    return document
 
 
 def write_toml(table: Mapping[str, Any], path: Sequence[str] = ()) -> str:
@@ -208,11 +208,11 @@ def with_import(text: str, config: Mapping[str, Any], drop_in: str) -> str:
         return text
     # Only the top of the file, before the first table: `imports` is a top-level key.
     top = re.split(r"^[ \t]*\[", text, maxsplit=1, flags=re.MULTILINE)[0]
-    found = re.search(_IMPORTS, top)
-    if found:
+    match = re.search(_IMPORTS, top)
+    if match:
         # containerd applies imports in order, so ours comes after the last one. Comments stay where they are.
-        last = _last_string(text[found.end() :])
-        at = found.end() + last
+        last = _last_string(text[match.end() :])
+        at = match.end() + last
         result = text[:at] + (", " if last else "") + json.dumps(drop_in) + text[at:]
     else:
         line = f"imports = [{json.dumps(drop_in)}]  {MARK}\n"
@@ -271,8 +271,8 @@ _SECTION = "[nvidia-container-runtime]"
 
 def toolkit_mode(text: str) -> Optional[str]:
     """Return `mode` of the section nvidia-container-runtime, or None if it is not set."""
-    found = re.search(r"^\s*mode\s*=\s*[\"']([^\"']*)[\"']", _section(text)[1], re.MULTILINE)
-    return found.group(1) if found else None
+    match = re.search(r"^\s*mode\s*=\s*[\"']([^\"']*)[\"']", _section(text)[1], re.MULTILINE)
+    return match.group(1) if match else None
 
 
 def with_toolkit_mode(text: str, mode: str) -> str:
@@ -280,7 +280,8 @@ def with_toolkit_mode(text: str, mode: str) -> str:
     before, section, after = _section(text)
     line = f'mode = "{mode}"'
     if not section:
-        gap = "" if not text or text.endswith("\n\n") else "\n" if text.endswith("\n") else "\n\n"
+        missing = 0 if not text else 2 - min(2, len(text) - len(text.rstrip("\n")))
+        gap = "\n" * missing  # one empty line before the section
         return f"{text}{gap}{_SECTION}\n{line}\n"
     changed, count = re.subn(
         r"^(\s*)#?\s*mode\s*=.*$",

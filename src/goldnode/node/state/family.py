@@ -88,8 +88,8 @@ def headers_release(package: str) -> Optional[str]:
     """Return the kernel release of a headers package, or None. The packages that several releases share have
     one too.
     """
-    found = re.fullmatch(_HEADERS, package)
-    return found.group(1) if found else None
+    match = re.fullmatch(_HEADERS, package)
+    return match.group(1) if match else None
 
 
 def family(distribution: str) -> Family:
@@ -110,12 +110,11 @@ def kernel_packages(distribution: str, release: str) -> List[str]:
 
 def kernel_release(package: str) -> Optional[str]:
     """Return the kernel release that a package contains (image or modules, not headers), or None."""
-    found = (
-        re.fullmatch(_KERNEL, package)
-        if package.startswith(("linux-image-", "linux-modules-"))
-        else None
-    )
-    return found.group(1) if found else None
+    # Cheaper than the pattern, which is asked of every installed package.
+    if not package.startswith(("linux-image-", "linux-modules-")):
+        return None
+    match = re.fullmatch(_KERNEL, package)
+    return match.group(1) if match else None
 
 
 # -- for remedies on a machine without a class, of any distribution
@@ -124,11 +123,9 @@ def kernel_release(package: str) -> Optional[str]:
 def driver_installation(distribution: str, vendor: str) -> str:
     """Return what installs the driver of a vendor's GPU."""
     known = FAMILIES.get(distribution)
-    return (
-        known.driver
-        if known is not None and vendor == "nvidia"
-        else "the packages of the distribution"
-    )
+    if known is None or vendor != "nvidia":
+        return "the packages of the distribution"
+    return known.driver
 
 
 def initramfs_command(distribution: str) -> str:

@@ -56,15 +56,15 @@ class Finding(_Fields):
     if not TYPE_CHECKING:  # mypy goes by the fields
 
         def __new__(cls, *values: Any, **named: Any) -> Finding:
-            found = super().__new__(cls, *values, **named)
-            if found.severity:
-                return found
-            row = kind(found.id)
+            finding = super().__new__(cls, *values, **named)
+            if finding.severity:
+                return finding
+            row = kind(finding.id)
             if row is None:
                 raise LookupError(
-                    f"{found.id}: a finding without a row in goldnode/node/state/kinds.py"
+                    f"{finding.id}: a finding without a row in goldnode/node/state/kinds.py"
                 )
-            return found._replace(severity=row.severity)
+            return finding._replace(severity=row.severity)
 
     @property
     def domain(self) -> str:
@@ -109,15 +109,12 @@ def ordered(findings: List[Finding], sets_gpus: bool) -> List[Finding]:
         for item in findings
         if item.outcome == MISMATCH and item.remedy is not None and item.remedy.before
     ]
-    return [
-        item._replace(remedy=_in_order(item.remedy, urgent, sets_gpus))
-        if item.remedy is not None
-        else item
-        for item in findings
-    ]
+    return [item._replace(remedy=_in_order(item.remedy, urgent, sets_gpus)) for item in findings]
 
 
-def _in_order(remedy: Remedy, urgent: List[Remedy], sets_gpus: bool) -> Remedy:
+def _in_order(remedy: Optional[Remedy], urgent: List[Remedy], sets_gpus: bool) -> Optional[Remedy]:
+    if remedy is None:
+        return None
     text, steps = str(remedy), remedy.steps
     first = SITE if any(SITE in item.steps for item in urgent) else POLICY
     if urgent and remedy.restarts() and not remedy.before and steps[0] not in (SITE, first):

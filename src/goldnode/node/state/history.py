@@ -66,8 +66,8 @@ def record(host: Host, document: ClassDocument, applied: AppliedPart) -> None:
     File names are numbered, so that their order does not depend on the node's clock.
     """
     names = [os.path.basename(name) for name in host.glob(HISTORY, "*.json")]
-    found = re.match(r"\d+", names[-1]) if names else None
-    number = int(found.group()) + 1 if found else 1
+    match = re.match(r"\d+", names[-1]) if names else None
+    number = int(match.group()) + 1 if match else 1
     now = time.gmtime()
     entry = {
         "schema": SCHEMA,

@@ -87,12 +87,12 @@ def modules_named(names: Iterable[str], modules: Iterable[str]) -> List[str]:
     As in module names, - and _ are equivalent.
     """
     wanted = {module.replace("-", "_") for module in modules}
-    found = []
+    paths = []
     for name in names:
         module = re.search(r"(?:^|/)([^/]+)\.ko(?:\.(?:xz|zst|gz))?$", name)
         if module and module.group(1).replace("-", "_") in wanted:
-            found.append(name)
-    return found
+            paths.append(name)
+    return paths
 
 
 def _compressed(
@@ -229,11 +229,9 @@ class _Archive:
             self.listing.names.append(name)
             regular = mode & 0o170000 == 0o100000
             # Of several hard links, only the last one has the content, which belongs to all of them.
-            group = (
-                linked.setdefault((inode, fields[7], fields[8]), [])
-                if regular and links > 1
-                else []
-            )
+            group: List[str] = []
+            if regular and links > 1:
+                group = linked.setdefault((inode, fields[7], fields[8]), [])
             group.append(name)
             keep = [one for one in group if regular and self.want(one)]
             if keep and size > WANTED_LIMIT:

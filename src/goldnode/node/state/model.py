@@ -266,7 +266,12 @@ class Observed:
         """Return a deep copy of all fields by name."""
         return copy.deepcopy(vars(self))
 
+    def unit(self, name: str) -> Optional[Dict[str, str]]:
+        """Return the properties of a unit of goldnode that systemd reports; None without systemd."""
+        loaded: Dict[str, Dict[str, str]] = self.units.get("loaded") or {}
+        return loaded.get(name)
+
     def version(self, package: str) -> Optional[str]:
         """Return the installed version of a package, or None if it is not completely installed."""
-        found = self.packages.get(package)
-        return str(found["version"]) if found and found["state"] == "installed" else None
+        row = self.packages.get(package)
+        return str(row["version"]) if row and row["state"] == "installed" else None

@@ -130,8 +130,9 @@ def _after(modes: Sequence[Mode]) -> str:
 
 def _grouped(modes: Sequence[Mode], value: Callable[[Mode], bool]) -> List[str]:
     """Return ``on for GPU 0, 1``, for each value."""
-    found = []
-    for wanted in (True, False):
+    texts = []
+    for wanted, name in ((True, "on"), (False, "off")):
         gpus = [mode.gpu for mode in modes if value(mode) is wanted]
-        found += [f"{'on' if wanted else 'off'} for GPU {', '.join(gpus)}"] if gpus else []
-    return found
+        if gpus:
+            texts.append(f"{name} for GPU {', '.join(gpus)}")
+    return texts

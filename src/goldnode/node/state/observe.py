@@ -113,14 +113,13 @@ def observe(host: Host, document: ClassDocument, keep: bool = True) -> Observed:
     """
     container = is_container(host)
     own = host.live and not container  # kernel and devices are those of this node
+    release = (host.text("/proc/sys/kernel/osrelease") or "").strip()
     seen = Observed(
         live=host.live,
         container=container,
         boot_identity=boot_identity(host),
         os=os_release(host.text("/etc/os-release") or ""),
-        running_kernel=(host.text("/proc/sys/kernel/osrelease") or "").strip() or None
-        if own
-        else None,
+        running_kernel=release if own and release else None,
         secure_boot=secure_boot(host) if own else None,
         packages=packages(host),
         automatic=automatic(host.text("/var/lib/apt/extended_states") or ""),
@@ -281,14 +280,14 @@ def status(host: Host) -> Optional[List[List[str]]]:
     rows = []
     for stanza in text.strip("\n").split("\n\n"):
         head = "\n" + stanza
-        found = [
+        fields = [
             head.partition(f"\n{name}: ")[2].partition("\n")[0]
             for name in ("Package", "Architecture", "Version", "Status")
         ]
-        words = found.pop().split(" ")
-        if not found[0] or len(words) != 3:
+        words = fields.pop().split(" ")
+        if not fields[0] or len(words) != 3:
             return None
-        rows.append([*found, words[0], words[2], words[1]])
+        rows.append([*fields, words[0], words[2], words[1]])
     return rows
 
 
@@ -299,16 +298,16 @@ def queried(host: Host) -> List[List[str]]:
         "${db:Status-Want}\t${db:Status-Status}\t${db:Status-Eflag}\n"
     )
     # --admindir instead of a chroot: the answer must not depend on a program inside the root.
-    found = Host("/").run(
+    reported = Host("/").run(
         "dpkg-query", f"--admindir={host.located('/var/lib/dpkg')}", "-W", "-f", fields
     )
     host.commands.append(("dpkg-query",))
-    if found.rc != 0:  # a plan based on an empty package list would be wrong
+    if reported.rc != 0:  # a plan based on an empty package list would be wrong
         raise NodeError(
-            f"dpkg-query cannot list what is installed: {found.tail(2)}. Repair dpkg's database, then "
+            f"dpkg-query cannot list what is installed: {reported.tail(2)}. Repair dpkg's database, then "
             "run again."
         )
-    return [line.split("\t") for line in found.out.splitlines()]
+    return [line.split("\t") for line in reported.out.splitlines()]
 
 
 def automatic(text: str) -> List[str]:
@@ -327,25 +326,21 @@ def managed_files(host: Host) -> Dict[str, Optional[Json]]:
     Links are not followed, since goldnode never puts a link in the place of a file. The content of a binary
     file is its SHA-256, that of a link its target.
     """
-    result: Dict[str, Optional[Json]] = {}
+    files: Dict[str, Optional[Json]] = {}
     for directory, pattern in MANAGED:
-        for name in (
-            host.glob(directory, pattern)
-            if set(pattern) & set("*?[")
-            else [f"{directory}/{pattern}"]
-        ):
-            found, data = host.regular_file(name)
-            if found is not None:
-                row = owners.row(host, name, found)
-                content = (
-                    printable(data)
-                    if data is not None
-                    else f"-> {row['to']}\n"
-                    if row["type"] == "link"
-                    else ""
-                )
-                result[name] = {"content": content, **row}
-    return result
+        names = [f"{directory}/{pattern}"]
+        if set(pattern) & set("*?["):
+            names = host.glob(directory, pattern)
+        for name in names:
+            status, data = host.regular_file(name)
+            if status is not None:
+                row, content = owners.row(host, name, status), ""
+                if data is not None:
+                    content = printable(data)
+                elif row["type"] == "link":
+                    content = f"-> {row['to']}\n"
+                files[name] = {"content": content, **row}
+    return files
 
 
 def load_json(host: Host, name: str) -> Any:
@@ -359,6 +354,9 @@ def load_json(host: Host, name: str) -> Any:
         return None
 
 
+_DEB_LINE = re.compile(r"\s*deb\s+(?:\[([^\]]*)\]\s+)?(\S+)\s+(\S+)\s*([^#]*)")
+
+
 def apt_sources(host: Host) -> List[Json]:
     """Return one row per URI and suite of every enabled binary source of apt.
 
@@ -367,22 +365,17 @@ def apt_sources(host: Host) -> List[Json]:
     rows: List[Json] = []
     for name in ["/etc/apt/sources.list", *host.glob("/etc/apt/sources.list.d", "*.list")]:
         for number, line in enumerate((host.text(name) or "").splitlines(), 1):
-            found = (
-                re.match(r"\s*deb\s+(?:\[([^\]]*)\]\s+)?(\S+)\s+(\S+)\s*([^#]*)", line)
-                if "deb" in line
-                else None
-            )
-            if found:
-                options = dict(
-                    item.split("=", 1) for item in (found.group(1) or "").split() if "=" in item
-                )
+            source = _DEB_LINE.match(line)
+            if source:
+                words = (source[1] or "").split()
+                options = dict(word.split("=", 1) for word in words if "=" in word)
                 rows.append(
                     _source(
                         name,
                         line=number,
-                        uri=found.group(2),
-                        suite=found.group(3),
-                        components=found.group(4).split(),
+                        uri=source[2],
+                        suite=source[3],
+                        components=source[4].split(),
                         signed_by=options.get("signed-by"),
                     )
                 )
@@ -390,13 +383,8 @@ def apt_sources(host: Host) -> List[Json]:
         number = 1
         for stanza in paragraphs(host.text(name) or ""):
             fields = deb822(stanza)
-            if "deb" in fields.get("types", "").split() and fields.get(
-                "enabled", "yes"
-            ).lower() not in (
-                "no",
-                "false",
-                "0",
-            ):
+            enabled = fields.get("enabled", "yes").lower() not in ("no", "false", "0")
+            if enabled and "deb" in fields.get("types", "").split():
                 for uri in fields.get("uris", "").split():
                     for suite in fields.get("suites", "").split():
                         rows.append(
@@ -469,27 +457,23 @@ def apt_pins(host: Host) -> List[Json]:
     # A package may ship its pins, as NVIDIA's pinning packages do. If the class installs that package, the
     # pins do not contradict it.
     files = sorted({str(row["file"]) for row in rows})
-    reported = (
-        Host("/").run("dpkg-query", f"--admindir={host.located('/var/lib/dpkg')}", "-S", *files).out
-        if files
-        else ""
-    )
-    owners = {
-        line.rpartition(": ")[2]: line.partition(":")[0]
-        for line in reported.splitlines()
-        if ": " in line
-    }
+    owners = {}
+    if files:
+        database = f"--admindir={host.located('/var/lib/dpkg')}"
+        for line in Host("/").run("dpkg-query", database, "-S", *files).out.splitlines():
+            if ": " in line:
+                owners[line.rpartition(": ")[2]] = line.partition(":")[0]
     return [{**row, "owner": owners.get(str(row["file"]))} for row in rows]
 
 
 def modinfo(host: Host, release: str, module: str) -> Optional[Dict[str, str]]:
     """Return version, license, vermagic and signer of a kernel's module, or None if modprobe finds none."""
-    found = Host("/").run("modinfo", "-b", host.root, "-k", release, module)
+    reported = Host("/").run("modinfo", "-b", host.root, "-k", release, module)
     host.commands.append(("modinfo", "-k", release, module))
-    if found.rc != 0:
+    if reported.rc != 0:
         return None
     fields: Dict[str, str] = {}
-    for line in found.out.splitlines():
+    for line in reported.out.splitlines():
         key, _, value = line.partition(":")
         fields.setdefault(key, value.strip())
     return {key: fields.get(key, "") for key in ("version", "license", "vermagic", "signer")}
@@ -516,7 +500,8 @@ def initramfs_contents(host: Host, unwanted: List[str], keep: bool = True) -> Di
 
     Unpacking takes a second, so results are cached under /run by size, mtime and inode of the image.
     """
-    cache = load_json(host, INITRAMFS_CACHE) or {}
+    known = load_json(host, INITRAMFS_CACHE) or {}
+    cache = dict(known)
     result: Dict[str, Json] = {}
     fresh: Dict[str, Json] = {}
     for name in host.glob("/boot", "initrd.img-*"):
@@ -543,7 +528,7 @@ def initramfs_contents(host: Host, unwanted: List[str], keep: bool = True) -> Di
             except (initramfs.InitramfsError, OSError) as problem:
                 cache[key] = {"error": str(problem)}
         fresh[key] = result[name[len("/boot/initrd.img-") :]] = cache[key]
-    if keep and host.live and fresh and fresh != load_json(host, INITRAMFS_CACHE):
+    if keep and host.live and fresh and fresh != known:
         host.write(INITRAMFS_CACHE, json.dumps(fresh).encode())
     return result
 
@@ -558,11 +543,11 @@ def functions(host: Host) -> Dict[str, Tuple[str, str]]:
         names = sorted(os.listdir(files.root + pci.BUS))
     except (FileNotFoundError, NotADirectoryError):
         return {}
-    found = pci.identities(files, names, {})
-    for address in pci.unidentified(files, names, found):
+    identities = pci.identities(files, names, {})
+    for address in pci.unidentified(files, names, identities):
         place = f"{files.root}{pci.BUS}/{address}"
         raise OSError(errno.EIO, "its PCI id and class cannot be read", place)
-    return found
+    return identities
 
 
 def gpus(host: Host, functions: Mapping[str, Tuple[str, str]]) -> List[Dict[str, Optional[str]]]:
@@ -571,13 +556,13 @@ def gpus(host: Host, functions: Mapping[str, Tuple[str, str]]) -> List[Dict[str,
     These are NVIDIA's display functions (class 03) and processing accelerators of any vendor (class 12).
     Display functions of other vendors are ignored: a server's own console is one.
     """
-    found: List[Dict[str, Optional[str]]] = []
+    rows: List[Dict[str, Optional[str]]] = []
     for address, (name, kind) in functions.items():
         if kind[:2] == "12" or (name[:4] == "10de" and kind[:2] == "03"):
             driver = host.located(f"{pci.BUS}/{address}/driver")
             bound = os.path.basename(os.readlink(driver)) if os.path.islink(driver) else None
-            found.append({"address": address, "id": name, "driver": bound})
-    return found
+            rows.append({"address": address, "id": name, "driver": bound})
+    return rows
 
 
 def gpu_holders(host: Host) -> List[Json]:
@@ -606,14 +591,14 @@ def gpu_holders(host: Host) -> List[Json]:
 
 def opened_files(host: Host, directory: str) -> List[str]:
     """Return the files that a process has open. A file that it closes during the scan is skipped."""
-    found = []
+    names = []
     try:
         for entry in os.scandir(host.located(directory + "/fd")):
             with suppress(FileNotFoundError):
-                found.append(os.readlink(entry.path))
+                names.append(os.readlink(entry.path))
     except OSError:  # the process has exited
-        return found
-    return found
+        return names
+    return names
 
 
 def dpkg_lock_holder(host: Host) -> Optional[str]:
@@ -645,13 +630,11 @@ def compiler(host: Host, release: str) -> Dict[str, Optional[str]]:
     built = re.search(r'CONFIG_CC_VERSION_TEXT="(.*)"', config)
     major = re.search(r"(\d+)\.\d+\.\d+", built.group(1)) if built else None
     installed: Optional[str] = None
+    # Debian's kernels name the compiler of their own major version, which is not always the default gcc.
     for candidate in [f"gcc-{major.group(1)}" if major else "gcc", "gcc"]:
         if host.exists(f"/usr/bin/{candidate}"):
-            installed = (
-                host.run(candidate, "--version").out.splitlines()[0]
-                if host.run(candidate, "--version").rc == 0
-                else None
-            )
+            shown = host.run(candidate, "--version")
+            installed = shown.out.splitlines()[0] if shown.rc == 0 else None
             break
     return {"kernel": built.group(1) if built else None, "installed": installed}
 
@@ -662,8 +645,8 @@ def library(host: Host, name: str) -> Optional[str]:
     A simulator's library is skipped: packages are compared with the library that they ship.
     """
     rows = [line.strip() for line in host.run("ldconfig", "-p").out.splitlines() if name in line]
-    found = [
+    files = [
         row.rpartition(" => ")[2] for row in rows if row.startswith(f"{name} ") and " => /" in row
     ]
-    own = [path for path in found if not path.startswith(SIMULATOR + "/")]
+    own = [path for path in files if not path.startswith(SIMULATOR + "/")]
     return "/" + os.path.relpath(host.real(own[0]), host.root) if own else None

@@ -20,7 +20,7 @@ import stat
 
 from ..ground.errors import NodeError
 from ..ground.host import Host, Json
-from .model import IMAGE, Action, Note, Observed, Refusal
+from .model import Action, Note, Observed, Refusal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -82,16 +82,16 @@ def folders(host: Host, places: Iterable[str]) -> Dict[str, Json]:
     links and are not followed.
     """
     rows: Dict[str, Json] = {}
-    found: Dict[str, Json] = {}
+    asked: Dict[str, Json] = {}
     for place in dict.fromkeys([*places, *OWN]):
         walked = _walk(host, place, rows)
         if walked:
-            found[place] = {**rows[walked[-1]], "above": walked[:-1]}
-    return {**rows, **found}
+            asked[place] = {**rows[walked[-1]], "above": walked[:-1]}
+    return {**rows, **asked}
 
 
-def _walk(host: Host, place: str, found: Dict[str, Json]) -> List[str]:
-    """Add the rows of each directory and link on the path to `place` to `found`, and return their paths.
+def _walk(host: Host, place: str, rows: Dict[str, Json]) -> List[str]:
+    """Add the rows of each directory and link on the path to `place` to `rows`, and return their paths.
 
     The last path is the real location of `place`. Return an empty list if `place` does not exist.
     """
@@ -104,13 +104,13 @@ def _walk(host: Host, place: str, found: Dict[str, Json]) -> List[str]:
         if name in (".", "..") or (not name and current):
             continue
         path = f"{current.rstrip('/')}/{name}"
-        if path not in found:
+        if path not in rows:
             status = host.lstat(path)
             if status is None:
                 return []
-            found[path] = row(host, path, status)
+            rows[path] = row(host, path, status)
         walked.append(path)
-        have = found[path]
+        have = rows[path]
         if have["type"] == "link" and not (place in OWN and not todo):
             current = "/" if have["to"].startswith("/") else current
             todo = [*have["to"].strip("/").split("/"), *todo]
@@ -127,7 +127,7 @@ def strays(host: Host, known: Iterable[str]) -> Dict[str, Json]:
     Files in `known` are checked individually and left out. Nothing below a stray is examined. Only the first
     level of /run/goldnode is, since a root filesystem may be mounted below it.
     """
-    found: Dict[str, Json] = {}
+    rows: Dict[str, Json] = {}
     skip, todo = set(known), [name for name in OWN if name != "/var/cache/goldnode"]
     while todo:
         directory = todo.pop()
@@ -145,10 +145,10 @@ def strays(host: Host, known: Iterable[str]) -> Dict[str, Json]:
             if (status.st_uid, status.st_mode & 0o022) != (host.superuser[0], 0) and exposed(
                 have := row(host, path, status)
             ):
-                found[path] = have
+                rows[path] = have
             elif stat.S_ISDIR(status.st_mode) and directory != RUN:
                 todo.append(path)
-    return found
+    return rows
 
 
 # -- check
@@ -181,12 +181,12 @@ def exposed(have: Mapping[str, Any]) -> List[str]:
 
     An ACL shows as the rights of the group.
     """
-    found = [f"owner is {who(have, 'owner')}, want root (0)"] if have["owner"] else []
+    faults = [f"owner is {who(have, 'owner')}, want root (0)"] if have["owner"] else []
     if have["type"] != "link":  # the mode of a link has no meaning
-        found += [f"all can write to it (mode {have['mode']:04o})"] if have["mode"] & 0o002 else []
+        faults += [f"all can write to it (mode {have['mode']:04o})"] if have["mode"] & 0o002 else []
         if have["mode"] & 0o022 == 0o020:
-            found.append(f"group {who(have, 'group')} can write to it (mode {have['mode']:04o})")
-    return found
+            faults.append(f"group {who(have, 'group')} can write to it (mode {have['mode']:04o})")
+    return faults
 
 
 def believe(host: Host, name: str, remedy: str = "run site.yml for this host") -> None:
@@ -194,10 +194,10 @@ def believe(host: Host, name: str, remedy: str = "run site.yml for this host") -
 
     A file that does not exist decides nothing.
     """
-    found = host.lstat(name) if host.live else None
-    if found is None:
+    status = host.lstat(name) if host.live else None
+    if status is None:
         return
-    have = row(host, name, found)
+    have = row(host, name, status)
     wrong = [f"it is {kind(have)}"] if have["type"] != "file" else exposed(have)
     if wrong:
         raise NodeError(
@@ -264,7 +264,7 @@ def severe(have: Mapping[str, Any]) -> bool:
 
 def secure(seen: Observed) -> List[Action]:
     """Return the actions that give goldnode's own directories back to root."""
-    found = []
+    actions = []
     for name in OWN:
         wrong = own_folder(seen, name)
         if wrong and not (_wrong_type(seen, name) and name not in REBUILT):
@@ -276,23 +276,22 @@ def secure(seen: Observed) -> List[Action]:
             mode = 0o755 if have["type"] != "directory" else have["mode"] & ~0o022
             after = f"a directory, owner root (0), group root (0), mode {mode:04o}\n"
             reason = f"root runs and believes what is in it; {'; '.join(wrong)}"
-            found.append(
+            actions.append(
                 Action(
                     "node_class",
                     kind="directory.secure",
                     target=name,
                     reason=reason,
-                    phase=IMAGE,
                     before=before,
                     after=after,
                 )
             )
-    return found
+    return actions
 
 
 def refusals(seen: Observed, actions: Sequence[Action]) -> List[Refusal]:
     """Refuse if users could replace files that goldnode writes, or may have written files it acts on."""
-    found = []
+    refused = []
     for name, have in above(seen, actions).items():
         if severe(have):
             text = (
@@ -300,17 +299,17 @@ def refusals(seen: Observed, actions: Sequence[Action]) -> List[Refusal]:
                 "for goldnode."
             )
             remedy = f"Find out who changed it, then `chown root:root {name} && chmod go-w {name}`, and run again."
-            found.append(Refusal("unsafe-directory", text, remedy))
-    return found + record_refusals(seen)
+            refused.append(Refusal("unsafe-directory", text, remedy))
+    return refused + record_refusals(seen)
 
 
 def record_refusals(seen: Observed) -> List[Refusal]:
     """Refuse if the record of changes to this node cannot be trusted."""
-    found = []
+    refused = []
     for name in OWN:
         if _wrong_type(seen, name) and name not in REBUILT:
             text = f"{name} is {kind(_folder(seen, name))}, want a directory of root's."
-            found.append(
+            refused.append(
                 Refusal(
                     "unsafe-record",
                     text,
@@ -324,8 +323,8 @@ def record_refusals(seen: Observed) -> List[Refusal]:
             f"Look at them, then `chown -R root:root {RECORD} && chmod -R go-w {RECORD}`, or remove "
             "them, and run again."
         )
-        found.append(Refusal("unsafe-record", text, remedy))
-    return found
+        refused.append(Refusal("unsafe-record", text, remedy))
+    return refused
 
 
 def notes(seen: Observed) -> List[Note]:

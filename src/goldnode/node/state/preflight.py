@@ -32,11 +32,11 @@ UNPACK = 5
 
 def identity(document: ClassDocument, seen: Observed) -> List[Refusal]:
     """Refuse a node that does not belong to the class: operating system and GPUs."""
-    found = []
+    refused = []
     wanted = document["os"]
     if (seen.os.get("id"), seen.os.get("version")) != (wanted["id"], wanted["version"]):
         have = f"{seen.os.get('id') or 'unknown'} {seen.os.get('version') or ''}".strip()
-        found.append(
+        refused.append(
             Refusal(
                 "wrong-os",
                 f"The node runs {have}; class {document['class']} (stack "
@@ -45,7 +45,7 @@ def identity(document: ClassDocument, seen: Observed) -> List[Refusal]:
             )
         )
     if seen.simulated and not document["simulated"]:
-        found.append(
+        refused.append(
             Refusal(
                 "simulated-hardware",
                 f"The node's hardware is simulated, and class {document['class']} is of real "
@@ -57,30 +57,22 @@ def identity(document: ClassDocument, seen: Observed) -> List[Refusal]:
     gpu = document.get("gpu")
     # A class with simulated GPUs is checked only if the simulator provides the bus.
     if gpu and gpumodel.is_auto(gpu):
-        return found + _auto(document, seen)
+        return refused + _auto(document, seen)
     if seen.gpus is not None and (seen.simulated or not document["simulated"]):
-        model = (
-            f"a {gpu['model']} ({', '.join(gpu['pci_ids'])})" if gpu else "in a class without a GPU"
-        )
         foreign = [
             f"{g['address']} ({g['id']})"
             for g in seen.gpus
             if not gpu or g["id"] not in gpu["pci_ids"]
         ]
         if foreign:
-            found.append(
-                Refusal(
-                    "wrong-gpu",
-                    f"GPU {', '.join(foreign)} is not {model}, which is what class "
-                    f"{document['class']} is made of."
-                    if gpu
-                    else f"GPU {', '.join(foreign)} is {model}: {document['class']} would leave it "
-                    "without its driver.",
-                    "Move the host to the class of its GPUs (`goldnode classes` lists them).",
-                )
-            )
+            text = f"GPU {', '.join(foreign)} is in a class without a GPU: {document['class']} would leave it without its driver."
+            if gpu:
+                model = f"{gpu['model']} ({', '.join(gpu['pci_ids'])})"
+                text = f"GPU {', '.join(foreign)} is not a {model}, which is what class {document['class']} is made of."
+            remedy = "Move the host to the class of its GPUs (`goldnode classes` lists them)."
+            refused.append(Refusal("wrong-gpu", text, remedy))
         elif gpu and len(seen.gpus) != gpu["count"]:
-            found.append(
+            refused.append(
                 Refusal(
                     "gpu-count",
                     f"The PCI bus shows {len(seen.gpus)} {gpu['model']}; class {document['class']} "
@@ -89,19 +81,19 @@ def identity(document: ClassDocument, seen: Observed) -> List[Refusal]:
                     "in the class.",
                 )
             )
-    return found
+    return refused
 
 
 def _auto(document: ClassDocument, seen: Observed) -> List[Refusal]:
     """Refuse the GPUs of a node whose class takes any model that fits its stack."""
     if seen.gpus is None:
         return []
-    gpu, found = declared(document["gpu"]), []
+    gpu, refused = declared(document["gpu"]), []
     rows = gpumodel.on_bus(gpu, seen.gpus)
     for row in rows:
         why = gpumodel.unfit(gpu, row["id"])
         if why:
-            found.append(
+            refused.append(
                 Refusal(
                     "wrong-gpu",
                     f"GPU {row['address']} ({row['id']}) does not fit class {document['class']}: {why}.",
@@ -110,7 +102,7 @@ def _auto(document: ClassDocument, seen: Observed) -> List[Refusal]:
             )
     unknown = gpumodel.names(gpu, [str(row["id"]) for row in rows])[1]
     if unknown and gpumodel.unknown_blocks(document):
-        found.append(
+        refused.append(
             Refusal(
                 "unknown-gpu",
                 f"The facts have no GPU model with the PCI id {', '.join(unknown)}, and class {document['class']} "
@@ -119,7 +111,7 @@ def _auto(document: ClassDocument, seen: Observed) -> List[Refusal]:
             )
         )
     if len(rows) != gpu["count"]:
-        found.append(
+        refused.append(
             Refusal(
                 "gpu-count",
                 f"The PCI bus shows {len(rows)} GPUs of {gpu['vendor'].upper()}; class {document['class']} has "
@@ -127,45 +119,43 @@ def _auto(document: ClassDocument, seen: Observed) -> List[Refusal]:
                 "Correct `count` in the class, or check `lspci` for a GPU that is missing.",
             )
         )
-    return found
+    return refused
 
 
 def notes(document: ClassDocument, seen: Observed) -> List[Note]:
     """Return notes on declared settings that cannot be checked here."""
-    found = []
+    rows = []
     gpu = document.get("gpu")
     if gpu and seen.gpus is not None and gpumodel.is_auto(gpu):
         ids = [str(row["id"]) for row in gpumodel.on_bus(gpu, seen.gpus)]
         unknown = gpumodel.names(gpu, ids)[1]
         if unknown:
-            found.append(
+            rows.append(
                 Note(
                     "gpu.model",
                     f"the facts have no model with the PCI id {', '.join(unknown)}: unknown whether the stack fits it",
                 )
             )
     if gpu and seen.gpus is None:
-        found.append(
+        rows.append(
             Note(
                 "gpu",
                 "a container or an image does not show the GPUs of a node: their PCI ids and count",
             )
         )
     elif gpu and document["simulated"] and not seen.simulated:
-        found.append(
+        rows.append(
             Note("gpu", "the class says simulated: the PCI bus is not searched for its GPUs")
         )
-    found += [
+    rows += [
         Note(name, "declared by the class; this version neither sets nor reads it")
         for name in unread(document)
     ]
     if seen.running_kernel is None:
-        found.append(Note("kernel.running", "the kernel that runs here is another machine's"))
+        rows.append(Note("kernel.running", "the kernel that runs here is another machine's"))
     if document.get("driver") and seen.running_kernel is None:
-        found.append(
-            Note("driver.loaded", "the modules that are loaded here are another machine's")
-        )
-    return found
+        rows.append(Note("driver.loaded", "the modules that are loaded here are another machine's"))
+    return rows
 
 
 # Sections of a class's `baseline` that the verdict checks (verdict/hardware.py, links.py, host_rules.py).
@@ -195,17 +185,17 @@ def unsigned_modules(document: ClassDocument) -> List[str]:
 
 def readiness(document: ClassDocument, seen: Observed, actions: List[Action]) -> List[Refusal]:
     """Refuse if the planned changes would do harm now."""
-    found = list(apt.refusals(document, seen))
+    refused = list(apt.refusals(document, seen))
     kinds = {action.kind for action in actions}
     transaction = next((action for action in actions if action.kind == "packages.transact"), None)
-    found += broken_by_others(seen)
+    refused += broken_by_others(seen)
     if kinds & {"packages.transact", "packages.repair", "packages.hold"}:
-        found += locked(seen)
+        refused += locked(seen)
     if transaction is None and not kinds & {"module.build", "module.restore"}:
-        return found
+        return refused
     unsigned = unsigned_modules(document)
     if seen.secure_boot and unsigned:
-        found.append(
+        refused.append(
             Refusal(
                 "secure-boot",
                 f"Secure Boot is on and stack {document['stack']['name']} has unsigned modules: "
@@ -216,7 +206,7 @@ def readiness(document: ClassDocument, seen: Observed, actions: List[Action]) ->
         )
     driver = document.get("driver")
     if seen.runfile and driver and driver.get("vendor") == "nvidia":
-        found.append(
+        refused.append(
             Refusal(
                 "runfile",
                 f"{seen.runfile} shows a driver installed by NVIDIA's .run file, which packages "
@@ -224,9 +214,9 @@ def readiness(document: ClassDocument, seen: Observed, actions: List[Action]) ->
                 "Run `nvidia-uninstall` on the node first.",
             )
         )
-    found += in_use(seen)
-    found += _space(document, seen, transaction, "module.build" in kinds)
-    return found + _compiler(seen, kinds)
+    refused += in_use(seen)
+    refused += _space(document, seen, transaction, "module.build" in kinds)
+    return refused + _compiler(seen, kinds)
 
 
 def broken_by_others(seen: Observed) -> List[Refusal]:
@@ -298,7 +288,7 @@ def _space(
             needs["/boot"] = BOOT_SPACE
     needs["/usr"] = coming * UNPACK
     needs["/var"] = coming + (BUILD_SPACE if build else 0)
-    found = []
+    refused = []
     for mount, need in needs.items():
         # Directories on the same filesystem share its free space.
         device = seen.filesystems.get(mount)
@@ -310,18 +300,17 @@ def _space(
         ]
         total = sum(needs[other] for other in together)
         if need and mount in seen.space and seen.space[mount] < total and mount == together[0]:
-            shared = " and ".join(together)
-            found.append(
-                Refusal(
-                    "no-space",
-                    f"{shared} {'has' if len(together) == 1 else 'share'} {seen.space[mount] // MIB} MiB "
-                    f"{'free' if len(together) == 1 else 'of free space'} and {total // MIB} MiB are needed.",
-                    "Remove kernels that no class needs (`apt-get purge linux-image-…`), or enlarge it."
-                    if mount == "/boot"
-                    else "Make room there.",
+            free = f"{mount} has {seen.space[mount] // MIB} MiB free"
+            if len(together) > 1:
+                free = (
+                    f"{' and '.join(together)} share {seen.space[mount] // MIB} MiB of free space"
                 )
-            )
-    return found
+            remedy = "Make room there."
+            if mount == "/boot":
+                remedy = "Remove kernels that no class needs (`apt-get purge linux-image-…`), or enlarge it."
+            text = f"{free} and {total // MIB} MiB are needed."
+            refused.append(Refusal("no-space", text, remedy))
+    return refused
 
 
 def _compiler(seen: Observed, kinds: Any) -> List[Refusal]:
@@ -345,5 +334,5 @@ def _compiler(seen: Observed, kinds: Any) -> List[Refusal]:
 
 
 def _major(text: Optional[str]) -> Optional[str]:
-    found = re.search(r"(\d+)\.\d+\.\d+", text or "")
-    return found.group(1) if found else None
+    match = re.search(r"(\d+)\.\d+\.\d+", text or "")
+    return match.group(1) if match else None

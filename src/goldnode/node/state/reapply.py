@@ -63,11 +63,11 @@ def reapply(
             if not actions:
                 break
             seen, actions = outstanding(host, document)
-        found = judged(document, seen)
+        findings = judged(document, seen)
         # MPS starts after this unit. The check runs even later and evaluates MPS then.
         if (seen.gpu_settings.get("mps") or {}).get("job"):
-            found = [finding for finding in found if finding.id != "policy.sharing"]
-        return applied, found
+            findings = [finding for finding in findings if finding.id != "policy.sharing"]
+        return applied, findings
 
 
 def outstanding(host: Host, document: ClassDocument) -> Tuple[Observed, List[Action]]:

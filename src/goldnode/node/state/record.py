@@ -56,8 +56,8 @@ PLACES = tuple(sorted(_DIRECTORIES | {os.path.dirname(name) for name in _DIRECTO
 
 def read(host: Host) -> Json:
     """Return the record, or an empty mapping."""
-    found = load_json(host, RECORD)
-    return found if isinstance(found, dict) else {}
+    record = load_json(host, RECORD)
+    return record if isinstance(record, dict) else {}
 
 
 def write(host: Host, record: Mapping[str, Any]) -> None:
@@ -155,10 +155,10 @@ def extended_record(
 def residual_states(host: Host) -> List[str]:
     """Return the packages of which only configuration files are left."""
     fields = "${Package}\t${db:Status-Status}\n"
-    found = Host("/").run(
+    reported = Host("/").run(
         "dpkg-query", f"--admindir={host.located('/var/lib/dpkg')}", "-W", "-f", fields
     )
-    rows = [line.split("\t") for line in found.out.splitlines()]
+    rows = [line.split("\t") for line in reported.out.splitlines()]
     return sorted({row[0] for row in rows if row[1] == "config-files"})
 
 

@@ -37,9 +37,9 @@ class Remedy(str):
     before: Optional[str]
 
     def __new__(cls, text: str, *steps: str, before: Optional[str] = None) -> Remedy:
-        found = super().__new__(cls, text)
-        found.steps, found.before = steps, before
-        return found
+        remedy = super().__new__(cls, text)
+        remedy.steps, remedy.before = steps, before
+        return remedy
 
     def about(self, subject: str) -> Remedy:
         """Return the same remedy for one subject."""

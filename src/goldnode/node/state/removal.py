@@ -16,6 +16,7 @@ from ..ground.host import Host, Json
 from ..probe.boot_choice import boot_choice
 from . import owners
 from . import record as records
+from .actions import hold, release_hold, remove_directory, unmerge_file
 from .debversion import compare
 from .domains import kernel, program, runtime, units
 from .domains.packages import broken_packages, driver_family
@@ -252,17 +253,7 @@ def removal(
             continue  # the run itself has created it
         # The run after the reboot still needs the record.
         if not (waiting and name == "/var/lib/goldnode"):
-            actions.append(
-                Action(
-                    "node_class",
-                    kind="directory.remove",
-                    target=name,
-                    reason="nothing but goldnode's is in it",
-                    phase=IMAGE,
-                    before=f"{name}\n",
-                    after=None,
-                )
-            )
+            actions.append(remove_directory(name, "nothing but goldnode's is in it"))
     # Reverse order of the parts: the health check stops before the files it checks are removed.
     actions = sorted(actions, key=lambda action: -PARTS.index(action.part))
     refusals += refused(seen, actions)
@@ -301,25 +292,20 @@ def part_of(path: str, record: Mapping[str, Any]) -> str:
 def stop(seen: Observed) -> List[Action]:
     """Return actions that stop goldnode's units before their programs are removed."""
     names = list(seen.traces.get("units", ()))
-    text = "".join(f"{name}\n" for name in names)
-    data = {"names": names}
-    return (
-        [
-            Action(
-                "sanity",
-                kind="units.stop",
-                target=", ".join(names),
-                reason="they are goldnode's",
-                phase=BOOT,
-                before=text,
-                after="",
-                reboot=None,
-                data=data,
-            )
-        ]
-        if names
-        else []
-    )
+    if not names:
+        return []
+    return [
+        Action(
+            "sanity",
+            kind="units.stop",
+            target=", ".join(names),
+            reason="they are goldnode's",
+            phase=BOOT,
+            before="".join(f"{name}\n" for name in names),
+            after="",
+            data={"names": names},
+        )
+    ]
 
 
 def open_gate(seen: Observed) -> List[Action]:
@@ -334,39 +320,31 @@ def open_gate(seen: Observed) -> List[Action]:
             reason="nothing would open it again",
             phase=BOOT,
             before="kept by goldnode\n",
-            after=None,
         )
     ]
 
 
 def own_files(seen: Observed, record: Mapping[str, Any], keep: Sequence[str] = ()) -> List[Action]:
     """Return actions that remove every file with a goldnode name, and the links that enable units."""
-    found = [
+    contents = [
         (path, have["content"])
         for path, have in sorted(seen.files.items())
         if have is not None and have.get("type") != "directory"
     ]
-    found += [
+    contents += [
         (path, f"-> {target}\n")
         for path, target in sorted(seen.links.items())
         if target is not None
     ]
-    return [
-        Action(
-            part_of(path, record),
-            kind="file.remove",
-            target=path,
-            reason="goldnode wrote it",
-            phase=IMAGE,
-            before=content,
-            after=None,
-            reboot="the boot parameters of the class have left"
-            if path.endswith(".cfg") and path != kernel.DROP_IN
-            else None,
-        )
-        for path, content in found
-        if path not in keep
-    ]
+    actions = []
+    for path, content in contents:
+        if path not in keep:
+            part, why, reboot = part_of(path, record), "goldnode wrote it", None
+            # Its drop-in for GRUB only names the entry to boot; the others hold words for the kernel.
+            if path.endswith(".cfg") and path != kernel.DROP_IN:
+                reboot = "the boot parameters of the class have left"
+            actions.append(Action(part, "file.remove", path, why, before=content, reboot=reboot))
+    return actions
 
 
 def uncomment(seen: Observed) -> List[Action]:
@@ -377,10 +355,8 @@ def uncomment(seen: Observed) -> List[Action]:
             kind="file.uncomment",
             target=f"{row['file']}:{row['line']}",
             reason="goldnode had commented it out",
-            phase=IMAGE,
             before=f"{MARK}{row['text']}\n",
             after=f"{row['text']}\n",
-            reboot=None,
             data=dict(row),
         )
         for row in seen.traces.get("marks", ())
@@ -410,24 +386,10 @@ def unmerge(seen: Observed, record: Mapping[str, Any]) -> Tuple[List[Action], Li
             )
             continue
         if text != now:
-            reason = (
-                "the settings that goldnode added leave"
-                if text is not None
-                else "goldnode made it, and nothing else is in it"
-            )
-            actions.append(
-                Action(
-                    part_of(path, record),
-                    kind="file.unmerge",
-                    target=path,
-                    reason=reason,
-                    phase=IMAGE,
-                    before=now,
-                    after=text,
-                    reboot=None,
-                    data={"content": text},
-                )
-            )
+            why = "goldnode made it, and nothing else is in it"
+            if text is not None:
+                why = "the settings that goldnode added leave"
+            actions.append(unmerge_file(part_of(path, record), path, why, now, text))
     return actions, refusals
 
 
@@ -449,10 +411,8 @@ def relink(seen: Observed, record: Mapping[str, Any]) -> List[Action]:
                 kind=kind,
                 target=path,
                 reason="goldnode made it lead there",
-                phase=IMAGE,
                 before=before,
                 after=after,
-                reboot=None,
                 data=data,
             )
         )
@@ -473,42 +433,16 @@ def release(
     actions = []
     names = sorted((own & held) - before)
     if names:
-        text = "".join(f"hold {name}\n" for name in names)
         why = f"{len(names)} packages are on hold for goldnode's stack alone"
-        actions.append(
-            Action(
-                "kernel",
-                kind="packages.unhold",
-                target="holds of the stack",
-                reason=why,
-                phase=IMAGE,
-                before=text,
-                after="",
-                reboot=None,
-                data={"names": names},
-            )
-        )
+        actions.append(release_hold("kernel", "holds of the stack", names, why))
     lost = sorted(
         name
         for name in before & set(record.get("was_held", ()))
         if name in seen.packages and name not in held
     )
     if lost:
-        text = "".join(f"hold {name}\n" for name in lost)
         why = f"{len(lost)} packages were on hold before goldnode came, and were let go by it"
-        actions.append(
-            Action(
-                "kernel",
-                kind="packages.hold",
-                target="earlier holds",
-                reason=why,
-                phase=IMAGE,
-                before="",
-                after=text,
-                reboot=None,
-                data={"names": lost},
-            )
-        )
+        actions.append(hold("kernel", "earlier holds", lost, why))
     return actions
 
 
@@ -517,10 +451,10 @@ def release(
 
 def installed_kernels(seen: Observed, record: Mapping[str, Any]) -> Dict[str, str]:
     """Return package -> release for every installed kernel package that goldnode installed."""
-    found = {
+    releases = {
         name: kernel_release(name) for name in record.get("brought", ()) if name in seen.packages
     }
-    return {name: release for name, release in found.items() if release}
+    return {name: release for name, release in releases.items() if release}
 
 
 def way_home(seen: Observed, record: Mapping[str, Any]) -> Optional[str]:
@@ -594,7 +528,6 @@ def next_boot(seen: Observed, record: Mapping[str, Any]) -> List[Action]:
             phase=BOOT,
             before=before,
             after=after,
-            reboot=None,
             data={"release": target},
         )
     ]
@@ -736,10 +669,8 @@ def packages(
                 kind="packages.repair",
                 target="dpkg",
                 reason=why,
-                phase=IMAGE,
                 before=text,
                 after="",
-                reboot=None,
                 data={"leave": []},
             )
         )
@@ -793,7 +724,6 @@ def packages(
             kind="packages.leave",
             target="packages",
             reason=why,
-            phase=IMAGE,
             before=before,
             after="".join(f"{name} {version}\n" for name, version in back.items()),
             reboot=reboot,
@@ -812,10 +742,8 @@ def initramfs(seen: Observed, leave: Sequence[str]) -> List[Action]:
             kind="initramfs.rebuild",
             target=release,
             reason=f"it holds {', '.join(sorted(inside['files']))}",
-            phase=IMAGE,
             before="".join(f"{name}\n" for name in sorted(inside["files"])),
             after="",
-            reboot=None,
             data={"release": release, "owed": ""},
         )
         for release, inside in sorted(seen.initramfs.items())
@@ -840,10 +768,8 @@ def apt_marks(seen: Observed, record: Mapping[str, Any], leave: Sequence[str]) -
             kind="packages.auto",
             target="apt's marks",
             reason=why,
-            phase=IMAGE,
             before=before,
             after=after,
-            reboot=None,
             data={"names": names},
         )
     ]
@@ -858,25 +784,15 @@ def empty_directories(seen: Observed, record: Mapping[str, Any], gone: Set[str])
     needed = {*first.get("directories", ()), *seen.traces.get("packaged", ()), *OWN}
     actions = []
     removed = set(gone)
-    found = seen.traces.get("directories", {})
+    entries = seen.traces.get("directories", {})
     # Deepest first, so that a parent counts as empty once its subdirectories are removed.
-    for name in sorted(found, key=lambda path: (-path.count("/"), path)):
+    for name in sorted(entries, key=lambda path: (-path.count("/"), path)):
         # Without a record of the original directories, only remove those named after goldnode.
         if name in needed or not ("first" in record or "goldnode" in name):
             continue
-        if all(f"{name}/{entry}" in removed for entry in found[name]):
+        if all(f"{name}/{entry}" in removed for entry in entries[name]):
             removed.add(name)
-            actions.append(
-                Action(
-                    "node_class",
-                    kind="directory.remove",
-                    target=name,
-                    reason="goldnode made it, and nothing is in it",
-                    phase=IMAGE,
-                    before=f"{name}\n",
-                    after=None,
-                )
-            )
+            actions.append(remove_directory(name, "goldnode made it, and nothing is in it"))
     return actions
 
 
@@ -893,9 +809,6 @@ def settle(seen: Observed) -> Action:
         target=" and ".join(who) or "journal",
         reason="their source was removed",
         phase=BOOT if who else IMAGE,
-        before=None,
-        after=None,
-        reboot=None,
         data={"grub": "GRUB" in who, "systemd": "systemd" in who},
     )
 
@@ -903,11 +816,11 @@ def settle(seen: Observed) -> Action:
 def refused(seen: Observed, actions: Sequence[Action]) -> List[Refusal]:
     """Refuse if a change would do harm now."""
     packaging = any(action.kind.startswith("packages.") for action in actions)
-    found = owners.record_refusals(seen) if actions else []
-    found += broken_by_others(seen) if packaging else []
-    found += locked(seen) if packaging else []
+    refusals = owners.record_refusals(seen) if actions else []
+    refusals += broken_by_others(seen) if packaging else []
+    refusals += locked(seen) if packaging else []
     # The driver changes, and even a daemon-reload takes the GPUs from running containers.
-    return found + (in_use(seen) if actions else [])
+    return refusals + (in_use(seen) if actions else [])
 
 
 def reboot_reasons(seen: Observed, waiting: Sequence[Waiting]) -> List[str]:

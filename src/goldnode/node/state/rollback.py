@@ -53,14 +53,16 @@ def planned(
         refusal = Refusal(problem.code, problem.message, problem.remedy)
         known = own["digest"] if own else ""
         return {"plan": Plan((), (refusal,), class_digest=known).to_json(), "rollback": None}
-    found = plan(host, document, {**payloads, "back": True}, lock_timeout=lock_timeout)
-    moves = next((action for action in found.actions if action.kind == "packages.transact"), None)
-    if moves and not found.refusals:
+    plan_back = plan(host, document, {**payloads, "back": True}, lock_timeout=lock_timeout)
+    moves = next(
+        (action for action in plan_back.actions if action.kind == "packages.transact"), None
+    )
+    if moves and not plan_back.refusals:
         refusals = obtainable(
             host, document, list(moves.data["install"]), list(moves.data["remove"])
         )
-        found = found._replace(refusals=tuple(refusals))
-    return {"plan": found.to_json(), "rollback": about}
+        plan_back = plan_back._replace(refusals=tuple(refusals))
+    return {"plan": plan_back.to_json(), "rollback": about}
 
 
 def obtainable(

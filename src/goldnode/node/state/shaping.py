@@ -79,10 +79,10 @@ def keep(
     }
     for release in releases:
         known.pop(release, None)
-        found = parts(host, release, family)
+        parts_now = parts(host, release, family)
         # A change during the build may or may not be in the image, so such an image gets no record.
-        if found is not None and configuration == found["configuration"]:
-            known[release] = {"image": _identity(host, release), "parts": found}
+        if parts_now is not None and configuration == parts_now["configuration"]:
+            known[release] = {"image": _identity(host, release), "parts": parts_now}
     host.write(FILE, (json.dumps(known, sort_keys=True) + "\n").encode(), 0o600)
 
 
@@ -91,12 +91,10 @@ def differences(host: Host, release: str, family: Sequence[str]) -> Optional[Lis
     known = (load_json(host, FILE) or {}).get(release)
     if not isinstance(known, dict) or known.get("image") != _identity(host, release):
         return None
-    found = parts(host, release, family)
-    return (
-        None
-        if found is None
-        else [name for name, digest in found.items() if known["parts"].get(name) != digest]
-    )
+    now = parts(host, release, family)
+    if now is None:
+        return None
+    return [name for name, digest in now.items() if known["parts"].get(name) != digest]
 
 
 def parts(host: Host, release: str, family: Sequence[str]) -> Optional[Dict[str, str]]:
@@ -199,12 +197,12 @@ def _file(host: Host, path: str) -> str:
     link = os.readlink(here) if os.path.islink(here) else ""
     real = host.real(path)
     try:
-        found = os.stat(real)
+        status = os.stat(real)
     except FileNotFoundError:
         return f"{path} -> {link} nothing"
     if not os.path.isfile(real):
-        return f"{path} -> {link} {found.st_mode:o}"
-    return f"{path} -> {link} {found.st_mode:o} {_hashed(real)}"
+        return f"{path} -> {link} {status.st_mode:o}"
+    return f"{path} -> {link} {status.st_mode:o} {_hashed(real)}"
 
 
 def _contents(host: Host, inside: Sequence[str], release: str) -> Iterator[str]:
@@ -223,19 +221,19 @@ def _contents(host: Host, inside: Sequence[str], release: str) -> Iterator[str]:
 
 def _modules(host: Host, release: str, inside: Set[str]) -> Iterator[str]:
     """Yield the kernel's own modules, and the dependencies of those in the image (modules.dep(5))."""
-    found = []
+    names = []
     for line in (host.text(f"/lib/modules/{release}/modules.dep") or "").splitlines():
         path = line.partition(":")[0]
         if path.rpartition("/")[2].partition(".ko")[0].replace("-", "_") in inside:
-            found.append(line)
+            names.append(line)
         elif path.startswith("kernel/"):
-            found.append(path)
+            names.append(path)
     for name in ("modules.softdep", "modules.weakdep"):
         for line in (host.text(f"/lib/modules/{release}/{name}") or "").splitlines():
             words = line.split()
             if len(words) > 1 and words[1].replace("-", "_") in inside:
-                found.append(line)
-    yield from sorted(found)
+                names.append(line)
+    yield from sorted(names)
 
 
 def _firmware(host: Host, release: str, wanted: Iterable[str]) -> Iterator[str]:

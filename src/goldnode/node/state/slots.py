@@ -58,10 +58,10 @@ FRESH, GONE = ".new", ".old"
 
 def running(host: Host) -> Optional[str]:
     """Return the running slot according to the kernel's command line; None if another root runs."""
-    found = re.search(
+    match = re.search(
         r"(?:^|\s)root=PARTLABEL=root-([ab])(?:\s|$)", host.text("/proc/cmdline") or ""
     )
-    return found.group(1) if found and host.live and not is_container(host) else None
+    return match.group(1) if match and host.live and not is_container(host) else None
 
 
 def place(host: Host) -> Optional[str]:
@@ -75,11 +75,11 @@ def known(host: Host, where: str, slot: str) -> Json:
     name = f"{where}/{FOLDER}/{slot}/slot.json"
     for path in (spare(name), name):
         try:
-            found = json.loads(host.text(path) or "null")
+            state = json.loads(host.text(path) or "null")
         except ValueError:
             continue
-        if isinstance(found, dict):
-            return found
+        if isinstance(state, dict):
+            return state
     return {}
 
 
@@ -144,7 +144,7 @@ def survey(host: Host) -> Optional[Json]:
     nexts = [
         name for name in SLOTS if choice.entry is not None and choice.entry in of_slot(all_of, name)
     ]
-    found: Json = {
+    facts: Json = {
         "place": where,
         "running": slot,
         "tried": counted.file if counted else None,
@@ -152,8 +152,8 @@ def survey(host: Host) -> Optional[Json]:
         "why": choice.reason,
         "slots": rows,
     }
-    found["fallback"] = fallback(found, history(host, where))
-    return found
+    facts["fallback"] = fallback(facts, history(host, where))
+    return facts
 
 
 def elsewhere(host: Host, where: str, device: str) -> Optional[str]:
@@ -174,11 +174,11 @@ def elsewhere(host: Host, where: str, device: str) -> Optional[str]:
         "/": bootdisk.disk(host, f"/sys/dev/block/{numbers.get('/')}"),
         f"the ESP at {where}": bootdisk.disk(host, f"/sys/dev/block/{numbers.get(where)}"),
     }
-    result = {what: found for what, found in disks.items() if found}
+    result = {what: disk for what, disk in disks.items() if disk}
     if len(set(result.values())) < 2:
         return None
     return (
-        f"{'; '.join(f'{what} is on disk {found}' for what, found in result.items())}. "
+        f"{'; '.join(f'{what} is on disk {disk}' for what, disk in result.items())}. "
         f"All have to be on one disk, and labels of two are the same. {bootdisk.REMEDY} Nothing was written."
     )
 
@@ -209,11 +209,9 @@ def fallback(found: Mapping[str, Any], attempts: Sequence[Mapping[str, Any]]) ->
     why = [
         row for row in attempts if row.get("image") == its["image"] and row.get("event") == FAILED
     ]
-    reported = (
-        str(why[-1].get("reason"))
-        if why
-        else "it left no reason: it ended before one could be written (panic, no root, power)"
-    )
+    reported = "it left no reason: it ended before one could be written (panic, no root, power)"
+    if why:
+        reported = str(why[-1].get("reason"))
     times = its["done"] or 1
     tries = f"{times} tries" if times > 1 else "its try"
     return f"image {its['image']} in slot {other} failed {tries}: {reported}; {mine['image']} in slot {runs} runs"
@@ -253,8 +251,8 @@ def spare(name: str) -> str:
 
     The copy of an entry is an entry of the same slot. It precedes the original in systemd-boot's order.
     """
-    found = re.fullmatch(r"(.+)-([ab](?:\+\d+(?:-\d+)?)?\.conf)", name)
-    return f"{found[1]}-new-{found[2]}" if found else f"{name}.next"
+    match = re.fullmatch(r"(.+)-([ab](?:\+\d+(?:-\d+)?)?\.conf)", name)
+    return f"{match[1]}-new-{match[2]}" if match else f"{name}.next"
 
 
 def put(host: Host, name: str, content: bytes) -> None:
@@ -413,7 +411,7 @@ def proved(host: Host, where: str, slot: str) -> None:
 
 def history(host: Host, where: str) -> List[Json]:
     """Return the history of images on this node, oldest first. Skips torn lines."""
-    found = []
+    rows = []
     for line in (
         host.text(spare(f"{where}/{HISTORY}")) or host.text(f"{where}/{HISTORY}") or ""
     ).splitlines():
@@ -422,8 +420,8 @@ def history(host: Host, where: str) -> List[Json]:
         except ValueError:
             continue
         if isinstance(row, dict):
-            found.append(row)
-    return found
+            rows.append(row)
+    return rows
 
 
 def record(
@@ -471,11 +469,11 @@ def without_root(options: str, *others: str) -> str:
 
 def digest(path: str) -> str:
     """Return the SHA-256 of a file, in hex."""
-    found = sha256()
+    hashed = sha256()
     with open(path, "rb") as opened:
         for block in iter(lambda: opened.read(1 << 20), b""):
-            found.update(block)
-    return str(found.hexdigest())
+            hashed.update(block)
+    return str(hashed.hexdigest())
 
 
 def copy_boot_files(
@@ -638,11 +636,9 @@ def settled(entry: loader.LoaderEntry) -> str:
 
     An entry with a counter retains its name, because systemd-bless-boot looks for it.
     """
-    return (
-        entry.file
-        if entry.left is not None
-        else re.sub(r"(?:-new)+(-[ab]\.conf)$", r"\1", entry.file)
-    )
+    if entry.left is not None:
+        return entry.file
+    return re.sub(r"(?:-new)+(-[ab]\.conf)$", r"\1", entry.file)
 
 
 def edit_cmdline(host: Host, add: Sequence[str], drop: Sequence[str]) -> None:
@@ -679,10 +675,10 @@ def failed(host: Host) -> str:
     """Record why a boot that tries an image is given up, unless the check has done so in this boot. Return
     the reason.
     """
-    found = survey(host)
-    if found is None or found["tried"] is None:
+    facts = survey(host)
+    if facts is None or facts["tried"] is None:
         return "this boot tries no image"
-    where, slot = found["place"], found["running"]
+    where, slot = facts["place"], facts["running"]
     failures = [
         row
         for row in history(host, where)
@@ -744,18 +740,18 @@ def back(host: Host, tries: int = TRIES) -> Json:
 
     Raises NodeError if the other slot has no good image.
     """
-    found = survey(host)
-    if found is None:
+    facts = survey(host)
+    if facts is None:
         raise NodeError(
             "this node has no slots. Only a disk of layout `ab` that booted with systemd-boot has."
         )
     bootdisk.refuse(host)
-    where, runs = found["place"], found["running"]
+    where, runs = facts["place"], facts["running"]
     other = SLOTS[1 - SLOTS.index(runs)]
     with alone(host):
         about = known(host, where, other)
         own = of_slot(loader.entries(host, where), other)
-        row = found["slots"][other]
+        row = facts["slots"][other]
         if not own or not about:
             raise NodeError(
                 f"slot {other} holds no image to go back to. Write one with `goldnode disks update`."
@@ -765,15 +761,15 @@ def back(host: Host, tries: int = TRIES) -> Json:
                 f"image {about.get('name')} in slot {other} was never good (it is {row['state']}). "
                 "Write another image."
             )
-        if found["tried"]:
+        if facts["tried"]:
             raise NodeError(
-                f"the image that runs is still tried ({found['tried']}). "
+                f"the image that runs is still tried ({facts['tried']}). "
                 "Wait until it is good, or reboot: it falls back by itself."
             )
         entry = own[0]
         about = {
             **about,
-            "sequence": 1 + max(int(row.get("sequence") or 0) for row in found["slots"].values()),
+            "sequence": 1 + max(int(row.get("sequence") or 0) for row in facts["slots"].values()),
         }
         fields = entry.fields
         options = without_root(fields.get("options", ""), WATCHDOG)
@@ -794,6 +790,6 @@ def back(host: Host, tries: int = TRIES) -> Json:
             event="back",
             slot=other,
             about=about,
-            reason=f"asked for while {found['slots'][runs]['image']} ran",
+            reason=f"asked for while {facts['slots'][runs]['image']} ran",
         )
         return boots_next(host, other, "has its last good image again")

@@ -47,11 +47,8 @@ def from_file(name: str) -> List[str]:
 
 
 def _file(archive: Mapping[str, Any]) -> str:
-    name = (
-        archive["id"][len("goldnode-") :]
-        if archive["id"].startswith("goldnode-")
-        else archive["id"]
-    )
+    # The id of the site's own mirror begins with the prefix of our files.
+    name = archive["id"].removeprefix("goldnode-")
     return f"/etc/apt/sources.list.d/goldnode-{name}.sources"
 
 
@@ -170,7 +167,7 @@ def refusals(document: ClassDocument, seen: Observed) -> List[Refusal]:
 
     goldnode names them, but never removes them.
     """
-    found: List[Refusal] = []
+    refused: List[Refusal] = []
     own = {(archive["uri"].rstrip("/"), archive["suite"]) for archive in archives(document)}
     names = {package["name"] for package in document["packages"]}
     family = driver_family(document)
@@ -185,7 +182,7 @@ def refusals(document: ClassDocument, seen: Observed) -> List[Refusal]:
             continue
         if any(mark in row["uri"] for mark in VENDOR_PATHS):
             where = f"{row['file']}:{row['line']}"
-            found.append(
+            refused.append(
                 Refusal(
                     "foreign-source",
                     f"{where}: apt source {row['uri']} offers GPU packages and is not {whose}.",
@@ -201,7 +198,7 @@ def refusals(document: ClassDocument, seen: Observed) -> List[Refusal]:
         if any(like(name, pin["package"]) for name in names if pin["package"] != "*") or in_family(
             pin["package"], family
         ):
-            found.append(
+            refused.append(
                 Refusal(
                     "foreign-pin",
                     f"{pin['file']}:{pin['line']}: pins {pin['package']}, which is of the stack set.",
@@ -214,7 +211,7 @@ def refusals(document: ClassDocument, seen: Observed) -> List[Refusal]:
         if archive["key"] or not wanted:
             continue  # a key from the site was verified when the class was compiled
         if have is None:
-            found.append(
+            refused.append(
                 Refusal(
                     "missing-key",
                     f"{path}: the keyring of archive {archive['id']} is not there.",
@@ -222,7 +219,7 @@ def refusals(document: ClassDocument, seen: Observed) -> List[Refusal]:
                 )
             )
         elif not set(wanted) & set(have):
-            found.append(
+            refused.append(
                 Refusal(
                     "wrong-key",
                     f"{path}: holds none of the keys pinned for archive {archive['id']} (want one "
@@ -231,7 +228,7 @@ def refusals(document: ClassDocument, seen: Observed) -> List[Refusal]:
                     "site file after checking them with its owner.",
                 )
             )
-    return found
+    return refused
 
 
 def _is_own(row: Mapping[str, Any]) -> bool:

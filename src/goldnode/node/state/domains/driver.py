@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..model import IMAGE, Action, Observed, declared
+from ..model import Action, Observed, declared
 from ..names import digest
 from .files import Wanted
 
@@ -83,10 +83,8 @@ def forced(seen: Observed, part: str) -> List[Action]:
             kind="file.comment",
             target=f"{row['file']}:{row['line']}",
             reason=f"loads {row['module']} by name, which the class keeps out",
-            phase=IMAGE,
             before=f"{row['module']}\n",
             after=f"# goldnode: {row['module']}\n",
-            reboot=None,
             data={"file": row["file"], "line": row["line"], "module": row["module"]},
         )
         for row in seen.forced
@@ -111,8 +109,6 @@ def module(document: ClassDocument, seen: Observed) -> List[Action]:
             kind="module.build",
             target=f"{driver['module']} for {release}",
             reason=fault,
-            phase=IMAGE,
-            before=None,
             after=f"{driver['module']} {driver['version']} for {release}\n",
             reboot="the GPU module was rebuilt",
             data={
@@ -135,8 +131,6 @@ def restored(document: ClassDocument, name: str, why: str) -> Action:
         kind="module.restore",
         target=f"{name} for {release}",
         reason=why,
-        phase=IMAGE,
-        before=None,
         after=after,
         reboot=f"{name} was put there again",
         data=data,
@@ -179,15 +173,16 @@ def initramfs(document: ClassDocument, seen: Observed) -> List[Action]:
                 "packages that were installed have asked for it, and their run did not come to that"
             )
         if reasons:
+            owed = "yes" if seen.owed else ""
             # The handler deletes the list of requests after the last rebuild.
-            owed = ("last" if release == max(images) else "yes") if seen.owed else ""
+            if owed and release == max(images):
+                owed = "last"
             actions.append(
                 Action(
                     "gpu_driver" if document.get("driver") else "kernel",
                     kind="initramfs.rebuild",
                     target=release,
                     reason="; ".join(reasons),
-                    phase=IMAGE,
                     before="".join(f"{name}\n" for name in inside.get("unwanted", ())),
                     after="",
                     # A reboot is needed only if the old image may have loaded an unwanted module.

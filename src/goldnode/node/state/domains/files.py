@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from .. import owners
-from ..model import IMAGE, Action, Observed
+from ..model import Action, Observed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -60,7 +60,6 @@ def plan(wanted: Iterable[Wanted], seen: Observed, keep: Iterable[str] = ()) -> 
                 kind="file.write",
                 target=file.path,
                 reason=reason,
-                phase=IMAGE,
                 before=before,
                 after=file.show or file.content,
                 reboot=file.reboot,
@@ -80,7 +79,6 @@ def plan(wanted: Iterable[Wanted], seen: Observed, keep: Iterable[str] = ()) -> 
                     kind="file.remove",
                     target=path,
                     reason="goldnode wrote it for an earlier class; this one does not want it",
-                    phase=IMAGE,
                     before=have["content"],
                 )
             )
@@ -92,8 +90,8 @@ def differences(file: Wanted, have: Mapping[str, Any]) -> List[str]:
     row = {**owners.ROOTS, **have}
     if row["type"] != "file":
         return [f"it is {owners.kind(row)}, want a file"]
-    found = ["its content differs"] if row["content"] != file.content else []
-    found += owners.faults(row)
-    return found + (
+    faults = ["its content differs"] if row["content"] != file.content else []
+    faults += owners.faults(row)
+    return faults + (
         [f"want mode {file.mode:04o}, have {row['mode']:04o}"] if row["mode"] != file.mode else []
     )

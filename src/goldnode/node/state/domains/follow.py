@@ -6,8 +6,9 @@ Its state in systemd is in `seen.units["loaded"]`, which domain `units` collects
 from __future__ import annotations
 
 from ...ground.host import Host
+from ..actions import link, start_unit, stop_unit, unlink
 from ..finding import Finding, judge_item
-from ..model import BOOT, IMAGE, Action, Note, Observed, Refusal, Waiting
+from ..model import Action, Note, Observed, Refusal, Waiting
 from ..remedy import SITE, Remedy
 from . import units
 from .files import Wanted
@@ -61,8 +62,8 @@ WantedBy=timers.target
 
 def declared(document: ClassDocument) -> Mapping[str, Any]:
     """Return the class's `follow`; empty if its nodes follow no channel."""
-    found = document.get("follow")
-    return found if isinstance(found, dict) else {}
+    section = document.get("follow")
+    return section if isinstance(section, dict) else {}
 
 
 def observe(host: Host, document: ClassDocument, seen: Observed) -> None:
@@ -91,59 +92,19 @@ def wanted(document: ClassDocument, seen: Observed) -> List[Wanted]:
 
 def plan(document: ClassDocument, seen: Observed) -> Tuple[List[Action], List[Note], List[Waiting]]:
     """Return actions that start the timer if the class follows a channel, and otherwise stop it. Pure."""
-    have, to = seen.links.get(LINK), f"{units.FOLDER}/{TIMER}"
-    state = (seen.units.get("loaded") or {}).get(TIMER)
+    state = seen.unit(TIMER)
     active = state is not None and state["ActiveState"] == "active"
-    actions: List[Action] = []
     if not declared(document):
         why = "the class follows no channel any more"
-        if active:
-            names = [TIMER]
-            actions.append(
-                Action(
-                    "sanity",
-                    kind="units.stop",
-                    target=TIMER,
-                    reason=why,
-                    phase=BOOT,
-                    before="running\n",
-                    after="stopped\n",
-                    reboot=None,
-                    data={"names": names},
-                )
-            )
-        if have is not None:
-            actions.append(
-                Action(
-                    "sanity",
-                    kind="file.remove",
-                    target=LINK,
-                    reason=why,
-                    phase=IMAGE,
-                    before=f"-> {have}\n",
-                )
-            )
-        return actions, [], []
-    if have != to:
-        reason = "the timer is not enabled" if have is None else f"it points at {have}"
-        actions.append(
-            Action(
-                "sanity",
-                kind="link",
-                target=LINK,
-                reason=reason,
-                phase=IMAGE,
-                before=have,
-                after=to,
-                reboot=None,
-                data={"to": to},
-            )
-        )
+        stop = [stop_unit("sanity", TIMER, why)] if active else []
+        return stop + unlink("sanity", LINK, why, seen=seen), [], []
+    to = f"{units.FOLDER}/{TIMER}"
+    actions = link("sanity", LINK, to, seen=seen, missing="the timer is not enabled")
+    # A masked timer is a decision of the administrator. The check reports it.
     if state is not None and not active and state["LoadState"] != "masked":
-        reason = (
-            f"the node has to follow its channel; the timer is {state['ActiveState'] or 'unknown'}"
-        )
-        actions.append(Action("sanity", "units.start", TIMER, reason, BOOT))
+        is_now = state["ActiveState"] or "unknown"
+        reason = f"the node has to follow its channel; the timer is {is_now}"
+        actions.append(start_unit("sanity", TIMER, reason))
     return actions, [], []
 
 
@@ -157,11 +118,10 @@ def findings(document: ClassDocument, seen: Observed) -> List[Finding]:
     if not declared(document):
         return []
     remedy = Remedy(f"Run site.yml; where it is masked, `systemctl unmask {TIMER}` first.", SITE)
-    loaded = seen.units.get("loaded")
-    if loaded is None:
+    if seen.units.get("loaded") is None:
         elsewhere = "systemd does not run here" if seen.live else "an image does not run"
         return [judge_item("follow.timer", "active", None, remedy, elsewhere)]
-    state = loaded.get(TIMER) or {}
+    state = seen.unit(TIMER) or {}
     got = state.get("ActiveState") or "unknown"
     if state.get("LoadState") in ("masked", "not-found"):
         got = state["LoadState"]

@@ -100,12 +100,7 @@ def boot_entry(document: ClassDocument, seen: Observed) -> Tuple[List[Action], L
             )
         ]
     if loader is None:
-        where = (
-            "a container has no boot loader"
-            if seen.container
-            else "no boot loader configuration was found"
-        )
-        return [], [Note("boot.entry", f"which kernel boots next: {where}")]
+        return [], [Note("boot.entry", f"which kernel boots next: {without_loader(seen)}")]
     if loader == "systemd-boot":
         return systemd_boot(document, seen, part)
     if loader != "grub":
@@ -139,10 +134,16 @@ def boot_entry(document: ClassDocument, seen: Observed) -> Tuple[List[Action], L
             phase=BOOT,
             before=before,
             after=after,
-            reboot=None,
             data={"release": release},
         )
     ], []
+
+
+def without_loader(seen: Observed) -> str:
+    """Return why no configuration of a boot loader was found."""
+    if seen.container:
+        return "a container has no boot loader"
+    return "no boot loader configuration was found"
 
 
 def systemd_boot(
@@ -176,9 +177,7 @@ def systemd_boot(
                 target=release,
                 reason=reason,
                 phase=BOOT,
-                before=None,
                 after=after,
-                reboot=None,
                 data={"release": release},
             )
         ], []
@@ -201,7 +200,6 @@ def systemd_boot(
             phase=BOOT,
             before=before,
             after=after,
-            reboot=None,
             data={"release": release},
         )
     ], []
@@ -259,7 +257,6 @@ def once(document: ClassDocument, seen: Observed, part: str) -> Tuple[List[Actio
             target=release,
             reason=reason,
             phase=BOOT,
-            before=None,
             after=f"next_entry={entry}\n",
             reboot=reboot,
             data={"release": release},

@@ -32,15 +32,15 @@ def families(document: ClassDocument, seen: Observed) -> List[Tuple[Tuple[str, .
     nvidia_uvm by its name.
     """
     driver = document.get("driver")
-    found: List[Tuple[Tuple[str, ...], bool]] = []
+    groups: List[Tuple[Tuple[str, ...], bool]] = []
     if driver:
         own = driver["module"]
         family = [((own, "nvidia"), True), ((f"{own}-uvm", "nvidia-uvm"), False)]
-        found += family if own.startswith("nvidia") else [((own,), True)]
+        groups += family if own.startswith("nvidia") else [((own,), True)]
     for row in document.get("modules") or ():
         inner = modules.inner_name(row["name"], seen.other_modules.get(row["name"]))
-        found.append(((row["name"], inner), bool(row.get("load"))))
-    return found
+        groups.append(((row["name"], inner), bool(row.get("load"))))
+    return groups
 
 
 # -- observe
@@ -80,21 +80,21 @@ def _for(line: kmod.ModprobeLine, names: Iterable[str]) -> bool:
 def against(document: ClassDocument, seen: Observed) -> List[Tuple[kmod.ModprobeLine, str]]:
     """Return the lines that contradict the class, each with its effect."""
     lines = [kmod.ModprobeLine.of(row) for row in seen.modprobe if "error" not in row]
-    found: Dict[kmod.ModprobeLine, str] = {}
+    effects: Dict[kmod.ModprobeLine, str] = {}
     for names, by_alias in families(document, seen):
         for line in kmod.against(lines, names, by_alias):
-            found.setdefault(line, f"keeps {names[0]} out")
+            effects.setdefault(line, f"keeps {names[0]} out")
     driver, gpu = document.get("driver"), document.get("gpu")
     if driver:
         names = families(document, seen)[0][0]
         for line in kmod.options(lines, names, driver.get("options") or {}, OPTIONS):
-            found.setdefault(line, f"sets options of {names[0]} otherwise than the class")
+            effects.setdefault(line, f"sets options of {names[0]} otherwise than the class")
     ids = [str(row["id"]) for row in seen.gpus or ()]
     if gpu:
         ids = [*gpu["pci_ids"], *ids]
     for line in kmod.given_away(lines, ids):
-        found.setdefault(line, "gives the GPUs to vfio-pci")
-    return list(found.items())
+        effects.setdefault(line, "gives the GPUs to vfio-pci")
+    return list(effects.items())
 
 
 def _location(line: kmod.ModprobeLine, seen: Observed) -> str:

@@ -14,7 +14,7 @@ import re
 
 from ...ground.host import Host, Json
 from ..finding import Finding, judge_item, place
-from ..model import IMAGE, Action, Note, Observed, Refusal, Waiting, declared
+from ..model import Action, Note, Observed, Refusal, Waiting, declared
 from ..observe import RECORD, load_json
 from ..remedy import PERSON, SITE, Remedy
 from . import driver as driver_domain
@@ -68,9 +68,9 @@ def survey(host: Host, release: str, names: Sequence[str]) -> Dict[str, Optional
     in ns). `against` is the recorded identity of the module and of those that it was built
     against ({module: identity}).
     """
-    found: Dict[str, Optional[Json]] = dict.fromkeys(names)
+    facts: Dict[str, Optional[Json]] = dict.fromkeys(names)
     if not host.exists(f"/lib/modules/{release}"):
-        return found
+        return facts
     reported = Host("/").run("modinfo", "-b", host.root, "-k", release, *names)
     host.commands.append(("modinfo", "-k", release, *names))
     record = (load_json(host, RECORD) or {}).get("built_against", {}).get(release, {})
@@ -91,8 +91,8 @@ def survey(host: Host, release: str, names: Sequence[str]) -> Dict[str, Optional
         except OSError:  # built into the kernel, or removed in the meantime
             info["identity"], info["time"] = "", 0
         info["against"] = record.get(name)
-        found[name] = info
-    return found
+        facts[name] = info
+    return facts
 
 
 # -- faults of a module
@@ -132,11 +132,10 @@ def stale(
         other = found.get(name)
         if other is None:
             continue
-        if (
-            other["identity"] != against[name]
-            if recorded and name in against
-            else other["time"] > info["time"]
-        ):
+        changed = other["time"] > info["time"]
+        if recorded and name in against:
+            changed = other["identity"] != against[name]
+        if changed:
             return f"it was built against an earlier {name}"
     return None
 
@@ -168,18 +167,16 @@ def builds(document: ClassDocument, seen: Observed) -> List[Action]:
     Modules that the driver is built against come first, then the driver's tree, then the rest. A module that
     depends on a rebuilt one is rebuilt too.
     """
-    rows, found = document.get("modules") or [], seen.other_modules
+    rows, facts = document.get("modules") or [], seen.other_modules
     rebuilt: List[str] = []
     actions: List[Action] = []
 
     def reason(row: KernelModule) -> Optional[str]:
+        wrong = fault(document, row, facts)
         moved = [name for name in foreign(document, row) if name in rebuilt]
-        wrong = fault(document, row, found)
-        return wrong or (
-            f"{', '.join(moved)} is rebuilt, and it is compiled against that"
-            if moved and tree(document, row)
-            else None
-        )
+        if not wrong and moved and tree(document, row):
+            return f"{', '.join(moved)} is rebuilt, and it is compiled against that"
+        return wrong
 
     def build(row: KernelModule) -> None:
         why = reason(row)
@@ -244,8 +241,6 @@ def _action(document: ClassDocument, row: KernelModule, why: str) -> Action:
         kind="module.build",
         target=f"{row['name']} for {release}",
         reason=why,
-        phase=IMAGE,
-        before=None,
         after=after,
         reboot=f"{row['name']} was rebuilt",
         data=data,
@@ -297,17 +292,12 @@ def plan(document: ClassDocument, seen: Observed) -> Tuple[List[Action], List[No
 
     The driver's domain plans the builds (see `builds`), before the boot entry.
     """
-    elsewhere, load = (
-        place(seen),
-        [row["name"] for row in document.get("modules") or () if row["load"]],
-    )
-    return (
-        [],
-        [Note("modules.loaded", f"{elsewhere}: whether {', '.join(load)} is loaded")]
-        if elsewhere and load
-        else [],
-        [],
-    )
+    elsewhere = place(seen)
+    load = [row["name"] for row in document.get("modules") or () if row["load"]]
+    if not elsewhere or not load:
+        return [], [], []
+    text = f"{elsewhere}: whether {', '.join(load)} is loaded"
+    return [], [Note("modules.loaded", text)], []
 
 
 def refusals(document: ClassDocument, seen: Observed, actions: Sequence[Action]) -> List[Refusal]:
@@ -340,17 +330,17 @@ def reboot(document: ClassDocument, seen: Observed) -> List[str]:
     # The reboot into the class's kernel loads the installed modules anyway.
     if seen.running_kernel != document["kernel"]["release"]:
         return []
-    found = []
+    reasons = []
     for row in document.get("modules") or ():
         info = seen.other_modules.get(row["name"]) or {}
         if info.get("running") and info.get("srcversion") and info["running"] != info["srcversion"]:
-            found.append(f"{row['name']} is loaded in another build than is installed")
-    return found
+            reasons.append(f"{row['name']} is loaded in another build than is installed")
+    return reasons
 
 
 def findings(document: ClassDocument, seen: Observed) -> List[Finding]:
     """Return one finding per item that the class declares in this domain. Pure."""
-    release, found = document["kernel"]["release"], []
+    release, rows = document["kernel"]["release"], []
     for row in document.get("modules") or ():
         item = f"modules.{row['name']}"
         info = seen.other_modules.get(row["name"])
@@ -359,7 +349,7 @@ def findings(document: ClassDocument, seen: Observed) -> List[Finding]:
         if wrong is None and seen.secure_boot and info and not info["signer"]:
             wrong = "it is not signed, and Secure Boot is on"
         remedy = Remedy("Run site.yml: it builds the module, and reports why when it cannot.", SITE)
-        found.append(judge_item(item, want, wrong or want, remedy))
+        rows.append(judge_item(item, want, wrong or want, remedy))
         if row["load"]:
             have = "loaded" if inner_name(row["name"], info) in seen.loaded else "not loaded"
             remedy = Remedy(
@@ -367,5 +357,5 @@ def findings(document: ClassDocument, seen: Observed) -> List[Finding]:
                 f"{row['name']}`, dmesg.",
                 PERSON,
             )
-            found.append(judge_item(f"{item}.loaded", "loaded", have, remedy, place(seen)))
-    return found
+            rows.append(judge_item(f"{item}.loaded", "loaded", have, remedy, place(seen)))
+    return rows

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 
+from ..actions import hold, release_hold
 from ..debversion import compare
 from ..family import kernel_release
-from ..model import BOOT, IMAGE, PARTS, Action, Observed
+from ..model import BOOT, PARTS, Action, Observed
 from ..names import in_family
 
 TYPE_CHECKING = False
@@ -50,10 +51,8 @@ def repair(document: ClassDocument, seen: Observed) -> List[Action]:
             kind="packages.repair",
             target="dpkg",
             reason=reason,
-            phase=IMAGE,
             before="\n".join(broken) + "\n",
             after="",
-            reboot=None,
             data={"leave": leave},
         )
     ]
@@ -163,7 +162,6 @@ def transaction(document: ClassDocument, seen: Observed) -> Optional[Action]:
         kind="packages.transact",
         target=document["stack"]["name"],
         reason=counts,
-        phase=IMAGE,
         before=before,
         after=after,
         reboot=reboot,
@@ -205,17 +203,7 @@ def holds(document: ClassDocument, seen: Observed) -> List[Action]:
         if have and have["state"] == "installed" and not have["hold"]:
             free.setdefault("kernel", []).append(name)
     return [
-        Action(
-            part,
-            kind="packages.hold",
-            target=part,
-            reason=f"{len(names)} packages of the stack set are not on hold",
-            phase=IMAGE,
-            before="",
-            after="".join(f"hold {n}\n" for n in names),
-            reboot=None,
-            data={"names": names},
-        )
+        hold(part, part, names, f"{len(names)} packages of the stack set are not on hold")
         for part, names in free.items()
     ]
 
@@ -237,28 +225,15 @@ def let_go(document: ClassDocument, seen: Observed) -> List[Action]:
     ]
     if not stale:
         return []
-    text = "".join(f"hold {name}\n" for name in stale)
     reason = f"{len(stale)} packages were held for an earlier lock of this node"
-    return [
-        Action(
-            "node_class",
-            kind="packages.unhold",
-            target="earlier lock",
-            reason=reason,
-            phase=IMAGE,
-            before=text,
-            after="",
-            reboot=None,
-            data={"names": stale},
-        )
-    ]
+    return [release_hold("node_class", "earlier lock", stale, reason)]
 
 
 def way_back(seen: Observed) -> List[Action]:
     """Return actions that mark the running kernel as manual, so that apt's autoremove does not remove it."""
     if not seen.running_kernel:
         return []
-    found = [
+    names = [
         name
         for name in seen.packages
         if name in seen.automatic and kernel_release(name) == seen.running_kernel
@@ -272,8 +247,7 @@ def way_back(seen: Observed) -> List[Action]:
             phase=BOOT,
             before="auto\n",
             after="manual\n",
-            reboot=None,
             data={"names": [name]},
         )
-        for name in sorted(found)
+        for name in sorted(names)
     ]

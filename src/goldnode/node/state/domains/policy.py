@@ -20,9 +20,10 @@ from typing import NamedTuple
 from ...device.child import ask
 from ...ground.host import PROGRAM, Host, Json, boot_identity
 from .. import modes
+from ..actions import link, stop_unit
 from ..finding import ELSEWHERE, MATCH, MISMATCH, NOT_EXPOSED, UNREAD, Finding, place
 from ..gpumodel import AUTO
-from ..model import BOOT, DEVICE, IMAGE, Action, Note, Observed, Refusal, Waiting, declared
+from ..model import BOOT, DEVICE, Action, Note, Observed, Refusal, Waiting, declared
 from ..observe import SIMULATOR, load_json
 from ..remedy import PERSON, POLICY, REBOOT, Remedy
 from .files import Wanted
@@ -155,11 +156,9 @@ def vendor(document: ClassDocument) -> str:
 
 def fits(override: Mapping[str, Any], gpu: Mapping[str, Any]) -> bool:
     """Return whether an override applies to this GPU."""
-    return (
-        gpu.get("uuid") == override["uuid"]
-        if "uuid" in override
-        else gpu.get("pci_id") in override.get("pci_ids", ())
-    )
+    if "uuid" in override:
+        return bool(gpu.get("uuid") == override["uuid"])
+    return gpu.get("pci_id") in override.get("pci_ids", ())
 
 
 def effective(document: ClassDocument, gpu: Mapping[str, Any]) -> Json:
@@ -168,39 +167,39 @@ def effective(document: ClassDocument, gpu: Mapping[str, Any]) -> Json:
     Clocks are merged, anything else is replaced.
     """
     policy: Mapping[str, Any] = document["policy"]
-    found: Json = {key: policy[key] for key in keys(policy)}
+    values: Json = {key: policy[key] for key in keys(policy)}
     mode = {"exclusive": "exclusive_process", "mps": "exclusive_process", "none": "default"}.get(
         policy.get("sharing", "")
     )
     if mode:
         # An explicit compute_mode takes precedence over the one that `sharing` implies.
-        found.setdefault("compute_mode", mode)
+        values.setdefault("compute_mode", mode)
     overrides = [override for override in policy.get("overrides", ()) if fits(override, gpu)]
     # False sorts first: overrides by model, then the more specific ones by UUID.
     for override in sorted(overrides, key=lambda override: "uuid" in override):
         for key in keys(override):
-            found[key] = (
-                {**found.get(key, {}), **override[key]} if key == "clocks" else override[key]
+            values[key] = (
+                {**values.get(key, {}), **override[key]} if key == "clocks" else override[key]
             )
-    return found
+    return values
 
 
 def items(document: ClassDocument) -> List[str]:
     """Return the names of the declared items, as in finding ids: persistence_mode, clocks.graphics_mhz …"""
-    found = []
+    names = []
     declared_by_class: Mapping[str, Any] = document["policy"]
     policies = [declared_by_class, *declared_by_class.get("overrides", ())]
     for key in ORDER:
         declared = [policy[key] for policy in policies if key in policy]
         if key == "clocks":
-            found += [
+            names += [
                 f"clocks.{part}"
                 for part in ("graphics_mhz", "memory_mhz")
                 if any(part in clocks for clocks in declared)
             ]
         elif declared:
-            found.append(key)
-    return found + (["sharing"] if "sharing" in document["policy"] else [])
+            names.append(key)
+    return names + (["sharing"] if "sharing" in document["policy"] else [])
 
 
 # -- observe
@@ -210,36 +209,35 @@ def observe(host: Host, document: ClassDocument, seen: Observed) -> None:
     """Query the GPUs' settings if they are this node's, and read the results of the setters. Reads only."""
     if not declares(document):
         return
-    found: Json = {"vendor": vendor(document), "error": None, "gpus": {}, "record": {}}
+    settings_seen: Json = {"vendor": vendor(document), "error": None, "gpus": {}, "record": {}}
     if vendor(document) == "nvidia":
-        found["persistenced"] = persistenced(host)
+        settings_seen["persistenced"] = persistenced(host)
     if elsewhere(document, seen) is None:
         answer = ask(host, {"do": "read", "vendor": vendor(document), "root": host.root})
-        found["error"] = answer.get("error")
-        found["gpus"] = answer.get("gpus", {})
+        settings_seen["error"] = answer.get("error")
+        settings_seen["gpus"] = answer.get("gpus", {})
         record = load_json(host, RECORD) or {}
         if record.get("driver_load") == driver_load(host):
-            found["record"] = record.get("set", {})
+            settings_seen["record"] = record.get("set", {})
         if document["policy"].get("sharing") == "mps":
             shown = host.run("systemctl", "show", MPS_NAME, "-p", "ActiveState,Job").out
             rows = dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
-            found["mps"] = {
+            settings_seen["mps"] = {
                 "installed": host.exists(MPS_PROGRAM),
                 "active": rows.get("ActiveState") == "active",
                 "job": bool(rows.get("Job")),
             }
-    seen.gpu_settings = found
+    seen.gpu_settings = settings_seen
 
 
 def elsewhere(document: ClassDocument, seen: Observed) -> Optional[str]:
     """Return why the node's GPUs are not visible here, or None if they are."""
     if seen.live and seen.simulated:
         return None
-    return place(seen) or (
-        "the class declares simulated GPUs, and none are installed here"
-        if document["simulated"]
-        else None
-    )
+    where = place(seen)
+    if where is None and document["simulated"]:
+        return "the class declares simulated GPUs, and none are installed here"
+    return where
 
 
 def driver_load(host: Host) -> str:
@@ -303,13 +301,10 @@ def say(item: str, value: Any) -> str:
         return f"{value} W"
     if item.startswith("clocks."):
         return f"{value} MHz"
+    if item == "mig" and value["enabled"] and "profiles" in value:
+        return f"on with {', '.join(sorted(value['profiles']))}"
     if item == "mig":
-        return (
-            "off"
-            if not value["enabled"]
-            else "on"
-            + (f" with {', '.join(sorted(value['profiles']))}" if "profiles" in value else "")
-        )
+        value = bool(value["enabled"])
     if isinstance(value, bool):
         return "on" if value else "off"
     return str(value)
@@ -338,11 +333,9 @@ def judge_value(
     if have == want:
         return Judged(MATCH, wanted, wanted)
     reported = record.get(item)
-    note = (
-        f"; the driver cannot set it ({reported['text']})"
-        if reported and reported["value"] == want and reported["rc"] in ABSENT
-        else ""
-    )
+    note = ""
+    if reported and reported["value"] == want and reported["rc"] in ABSENT:
+        note = f"; the driver cannot set it ({reported['text']})"
     return Judged(MISMATCH, wanted, say(item, have) + note)
 
 
@@ -384,6 +377,8 @@ def judge_clock(
         have = gpu["clocks"]["application"][part.partition("_")[0]]
         if not is_fault(have):
             reported = record.get("clocks")
+            if have == want:
+                return Judged(MATCH, wanted, wanted)
             note = ""
             if (
                 reported
@@ -391,11 +386,7 @@ def judge_clock(
                 and reported["parts"][part]["rc"] in ABSENT
             ):
                 note = f"; the driver cannot set it ({reported['parts'][part]['text']})"
-            return (
-                Judged(MATCH, wanted, wanted)
-                if have == want
-                else Judged(MISMATCH, wanted, f"{have} MHz{note}")
-            )
+            return Judged(MISMATCH, wanted, f"{have} MHz{note}")
         # Only a missing getter is replaced by the record. Any other error is a failed read.
         if have["rc"] not in ABSENT:
             return Judged(UNREAD, wanted, _fault(have))
@@ -408,11 +399,9 @@ def judge_clock(
     ):
         return Judged(MISMATCH, wanted, UNRECORDED)
     result = reported["parts"][part]
-    outcome = (
-        f"set at {reported['at']}"
-        if result["rc"] == 0
-        else f"tried at {reported['at']}: {_fault(result)}"
-    )
+    outcome = f"set at {reported['at']}"
+    if result["rc"] != 0:
+        outcome = f"tried at {reported['at']}: {_fault(result)}"
     # Success of the setter does not prove the current value, so this is never a match.
     return Judged(NOT_EXPOSED if result["rc"] in (0, *ABSENT) else MISMATCH, wanted, outcome)
 
@@ -437,15 +426,15 @@ def clock_target(gpu: Mapping[str, Any], want: Mapping[str, Any]) -> Json:
     unchanged, or becomes the highest.
     """
     mode = want.get("mode", "application")
-    found: Json = {"mode": mode}
+    target: Json = {"mode": mode}
     for name in ("graphics", "memory"):
         value = want.get(f"{name}_mhz")
         if value is None and mode == "application":
             choices = (gpu["clocks"]["application"][name], gpu["clocks"]["max"][name])
             value = next((choice for choice in choices if not is_fault(choice)), None)
         if value is not None:
-            found[f"{name}_mhz"] = value
-    return found
+            target[f"{name}_mhz"] = value
+    return target
 
 
 def judged(
@@ -477,7 +466,7 @@ def wanted(document: ClassDocument, seen: Observed) -> List[Wanted]:
         gpus and vendor(document) == "nvidia" and bool(document["policy"].get("persistence_mode"))
     )
     wants = "Wants=nvidia-persistenced.service\n" if persistence else ""
-    found = [
+    files = [
         Wanted(
             UNIT,
             UNIT_TEXT.format(wants=wants, program=PROGRAM, simulator=SIMULATOR),
@@ -487,12 +476,12 @@ def wanted(document: ClassDocument, seen: Observed) -> List[Wanted]:
     ]
     if gpus:
         rules = RULES_TEXT.format(module=MODULES[vendor(document)])
-        found.append(
+        files.append(
             Wanted(RULES, rules, PART, "the policy is set again whenever the driver is loaded")
         )
     if gpus and document["policy"].get("sharing") == "mps":
-        found.append(Wanted(MPS_UNIT, MPS_TEXT, PART, "the GPUs are shared by MPS"))
-    return found
+        files.append(Wanted(MPS_UNIT, MPS_TEXT, PART, "the GPUs are shared by MPS"))
+    return files
 
 
 def daemon(document: ClassDocument, seen: Observed, part: str) -> List[Wanted]:
@@ -531,41 +520,16 @@ def without_refusal(start: str) -> str:
 def plan(document: ClassDocument, seen: Observed) -> Tuple[List[Action], List[Note], List[Waiting]]:
     """Return the links of the units, and one action per setting and GPU. Pure."""
     actions: List[Action] = []
-    for link, unit, want in (
+    for path, unit, want in (
         (WANTS, UNIT, has_unit(document)),
         (MPS_WANTS, MPS_UNIT, declares(document) and document["policy"].get("sharing") == "mps"),
     ):
-        have = seen.links.get(link)
-        if want and have != unit:
-            reason = (
-                f"{unit.rpartition('/')[2]} is not enabled"
-                if have is None
-                else f"it points at {have}"
-            )
-            actions.append(
-                Action(
-                    PART,
-                    kind="link",
-                    target=link,
-                    reason=reason,
-                    phase=IMAGE,
-                    before=have,
-                    after=unit,
-                    reboot=None,
-                    data={"to": unit},
-                )
-            )
-        elif have is not None and not want:
-            actions.append(
-                Action(
-                    PART,
-                    kind="file.remove",
-                    target=link,
-                    reason="the class does not want this unit any more",
-                    phase=IMAGE,
-                    before=have,
-                )
-            )
+        have, name = seen.links.get(path), unit.rpartition("/")[2]
+        if want:
+            actions += link(PART, path, unit, seen=seen, missing=f"{name} is not enabled")
+        elif have is not None:
+            reason = "the class does not want this unit any more"
+            actions.append(Action(PART, "file.remove", path, reason, before=have))
     stopping, still = _mps_of_an_earlier_class(document, seen)
     actions += stopping
     if not declares(document):
@@ -584,31 +548,13 @@ def plan(document: ClassDocument, seen: Observed) -> Tuple[List[Action], List[No
     ):
         why = "it runs with --no-persistence-mode"
         first.append(
-            Action(
-                PART,
-                kind="gpu.unit",
-                target="nvidia-persistenced.service",
-                reason=why,
-                phase=BOOT,
-                before=f"{why}\n",
-                after="persistence mode\n",
-            )
+            _restart("nvidia-persistenced.service", why, BOOT, f"{why}\n", "persistence mode\n")
         )
     mps = seen.gpu_settings.get("mps")
     # At boot, MPS starts after the unit that applies the policy. To wait for it in that
     # unit would be a deadlock.
     if mps and mps["installed"] and not mps["active"] and not mps.get("job"):
-        last.append(
-            Action(
-                PART,
-                kind="gpu.unit",
-                target="goldnode-mps.service",
-                reason="it does not run",
-                phase=DEVICE,
-                before="stopped\n",
-                after="running\n",
-            )
-        )
+        last.append(_restart(MPS_NAME, "it does not run", DEVICE, "stopped\n", "running\n"))
     users = [f"pid {holder['pid']} {holder['command']}" for holder in seen.holders]
     users += [
         f"container {row.get('name') if isinstance(row, dict) else row}"
@@ -630,9 +576,13 @@ def plan(document: ClassDocument, seen: Observed) -> Tuple[List[Action], List[No
     return actions + first + changes + last, [], waiting
 
 
+def _restart(unit: str, reason: str, phase: str, before: str, after: str) -> Action:
+    return Action(PART, "gpu.unit", unit, reason, phase, before=before, after=after)
+
+
 def mps_left(document: ClassDocument, seen: Observed) -> bool:
     """Return whether an MPS daemon of an earlier class still runs that this class does not want."""
-    runs = ((seen.units.get("loaded") or {}).get(MPS_NAME) or {}).get("ActiveState") == "active"
+    runs = (seen.unit(MPS_NAME) or {}).get("ActiveState") == "active"
     return runs and not (declares(document) and document["policy"].get("sharing") == "mps")
 
 
@@ -651,19 +601,7 @@ def _mps_of_an_earlier_class(
         return [], [
             Waiting(PART, name, f"{why}; its daemon is stopped once nothing uses the GPU ({users})")
         ]
-    return [
-        Action(
-            PART,
-            kind="units.stop",
-            target=name,
-            reason=why,
-            phase=BOOT,
-            before="running\n",
-            after="stopped\n",
-            reboot=None,
-            data={"names": [name]},
-        )
-    ], []
+    return [stop_unit(PART, name, why)], []
 
 
 def _changes(document: ClassDocument, seen: Observed) -> Tuple[List[Action], List[Waiting]]:
@@ -680,11 +618,8 @@ def _changes(document: ClassDocument, seen: Observed) -> Tuple[List[Action], Lis
         if not rows or _pending(key, want, gpu) or _hopeless(key, value, record):
             continue
         if key == "mig":
-            holders = (
-                [f"pid {pid}" for pid in gpu["processes"]]
-                if isinstance(gpu["processes"], list)
-                else []
-            )
+            listed = gpu["processes"] if isinstance(gpu["processes"], list) else []
+            holders = [f"pid {pid}" for pid in listed]
             holders += [
                 f"pid {holder['pid']} {holder['command']}"
                 for holder in seen.holders
@@ -697,7 +632,10 @@ def _changes(document: ClassDocument, seen: Observed) -> Tuple[List[Action], Lis
                 )
                 waiting.append(Waiting(PART, f"mig of {name_of(index, gpu)}", text))
                 continue
-        target = f"{key} of {name_of(index, gpu)}"
+        # Setting a pending mode back to the current one needs no reboot.
+        reboot = None
+        if key == "ecc" and gpu["ecc"]["current"] != want:
+            reboot = "ECC becomes active at the next boot"
         several = len(rows) > 1
         reason = "; ".join(
             f"{item.rpartition('.')[2] + ': ' if several else ''}want {row.want}, have {row.have}"
@@ -707,15 +645,12 @@ def _changes(document: ClassDocument, seen: Observed) -> Tuple[List[Action], Lis
             Action(
                 PART,
                 kind="gpu.set",
-                target=target,
+                target=f"{key} of {name_of(index, gpu)}",
                 reason=reason,
                 phase=DEVICE,
                 before="".join(f"{item}: {row.have}\n" for item, row in rows),
                 after="".join(f"{item}: {row.want}\n" for item, row in rows),
-                # Setting a pending mode back to the current one needs no reboot.
-                reboot="ECC becomes active at the next boot"
-                if key == "ecc" and gpu["ecc"]["current"] != want
-                else None,
+                reboot=reboot,
                 data={
                     "vendor": seen.gpu_settings["vendor"],
                     "uuid": gpu["uuid"],
@@ -741,13 +676,13 @@ def _pending(key: str, want: Any, gpu: Mapping[str, Any]) -> bool:
 
 def modes_of(document: ClassDocument, seen: Observed, item: str) -> List[modes.Mode]:
     """Return ECC or MIG of each GPU that has it declared and readable."""
-    found = []
+    rows = []
     for index, gpu, key, want in (
         settings(document, seen) if declares(document) and item in DRAIN else ()
     ):
         mode = None if is_fault(gpu) else gpu.get(item)
         if key == item and isinstance(mode, dict) and not is_fault(mode):
-            found.append(
+            rows.append(
                 modes.Mode(
                     index,
                     mode["current"],
@@ -755,7 +690,7 @@ def modes_of(document: ClassDocument, seen: Observed, item: str) -> List[modes.M
                     want if item == "ecc" else want["enabled"],
                 )
             )
-    return found
+    return rows
 
 
 def held(document: ClassDocument, seen: Observed) -> List[str]:
@@ -781,7 +716,7 @@ def _hopeless(key: str, value: Any, record: Mapping[str, Any]) -> bool:
 
 def reboot_reasons(document: ClassDocument, seen: Observed) -> List[str]:
     """Return the settings that become active at the next boot. Pure."""
-    found = []
+    reasons = []
     for _, gpu, key, want in settings(document, seen) if declares(document) else ():
         if (
             key in DRAIN
@@ -789,8 +724,8 @@ def reboot_reasons(document: ClassDocument, seen: Observed) -> List[str]:
             and not is_fault(gpu[key])
             and _pending(key, want, gpu)
         ):
-            found.append(f"{key.upper()} becomes active at the next boot")
-    return list(dict.fromkeys(found))
+            reasons.append(f"{key.upper()} becomes active at the next boot")
+    return list(dict.fromkeys(reasons))
 
 
 # -- refusals
@@ -804,7 +739,7 @@ def refusals(document: ClassDocument, seen: Observed, actions: Sequence[Action])
             continue
         for text, right in _out_of_range(key, want, gpu):
             faults.setdefault(key, {}).setdefault((text, right), []).append(name_of(index, gpu))
-    found = []
+    refused = []
     for key, rows in faults.items():
         right = next(iter(rows))[1]
         remedy = (
@@ -817,10 +752,10 @@ def refusals(document: ClassDocument, seen: Observed, actions: Sequence[Action])
             for (text, _), names in rows.items()
         ]
         text = "; ".join(reported)
-        found.append(
+        refused.append(
             Refusal(f"policy-{key.partition('_')[0]}", f"{text[0].upper()}{text[1:]}.", remedy)
         )
-    return found
+    return refused
 
 
 def _out_of_range(key: str, want: Any, gpu: Mapping[str, Any]) -> Iterator[Tuple[str, str]]:
@@ -879,10 +814,10 @@ def _wrong_clocks(want: Mapping[str, Any], gpu: Mapping[str, Any]) -> Iterator[T
 
 def clocks_of(runs: Sequence[Sequence[Sequence[int]]]) -> List[int]:
     """Return the sorted clocks that runs of (first, last, step) describe."""
-    found: Set[int] = set()
+    clocks: Set[int] = set()
     for first, last, step in (run for some in runs for run in some):
-        found.update(range(first, last + 1, step or 1))
-    return sorted(found)
+        clocks.update(range(first, last + 1, step or 1))
+    return sorted(clocks)
 
 
 # -- findings
@@ -896,19 +831,17 @@ def findings(document: ClassDocument, seen: Observed) -> List[Finding]:
     error = seen.gpu_settings.get("error")
     rows: Dict[str, List[Tuple[str, Judged]]] = {}
     for index, gpu, key, want in settings(document, seen):
-        record = (
-            seen.gpu_settings["record"].get(gpu["uuid"], {})
-            if isinstance(gpu.get("uuid"), str)
-            else {}
-        )
+        # Of a GPU that does not answer, the UUID is a fault, and no record has it.
+        uuid = str(gpu.get("uuid"))
+        record = seen.gpu_settings["record"].get(uuid, {})
         for item, row in judged(gpu, key, want, record):
             rows.setdefault(item, []).append((index, row))
     missing = declared(document["gpu"])["count"] - len(seen.gpu_settings.get("gpus", {}))
-    found = []
+    rows_judged = []
     for item in items(document):
         severity = "drain" if item in DRAIN else "degraded"
         if why or error:
-            found.append(
+            rows_judged.append(
                 Finding(
                     f"policy.{item}",
                     ELSEWHERE if why else UNREAD,
@@ -920,10 +853,10 @@ def findings(document: ClassDocument, seen: Observed) -> List[Finding]:
             )
             continue
         own = rows.get("compute_mode" if item == "sharing" else item, [])
-        found.append(
+        rows_judged.append(
             _over_gpus(document, item=item, rows=own, severity=severity, missing=missing, seen=seen)
         )
-    return found + ([] if why or error else _overrides(document, seen))
+    return rows_judged + ([] if why or error else _overrides(document, seen))
 
 
 UNREAD_REMEDY = Remedy(
@@ -980,24 +913,17 @@ def _over_gpus(
         outcomes.add(UNREAD)
     mps = seen.gpu_settings.get("mps") if item == "sharing" else None
     if mps is not None and not mps["active"]:
-        got.append(
-            "goldnode-mps.service does not run"
-            if mps["installed"]
-            else f"{MPS_PROGRAM} is not installed: add its package to the stack"
-        )
+        lacks = f"{MPS_PROGRAM} is not installed: add its package to the stack"
+        got.append(f"{MPS_NAME} does not run" if mps["installed"] else lacks)
         outcomes.add(MISMATCH)
     if item == "sharing" and mps_left(document, seen):
         got.append(f"{MPS_NAME} still runs")
         outcomes.add(MISMATCH)
-    ranked = (
-        [MISMATCH, UNREAD, NOT_EXPOSED] if severity == "drain" else [UNREAD, MISMATCH, NOT_EXPOSED]
-    )
-    outcome = next((rank for rank in ranked if rank in outcomes), MATCH)
-    remedy = (
-        UNREAD_REMEDY
-        if outcome == UNREAD
-        else modes.remedy(item, modes_of(document, seen, item)) or REMEDY
-    )
+    ranked = [MISMATCH, UNREAD] if severity == "drain" else [UNREAD, MISMATCH]
+    outcome = next((rank for rank in (*ranked, NOT_EXPOSED) if rank in outcomes), MATCH)
+    remedy = UNREAD_REMEDY
+    if outcome != UNREAD:
+        remedy = modes.remedy(item, modes_of(document, seen, item)) or REMEDY
     return Finding(
         f"policy.{item}",
         outcome,

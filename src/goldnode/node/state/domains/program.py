@@ -8,7 +8,8 @@ from hashlib import sha256
 from ...ground.host import PROGRAM as PROGRAM
 from ...ground.json_lines import by_lines
 from ...ground.verdict_files import CLASS as CLASS
-from ..model import IMAGE, Action, Observed
+from ..actions import link
+from ..model import Action, Observed
 from .files import Wanted
 
 TYPE_CHECKING = False
@@ -95,22 +96,8 @@ def links(seen: Observed) -> List[Action]:
         ("node_class", COMMAND, PROGRAM, "the on-node program has no name that a shell finds"),
         ("sanity", WANTS, UNIT, "the boot check is not enabled"),
     )
-    actions = []
-    for part, name, target, missing in wanted:
-        have = seen.links.get(name)
-        if have != target:
-            reason = missing if have is None else f"it points at {have}"
-            actions.append(
-                Action(
-                    part,
-                    kind="link",
-                    target=name,
-                    reason=reason,
-                    phase=IMAGE,
-                    before=have,
-                    after=target,
-                    reboot=None,
-                    data={"to": target},
-                )
-            )
-    return actions
+    return [
+        action
+        for part, name, target, missing in wanted
+        for action in link(part, name, target, seen=seen, missing=missing)
+    ]

@@ -39,8 +39,9 @@ from ...ground.host import Host
 from ...probe.cdi import read_cdi
 from .. import containerd, dockerd
 from .. import enginetext as text_of
+from ..actions import unmerge_file
 from ..finding import ELSEWHERE, UNREAD, Finding, judge_item, place
-from ..model import BOOT, DEVICE, IMAGE, Action, Note, Observed, Refusal, Waiting, declared
+from ..model import BOOT, DEVICE, Action, Note, Observed, Refusal, Waiting, declared
 from ..observe import RECORD, gpu_holders, load_json
 from ..remedy import PERSON, SITE, Remedy
 from .files import Wanted
@@ -90,26 +91,23 @@ def observe(host: Host, document: ClassDocument, seen: Observed) -> None:
     if not runtime:
         return
     toolkit = runtime["toolkit"]
-    found: Dict[str, Any] = seen.runtime
-    found["daemon"] = host.text(DAEMON) if runtime["engine"] == "docker" else None
-    found["ours"] = (
-        (load_json(host, RECORD) or {}).get("merged", {}).get(DAEMON)
-        if runtime["engine"] == "docker"
-        else None
-    )
+    facts: Dict[str, Any] = seen.runtime
+    facts["daemon"] = facts["ours"] = None
+    if runtime["engine"] == "docker":
+        facts["daemon"] = host.text(DAEMON)
+        facts["ours"] = (load_json(host, RECORD) or {}).get("merged", {}).get(DAEMON)
     nvidia = toolkit is not None and toolkit["vendor"] == "nvidia"
-    found["toolkit_config"] = host.text(TOOLKIT) if nvidia else None
+    facts["toolkit_config"] = host.text(TOOLKIT) if nvidia else None
     if runtime["engine"] == "containerd":
-        found["config"] = host.text(CONTAINERD)
-        found["tomllib"] = text_of.toml_reader() is not None
-        found["imported"] = (
-            containerd.imported(host, found["config"], containerd.release(runtime["version"]))
-            if found["tomllib"]
-            else []
-        )
-        if host.live and toolkit and found["config"] is not None and found["tomllib"]:
-            found["dump"] = _dump(host)
-        found["written"] = max(
+        facts["config"] = host.text(CONTAINERD)
+        facts["tomllib"] = text_of.toml_reader() is not None
+        facts["imported"] = []
+        if facts["tomllib"]:
+            of = containerd.release(runtime["version"])
+            facts["imported"] = containerd.imported(host, facts["config"], of)
+        if host.live and toolkit and facts["config"] is not None and facts["tomllib"]:
+            facts["dump"] = _dump(host)
+        facts["written"] = max(
             (
                 os.stat(host.located(name)).st_mtime
                 for name in (CONTAINERD, DROP_IN)
@@ -117,28 +115,28 @@ def observe(host: Host, document: ClassDocument, seen: Observed) -> None:
             ),
             default=None,
         )
-    found["hook"] = os.stat(host.located(HOOK)).st_ctime if host.exists(HOOK) else None
+    facts["hook"] = os.stat(host.located(HOOK)).st_ctime if host.exists(HOOK) else None
     if toolkit:
-        found["specs"] = _specs(host, KIND[toolkit["vendor"]])
-        found["gpus"] = seen.simulated or place(seen) is None
+        facts["specs"] = _specs(host, KIND[toolkit["vendor"]])
+        facts["gpus"] = seen.simulated or place(seen) is None
         if nvidia:
-            found["refresh"] = {name: _refresh_unit(host, name) for name in REFRESH}
+            facts["refresh"] = {name: _refresh_unit(host, name) for name in REFRESH}
         elif place(seen) is None:
-            found["amd"] = _amd(host)
+            facts["amd"] = _amd(host)
     unit = unit_name(document)
-    found["unit"] = _unit(host, unit) if host.live and unit else None
-    if runtime["engine"] == "docker" and found["unit"] and found["unit"]["active"] == "active":
+    facts["unit"] = _unit(host, unit) if host.live and unit else None
+    if runtime["engine"] == "docker" and facts["unit"] and facts["unit"]["active"] == "active":
         # Query only a running daemon: a connection to its socket would start a stopped one.
-        found["info"] = dockerd.info()
-        found["flags"] = (
-            (host.data(f"/proc/{found['unit']['pid']}/cmdline") or b"")
+        facts["info"] = dockerd.info()
+        facts["flags"] = (
+            (host.data(f"/proc/{facts['unit']['pid']}/cmdline") or b"")
             .replace(b"\0", b" ")
             .decode("utf-8", "replace")
             .strip()
         )
-        found["gpu_containers"] = dockerd.gpu_containers(found["info"].get("default"))
-    if found["unit"] and reasons(document, seen)[0]:
-        found["holders"] = gpu_holders(host)
+        facts["gpu_containers"] = dockerd.gpu_containers(facts["info"].get("default"))
+    if facts["unit"] and reasons(document, seen)[0]:
+        facts["holders"] = gpu_holders(host)
 
 
 def _left(host: Host, document: ClassDocument) -> Dict[str, Any]:
@@ -189,7 +187,7 @@ def _dump(host: Host) -> Optional[Dict[str, Any]]:
 
 
 def _specs(host: Host, kind: str) -> List[Dict[str, Any]]:
-    found: List[Dict[str, Any]] = []
+    specs: List[Dict[str, Any]] = []
     for directory in SPECS:
         for name in [*host.glob(directory, "*.json"), *host.glob(directory, "*.yaml")]:
             spec = read_cdi(host.text(name) or "")
@@ -205,7 +203,7 @@ def _specs(host: Host, kind: str) -> List[Dict[str, Any]]:
             missing = [
                 path for path in spec["paths"] if not (host.exists(path) or host.is_link(path))
             ]
-            found.append(
+            specs.append(
                 {
                     "file": name,
                     "devices": spec["devices"],
@@ -213,7 +211,7 @@ def _specs(host: Host, kind: str) -> List[Dict[str, Any]]:
                     "driver": ", ".join(sorted(versions)) or None,
                 }
             )
-    return found
+    return specs
 
 
 def _refresh_unit(host: Host, name: str) -> Dict[str, Any]:
@@ -284,20 +282,8 @@ def given_back(document: ClassDocument, seen: Observed) -> List[Action]:
         except ValueError:  # reported as a refusal
             continue
         if text != texts["now"]:
-            reason = "holds settings of an earlier class, and this one has none in it"
-            actions.append(
-                Action(
-                    "node_class",
-                    kind="file.unmerge",
-                    target=path,
-                    reason=reason,
-                    phase=IMAGE,
-                    before=texts["now"],
-                    after=text,
-                    reboot=None,
-                    data={"content": text},
-                )
-            )
+            why = "holds settings of an earlier class, and this one has none in it"
+            actions.append(unmerge_file("node_class", path, why, texts["now"], text))
     return actions
 
 
@@ -379,7 +365,7 @@ def wanted(document: ClassDocument, seen: Observed) -> List[Wanted]:
     runtime = document.get("runtime")
     if not runtime or not runtime["toolkit"]:
         return []
-    found = []
+    files = []
     engine = runtime["engine"]
     if engine == "containerd":
         # If nothing can be merged, a refusal explains it and the drop-in stays.
@@ -388,7 +374,7 @@ def wanted(document: ClassDocument, seen: Observed) -> List[Wanted]:
             if seen.runtime.get("tomllib", True):
                 drop_in = containerd_config(document, seen)[1]
         if drop_in:
-            found.append(
+            files.append(
                 Wanted(
                     DROP_IN,
                     drop_in,
@@ -402,12 +388,12 @@ def wanted(document: ClassDocument, seen: Observed) -> List[Wanted]:
             lines = lines.replace(
                 "[engine.runtimes]", '[engine]\nruntime = "nvidia"\n\n[engine.runtimes]'
             )
-        found.append(Wanted(PODMAN, lines, PART, "gives podman the GPU runtime"))
+        files.append(Wanted(PODMAN, lines, PART, "gives podman the GPU runtime"))
     if runtime["toolkit"]["vendor"] == "amd" and cdi(document):
         amd = seen.runtime.get("amd")
         have = seen.files.get(AMD_SPEC)
         if amd and amd["kfd"] and amd["nodes"]:
-            found.append(
+            files.append(
                 Wanted(
                     AMD_SPEC,
                     text_of.amd_cdi(amd["nodes"], amd["groups"]),
@@ -416,7 +402,7 @@ def wanted(document: ClassDocument, seen: Observed) -> List[Wanted]:
                 )
             )
         elif have:  # missing GPUs are a finding, but no reason to delete the file
-            found.append(
+            files.append(
                 Wanted(
                     AMD_SPEC,
                     have["content"],
@@ -425,7 +411,7 @@ def wanted(document: ClassDocument, seen: Observed) -> List[Wanted]:
                     have["mode"],
                 )
             )
-    return found
+    return files
 
 
 # -- differences
@@ -433,15 +419,15 @@ def wanted(document: ClassDocument, seen: Observed) -> List[Wanted]:
 
 def reasons(document: ClassDocument, seen: Observed) -> Tuple[List[str], List[str]]:
     """Return why the running engine needs a restart, and why a reload is enough, as two lists."""
-    runtime, found = declared(document["runtime"]), seen.runtime
-    unit = found.get("unit")
+    runtime, facts = declared(document["runtime"]), seen.runtime
+    unit = facts.get("unit")
     if not unit or unit["active"] != "active" or not runtime["toolkit"]:
         return [], []
     if runtime["engine"] == "containerd":
         # containerd does not report its configuration, so compare the times of the files and of its start.
-        late = found.get("written") and unit["started"] and found["written"] > unit["started"]
+        late = facts.get("written") and unit["started"] and facts["written"] > unit["started"]
         return (["its configuration changed after it was started"] if late else []), []
-    info = found.get("info") or {}
+    info = facts.get("info") or {}
     if "error" in info or not info:
         return [], []
     restart, reload = [], []
@@ -449,9 +435,9 @@ def reasons(document: ClassDocument, seen: Observed) -> Tuple[List[str], List[st
         restart.append("the running daemon has CDI switched off")
     if (
         runtimes(document)
-        and found.get("hook")
+        and facts.get("hook")
         and unit["started"]
-        and found["hook"] > unit["started"]
+        and facts["hook"] > unit["started"]
     ):
         # docker looks for the hook only when it starts, and supports `--gpus` from then on
         # (moby, daemon/nvidia_linux.go).
@@ -501,20 +487,15 @@ def plan(document: ClassDocument, seen: Observed) -> Tuple[List[Action], List[No
     runtime = document.get("runtime")
     if not runtime:
         return [], [], []
-    found, toolkit = seen.runtime, runtime["toolkit"]
+    facts, toolkit = seen.runtime, runtime["toolkit"]
     actions: List[Action] = []
     notes: List[Note] = []
     if toolkit:
         actions += _configuration(document, seen)
         actions += _toolkit(document, seen)
-        if not found.get("gpus"):
-            notes.append(
-                Note(
-                    "runtime.cdi", "no GPU can be asked for here, so no CDI spec is made or judged"
-                )
-                if cdi(document)
-                else _unseen()
-            )
+        if not facts.get("gpus"):
+            why = "no GPU can be asked for here, so no CDI spec is made or judged"
+            notes.append(Note("runtime.cdi", why) if cdi(document) else _unseen())
         if toolkit["mode"] == "legacy" and toolkit["vendor"] == "amd":
             notes.append(
                 Note(
@@ -525,7 +506,7 @@ def plan(document: ClassDocument, seen: Observed) -> Tuple[List[Action], List[No
             )
     engine_actions, waiting = _engine(document, seen)
     actions += engine_actions
-    if unit_name(document) and found.get("unit") is None:
+    if unit_name(document) and facts.get("unit") is None:
         notes.append(
             Note(
                 "runtime.engine",
@@ -562,79 +543,35 @@ def _configuration(document: ClassDocument, seen: Observed) -> List[Action]:
         return []
     if want is None or want == have:
         return []
-    settings = (
-        "merged into what is there; keys, order and values of others stay"
-        if have is not None
-        else "the file is not there"
-    )
-    return [
-        Action(
-            PART,
-            kind="runtime.config",
-            target=name,
-            reason=f"gives {engine} the GPUs; {settings}",
-            phase=IMAGE,
-            before=have,
-            after=want,
-            reboot=None,
-            data={"content": want},
-        )
-    ]
+    how = "the file is not there"
+    if have is not None:
+        how = "merged into what is there; keys, order and values of others stay"
+    return [_configure(name, f"gives {engine} the GPUs; {how}", have, want)]
+
+
+def _configure(file: str, reason: str, have: Optional[str], want: str) -> Action:
+    """Return the action that writes a merged file of the administrator."""
+    data = {"content": want}
+    return Action(PART, "runtime.config", file, reason, before=have, after=want, data=data)
 
 
 def _toolkit(document: ClassDocument, seen: Observed) -> List[Action]:
-    found, toolkit = seen.runtime, declared(declared(document["runtime"])["toolkit"])
+    facts, toolkit = seen.runtime, declared(declared(document["runtime"])["toolkit"])
     actions: List[Action] = []
-    text = found.get("toolkit_config")
+    text = facts.get("toolkit_config")
     if text is not None and text_of.toolkit_mode(text) != toolkit["mode"]:
         reason = f"mode {text_of.toolkit_mode(text) or 'unsaid'}, want {toolkit['mode']}: {toolkit['why']}"
         want = text_of.with_toolkit_mode(text, toolkit["mode"])
-        actions.append(
-            Action(
-                PART,
-                kind="runtime.config",
-                target=TOOLKIT,
-                reason=reason,
-                phase=IMAGE,
-                before=text,
-                after=want,
-                reboot=None,
-                data={"content": want},
-            )
-        )
+        actions.append(_configure(TOOLKIT, reason, text, want))
     if toolkit["vendor"] != "nvidia" or not cdi(document):
         return actions
-    for name, unit in sorted((found.get("refresh") or {}).items()):
+    for name, unit in sorted((facts.get("refresh") or {}).items()):
         if unit["unit"] and not unit["enabled"]:
-            why = "keeps the CDI spec up to date with the driver"
-            actions.append(
-                Action(
-                    PART,
-                    kind="link",
-                    target=_wants(name),
-                    reason=why,
-                    phase=IMAGE,
-                    before=None,
-                    after=unit["unit"],
-                    reboot=None,
-                    data={"to": unit["unit"]},
-                )
-            )
+            why, to = "keeps the CDI spec up to date with the driver", unit["unit"]
+            actions.append(Action(PART, "link", _wants(name), why, after=to, data={"to": to}))
     fault = spec_fault(document, seen)
-    if fault and found.get("gpus") and found.get("hook"):
-        actions.append(
-            Action(
-                PART,
-                kind="runtime.cdi",
-                target=SPEC,
-                reason=fault,
-                phase=DEVICE,
-                before=None,
-                after=None,
-                reboot=None,
-                data={"output": SPEC},
-            )
-        )
+    if fault and facts.get("gpus") and facts.get("hook"):
+        actions.append(Action(PART, "runtime.cdi", SPEC, fault, DEVICE, data={"output": SPEC}))
     return actions
 
 
@@ -669,11 +606,9 @@ def gate_closed(seen: Observed) -> str:
     """
     state = seen.units.get("gate") or {}
     others = [text for text in state.get("reasons", ()) if not str(text).startswith("runtime.")]
-    return (
-        "; ".join(others[:2])
-        if state.get("mode") == gate_files.BLOCK and state.get("open") is False
-        else ""
-    )
+    if state.get("mode") != gate_files.BLOCK or state.get("open") is not False:
+        return ""
+    return "; ".join(others[:2])
 
 
 def stopped_by_gate(unit: Mapping[str, Any]) -> bool:
@@ -702,7 +637,6 @@ def _engine(document: ClassDocument, seen: Observed) -> Tuple[List[Action], List
                 kind="runtime.enable",
                 target=name,
                 reason="is not started at boot",
-                phase=IMAGE,
                 before="disabled\n",
                 after="enabled\n",
             )
@@ -757,7 +691,7 @@ def _engine(document: ClassDocument, seen: Observed) -> Tuple[List[Action], List
 def refusals(document: ClassDocument, seen: Observed, actions: Sequence[Action]) -> List[Refusal]:
     """Return the reasons of this domain to refuse all changes. Pure."""
     runtime = document.get("runtime")
-    found: List[Refusal] = []
+    refused: List[Refusal] = []
     for path, texts in sorted(seen.runtime.get("left", {}).items()):
         try:
             without_own_settings(path, texts, texts["now"] or "{}")
@@ -766,17 +700,17 @@ def refusals(document: ClassDocument, seen: Observed, actions: Sequence[Action])
                 f"{path}: not JSON ({problem}), so the settings of an earlier class cannot be taken "
                 "out of it."
             )
-            found.append(
+            refused.append(
                 Refusal("merged-file", message, "Correct the file, or delete it, and run again.")
             )
     if not runtime:
-        return found
+        return refused
     users = "; ".join(
         f"{item['name']} ({item['id']}, {item['why']})"
         for item in seen.runtime.get("gpu_containers", ())
     )
     if users and any(action.kind == "packages.transact" for action in actions):
-        found.append(
+        refused.append(
             Refusal(
                 "gpu-container",
                 "Containers use the GPU, and the packages that are to be changed restart their "
@@ -785,7 +719,7 @@ def refusals(document: ClassDocument, seen: Observed, actions: Sequence[Action])
             )
         )
     if (seen.runtime.get("unit") or {}).get("enabled") == "masked":
-        found.append(
+        refused.append(
             Refusal(
                 "engine-masked",
                 f"{unit_name(document)} is masked: an administrator has prevented its start.",
@@ -793,7 +727,7 @@ def refusals(document: ClassDocument, seen: Observed, actions: Sequence[Action])
                 "without a container engine.",
             )
         )
-    return found + (_unmergeable(document, seen) if runtime["toolkit"] else [])
+    return refused + (_unmergeable(document, seen) if runtime["toolkit"] else [])
 
 
 def _unmergeable(document: ClassDocument, seen: Observed) -> List[Refusal]:
@@ -860,11 +794,11 @@ def findings(document: ClassDocument, seen: Observed) -> List[Finding]:
     runtime = document.get("runtime")
     if not runtime:
         return []
-    found = [_engine_finding(document, seen)]
+    rows = [_engine_finding(document, seen)]
     if runtime["toolkit"]:
-        found.append(_config_finding(document, seen))
+        rows.append(_config_finding(document, seen))
         if runtime["toolkit"]["vendor"] == "nvidia":
-            found.append(_toolkit_finding(document, seen))
+            rows.append(_toolkit_finding(document, seen))
         if cdi(document):
             elsewhere = (
                 None if seen.runtime.get("gpus") else place(seen) or "no GPU can be asked for here"
@@ -874,12 +808,12 @@ def findings(document: ClassDocument, seen: Observed) -> List[Finding]:
                 "Run site.yml: it writes the spec again; containers that are started with a stale one fail.",
                 SITE,
             )
-            found.append(
+            rows.append(
                 judge_item(
                     "runtime.cdi", "its paths exist", fault or "its paths exist", remedy, elsewhere
                 )
             )
-    return found
+    return rows
 
 
 def _numbers(version: Optional[str]) -> str:
@@ -928,11 +862,9 @@ def _not_started(unit: Optional[Mapping[str, Any]]) -> Optional[str]:
         return None
     if unit["active"] == "activating" or unit["job"]:
         return "is about to start: the boot check comes before it"
-    return (
-        "is kept down by a condition of its unit, the gate of a bad verdict"
-        if stopped_by_gate(unit)
-        else None
-    )
+    if not stopped_by_gate(unit):
+        return None
+    return "is kept down by a condition of its unit, the gate of a bad verdict"
 
 
 def _config_finding(document: ClassDocument, seen: Observed) -> Finding:
@@ -983,16 +915,16 @@ def _undumped(document: ClassDocument, dump: Mapping[str, Any]) -> List[str]:
     if "error" in dump:
         return [f"`containerd config dump` fails: {dump['error']}"]
     nvidia, runc = dump["runtimes"].get("nvidia", {}), dump["runtimes"].get("runc", {})
-    found = []
+    lacking = []
     if default(document) and dump["default"] != default(document):
-        found.append(f"the default runtime {dump['default']}")
+        lacking.append(f"the default runtime {dump['default']}")
     if runtimes(document) and not nvidia:
-        found.append("no runtime nvidia")
+        lacking.append("no runtime nvidia")
     elif runtimes(document) and nvidia["cgroup"] != runc.get("cgroup", False):
-        found.append("another cgroup driver for the runtime nvidia than for runc")
+        lacking.append("another cgroup driver for the runtime nvidia than for runc")
     if cdi(document) and not dump["cdi"]:
-        found.append("CDI switched off")
-    return [f"`containerd config dump` shows {text}" for text in found]
+        lacking.append("CDI switched off")
+    return [f"`containerd config dump` shows {text}" for text in lacking]
 
 
 def _toolkit_finding(document: ClassDocument, seen: Observed) -> Finding:

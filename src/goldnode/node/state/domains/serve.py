@@ -14,8 +14,9 @@ import os
 from ...ground import textfile
 from ...ground.host import Host
 from .. import shims
+from ..actions import link, stop_unit, unlink
 from ..finding import MISMATCH, Finding, judge_item
-from ..model import BOOT, IMAGE, Action, Note, Observed, Refusal, Waiting
+from ..model import BOOT, Action, Note, Observed, Refusal, Waiting
 from ..remedy import SITE, Remedy
 from . import units
 from .files import Wanted
@@ -87,8 +88,8 @@ CPUWeight=20
 
 def declared(document: ClassDocument) -> Mapping[str, Any]:
     """Return the class's `serve`; empty if it has no such section."""
-    found = document.get("serve")
-    return found if isinstance(found, dict) else {}
+    section = document.get("serve")
+    return section if isinstance(section, dict) else {}
 
 
 def observe(host: Host, document: ClassDocument, seen: Observed) -> None:
@@ -96,37 +97,27 @@ def observe(host: Host, document: ClassDocument, seen: Observed) -> None:
     copy = (host.text(textfile.MEMORY) or "").strip() or None
     if copy and not (os.path.isfile(host.located(copy)) and copy.endswith(f"/{textfile.NAME}")):
         copy = None
-    texts = (
-        [(host.text(name) or "").strip() for name in (shims.MEMORY, shims.INTENT)]
-        if host.live
-        else []
-    )
-    drained = next(filter(None, texts), None)
+    drained = None
+    if host.live:
+        texts = ((host.text(name) or "").strip() for name in (shims.MEMORY, shims.INTENT))
+        drained = next(filter(None, texts), None)
     seen.units["serve"] = {"textfile": copy, "drained": drained}
 
 
 def wanted(document: ClassDocument, seen: Observed) -> List[Wanted]:
     """Return the units of the endpoint, and the programs for schedulers."""
-    serve = declared(document)
-    found = []
+    serve, files = declared(document), []
     if serve.get("listen"):
-        text = SOCKET_TEXT.format(listen=serve["listen"])
-        found.append(
-            Wanted(
-                f"{units.FOLDER}/{SOCKET}",
-                text,
-                "sanity",
-                f"the class says `serve: {{listen: {serve['listen']}}}`",
-            )
+        listen = serve["listen"]
+        text, why = (
+            SOCKET_TEXT.format(listen=listen),
+            f"the class says `serve: {{listen: {listen}}}`",
         )
-        found.append(
-            Wanted(
-                f"{units.FOLDER}/{SERVICE}",
-                SERVICE_TEXT,
-                "sanity",
-                "the endpoint that the socket starts",
-            )
-        )
+        starts = "the endpoint that the socket starts"
+        files = [
+            Wanted(f"{units.FOLDER}/{SOCKET}", text, "sanity", why),
+            Wanted(f"{units.FOLDER}/{SERVICE}", SERVICE_TEXT, "sanity", starts),
+        ]
     for key, path, text in (
         ("slurm", SLURM, shims.SLURM),
         ("slurm", PROLOG, shims.PROLOG),
@@ -134,10 +125,9 @@ def wanted(document: ClassDocument, seen: Observed) -> List[Wanted]:
         ("npd", NPD, shims.NPD),
     ):
         if serve.get(key):
-            found.append(
-                Wanted(path, text, "sanity", f"the class says `serve: {{{key}: true}}`", 0o755)
-            )
-    return found
+            why = f"the class says `serve: {{{key}: true}}`"
+            files.append(Wanted(path, text, "sanity", why, mode=0o755))
+    return files
 
 
 def plan(document: ClassDocument, seen: Observed) -> Tuple[List[Action], List[Note], List[Waiting]]:
@@ -146,55 +136,17 @@ def plan(document: ClassDocument, seen: Observed) -> Tuple[List[Action], List[No
     Metrics in a directory that the class does not declare are removed.
     """
     listen = declared(document).get("listen")
-    actions: List[Action] = []
-    have, to = seen.links.get(LINK), f"{units.FOLDER}/{SOCKET}"
-    if listen and have != to:
-        reason = "the endpoint is not enabled" if have is None else f"it points at {have}"
-        actions.append(
-            Action(
-                "sanity",
-                kind="link",
-                target=LINK,
-                reason=reason,
-                phase=IMAGE,
-                before=have,
-                after=to,
-                reboot=None,
-                data={"to": to},
-            )
-        )
-    elif have is not None and not listen:
-        actions.append(
-            Action(
-                "sanity",
-                kind="file.remove",
-                target=LINK,
-                reason="the class has no endpoint any more",
-                phase=IMAGE,
-                before=f"-> {have}\n",
-            )
-        )
-    state = (seen.units.get("loaded") or {}).get(SOCKET)
+    state = seen.unit(SOCKET)
     active = state is not None and state["ActiveState"] == "active"
-    if state is not None and not listen and active:
+    if listen:
+        to = f"{units.FOLDER}/{SOCKET}"
+        actions = link("sanity", LINK, to, seen=seen, missing="the endpoint is not enabled")
+    else:
+        why = "the class has no endpoint any more"
         # A pattern matches loaded units only. By name, stopping fails for a service
         # without a file that never ran.
-        names = ["goldnode-serve.*"]
-        why = "the class has no endpoint any more"
-        actions.insert(
-            0,
-            Action(
-                "sanity",
-                kind="units.stop",
-                target=SOCKET,
-                reason=why,
-                phase=BOOT,
-                before="running\n",
-                after="stopped\n",
-                reboot=None,
-                data={"names": names},
-            ),
-        )
+        stop = [stop_unit("sanity", SOCKET, why, ["goldnode-serve.*"])] if active else []
+        actions = stop + unlink("sanity", LINK, why, seen=seen)
     waiting: List[Waiting] = []
     if (
         state is not None
@@ -202,11 +154,9 @@ def plan(document: ClassDocument, seen: Observed) -> Tuple[List[Action], List[No
         and state["LoadState"] != "masked"
         and not (active and address(state) == listen)
     ):
-        reason = (
-            f"it listens on {address(state) or 'nothing'}, want {listen}"
-            if active
-            else f"it is {state['ActiveState'] or 'unknown'}"
-        )
+        reason = f"it is {state['ActiveState'] or 'unknown'}"
+        if active:
+            reason = f"it listens on {address(state) or 'nothing'}, want {listen}"
         users = units.gpu_users(seen)
         # A changed socket file needs a daemon-reload, which could take the devices away from containers.
         if active and users:
@@ -221,16 +171,7 @@ def plan(document: ClassDocument, seen: Observed) -> Tuple[List[Action], List[No
             actions.append(Action("sanity", "serve.start", SOCKET, reason, BOOT))
     left = (seen.units.get("serve") or {}).get("textfile")
     if left and not _is_wanted(document, left):
-        actions.append(
-            Action(
-                "sanity",
-                kind="file.remove",
-                target=left,
-                reason="the class wants no metrics there any more",
-                phase=IMAGE,
-                before="metrics\n",
-            )
-        )
+        actions.append(_remove_metrics(left, "the class wants no metrics there any more"))
     if not declared(document).get("slurm"):
         actions += release(seen)
     return actions, [], waiting
@@ -239,24 +180,15 @@ def plan(document: ClassDocument, seen: Observed) -> Tuple[List[Action], List[No
 def release(seen: Observed) -> List[Action]:
     """Return the action that resumes a node drained by slurm-health, which will no longer do so itself."""
     text = (seen.units.get("serve") or {}).get("drained")
+    if not text:
+        return []
     reason = "slurm-health has drained the node, and will not be there to resume it"
-    return (
-        [
-            Action(
-                "sanity",
-                kind="serve.release",
-                target="Slurm",
-                reason=reason,
-                phase=BOOT,
-                before=f"{text}\n",
-                after=None,
-                reboot=None,
-                data={"reason": text},
-            )
-        ]
-        if text
-        else []
-    )
+    data = {"reason": text}
+    return [Action("sanity", "serve.release", "Slurm", reason, BOOT, before=f"{text}\n", data=data)]
+
+
+def _remove_metrics(path: str, reason: str) -> Action:
+    return Action("sanity", "file.remove", path, reason, before="metrics\n")
 
 
 def _is_wanted(document: ClassDocument, path: str) -> bool:
@@ -287,17 +219,15 @@ def findings(document: ClassDocument, seen: Observed) -> List[Finding]:
         f"status {SOCKET}`.",
         SITE,
     )
-    state = (seen.units.get("loaded") or {}).get(SOCKET)
+    state = seen.unit(SOCKET)
     if state is None:
         elsewhere = "systemd does not run here" if seen.live else "an image does not run"
         return [judge_item("serve.socket", listen, None, remedy, elsewhere)]
     if state["ActiveState"] == "active":
         return [judge_item("serve.socket", listen, address(state) or None, remedy)]
-    got = (
-        state["LoadState"]
-        if state["LoadState"] in ("masked", "not-found")
-        else state["ActiveState"] or "unknown"
-    )
+    got = state["ActiveState"] or "unknown"
+    if state["LoadState"] in ("masked", "not-found"):
+        got = state["LoadState"]
     return [Finding("serve.socket", MISMATCH, listen, got, remedy)]
 
 
@@ -309,19 +239,5 @@ def absent(
     Outdated metrics would otherwise raise alerts forever.
     """
     left = (seen.units.get("serve") or {}).get("textfile")
-    gone = (
-        [
-            Action(
-                "sanity",
-                kind="file.remove",
-                target=left,
-                reason="goldnode wrote it",
-                phase=IMAGE,
-                before="metrics\n",
-                after=None,
-            )
-        ]
-        if left
-        else []
-    )
+    gone = [_remove_metrics(left, "goldnode wrote it")] if left else []
     return gone + release(seen)

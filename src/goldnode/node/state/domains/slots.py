@@ -11,7 +11,7 @@ from __future__ import annotations
 from ...ground.boot import LAYOUT, PLACES, VARIABLES, VENDOR
 from ...ground.host import PROGRAM, Host
 from ..finding import ELSEWHERE, Finding, judge_item
-from ..model import IMAGE, Action, Note, Observed, Refusal, Waiting
+from ..model import Action, Note, Observed, Refusal, Waiting
 from ..remedy import PERSON, SITE, Remedy
 from .files import Wanted
 
@@ -132,10 +132,10 @@ def observe(host: Host, document: ClassDocument, seen: Observed) -> None:
     ):
         from .. import slots  # start-up time: other disks do not need it
 
-        found = slots.survey(host)
+        survey = slots.survey(host)
         seen.slots.update(
-            survey=found,
-            stale=slots.stale(host, found["place"], found["running"]) if found else None,
+            survey=survey,
+            stale=slots.stale(host, survey["place"], survey["running"]) if survey else None,
         )
 
 
@@ -191,25 +191,13 @@ def plan(document: ClassDocument, seen: Observed) -> Tuple[List[Action], List[No
     """Return the links that `systemctl enable` would create. Pure."""
     if not seen.slots.get("marker"):
         return [], [], []
-    return (
-        [
-            Action(
-                "sanity",
-                kind="link",
-                target=link,
-                reason="a boot that tries an image is judged",
-                phase=IMAGE,
-                before=seen.links.get(link),
-                after=to,
-                reboot=None,
-                data={"to": to},
-            )
-            for link, to in LINKS.items()
-            if seen.links.get(link) != to
-        ],
-        [],
-        [],
-    )
+    why = "a boot that tries an image is judged"
+    links = [
+        Action("sanity", "link", name, why, before=seen.links.get(name), after=to, data={"to": to})
+        for name, to in LINKS.items()
+        if seen.links.get(name) != to
+    ]
+    return links, [], []
 
 
 def refusals(document: ClassDocument, seen: Observed, actions: Sequence[Action]) -> List[Refusal]:
@@ -229,11 +217,9 @@ def findings(document: ClassDocument, seen: Observed) -> List[Finding]:
     if not survey:
         if not seen.slots.get("marker"):
             return _disk(seen)
-        why = (
-            "an image does not run"
-            if not seen.live
-            else "the ESP is not mounted, or the loader was given another root"
-        )
+        why = "an image does not run"
+        if seen.live:
+            why = "the ESP is not mounted, or the loader was given another root"
         return [
             *_disk(seen),
             Finding("slot.fallback", ELSEWHERE, newest, why),
@@ -258,12 +244,12 @@ def findings(document: ClassDocument, seen: Observed) -> List[Finding]:
 
 def _disk(seen: Observed) -> List[Finding]:
     """Report whether root, ESP and the booted partition are of one disk. Pure."""
-    found, expected = seen.slots.get("disk"), "root, ESP and the booted partition are on one disk"
-    if not found:
+    disk, expected = seen.slots.get("disk"), "root, ESP and the booted partition are on one disk"
+    if not disk:
         return []
     from ..bootdisk import REMEDY  # start-up time: as in observe
 
-    why = None if found["astray"] else found["unknown"]
+    why = None if disk["astray"] else disk["unknown"]
     return [
-        judge_item("boot.disk", expected, found["astray"] or expected, Remedy(REMEDY, PERSON), why)
+        judge_item("boot.disk", expected, disk["astray"] or expected, Remedy(REMEDY, PERSON), why)
     ]

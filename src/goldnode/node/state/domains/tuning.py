@@ -15,9 +15,10 @@ from typing import NamedTuple
 from ...ground.host import Host, Json
 from ...probe import kmod
 from ..finding import ELSEWHERE, MATCH, MISMATCH, NOT_EXPOSED, UNREAD, Finding, judge_item, place
-from ..model import BOOT, IMAGE, Action, Note, Observed, Refusal, Waiting
+from ..model import BOOT, Action, Note, Observed, Refusal, Waiting
 from ..observe import RECORD, load_json
 from ..remedy import PERSON, POLICY, REBOOT, REPAIR, SITE, Remedy
+from . import kernel
 from .files import Wanted
 from .units import gpu_users
 
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 
 PART = "host_tuning"
+REBOOTED = Remedy("Run site.yml, then reboot the node in its turn.", SITE, REBOOT)
 SYSCTL = "/etc/sysctl.d/90-goldnode.conf"
 LIMITS = "/etc/security/limits.d/90-goldnode.conf"
 SYSTEMD = "/etc/systemd/system.conf.d/goldnode.conf"
@@ -122,62 +124,62 @@ def observe(host: Host, document: ClassDocument, seen: Observed) -> None:
     """
     wanted = policy(document)
     record = load_json(host, RECORD) or {}
-    found: Json = {"swap": _swap(host, wanted, record), "recorded": list(record.get("cmdline", []))}
+    facts: Json = {"swap": _swap(host, wanted, record), "recorded": list(record.get("cmdline", []))}
     # The words about modules that the next boot has are traced to their file (domains/modprobe.py).
     named = any(row.get("file") == kmod.COMMAND_LINE for row in seen.modprobe)
-    if cmdline_words(document) or found["recorded"] or named:
-        found["foreign"] = grub_words(host)
-    found["later"] = [row for row in _overriding(host, wanted) if row["value"] != row.pop("want")]
+    if cmdline_words(document) or facts["recorded"] or named:
+        facts["foreign"] = grub_words(host)
+    facts["later"] = [row for row in _overriding(host, wanted) if row["value"] != row.pop("want")]
     if "memlock" in wanted:
-        found["memlock"] = _memlock(host)
+        facts["memlock"] = _memlock(host)
     if wanted and place(seen) is None:
-        found.update(_live(host, wanted))
-    seen.tuning = found
+        facts.update(_live(host, wanted))
+    seen.tuning = facts
 
 
 def _live(host: Host, wanted: Mapping[str, Any]) -> Json:
-    found: Json = {
+    facts: Json = {
         "tried": load_json(host, TRIED) or {},
         "cmdline": (host.text("/proc/cmdline") or "").strip(),
     }
     memory = dict(re.findall(r"^(\w+):\s+(\d+) kB", host.text("/proc/meminfo") or "", re.MULTILINE))
-    found["memory"] = {
+    facts["memory"] = {
         "total": int(memory.get("MemTotal", 0)),
         "available": int(memory.get("MemAvailable", 0)),
     }
     if "governor" in wanted:
         cpus = host.glob(CPUS, "cpu[0-9]*")
-        values = {
+        governors = {
             name.rpartition("/")[2]: read(host, f"{name}/cpufreq/scaling_governor") for name in cpus
         }
-        found["governor"] = {name: value for name, value in values.items() if value is not None}
+        facts["governor"] = {name: value for name, value in governors.items() if value is not None}
         offered = next(
             (
                 read(host, f"{CPUS}/{name}/cpufreq/scaling_available_governors")
-                for name in found["governor"]
+                for name in facts["governor"]
             ),
             None,
         )
-        found["governors"] = offered.split() if isinstance(offered, str) else []
+        facts["governors"] = offered.split() if isinstance(offered, str) else []
     if "transparent_hugepages" in wanted:
-        found["transparent_hugepages"] = chosen(read(host, THP))
+        facts["transparent_hugepages"] = chosen(read(host, THP))
     if "numa_balancing" in wanted:
-        found["numa_balancing"] = read(host, BALANCING)
+        facts["numa_balancing"] = read(host, BALANCING)
     for size in wanted.get("hugepages", {}):
-        found[f"hugepages.{size}"] = read(host, PAGES.format(PAGE_KIB[size]))
+        facts[f"hugepages.{size}"] = read(host, PAGES.format(PAGE_KIB[size]))
     for name in wanted.get("network", {}):
-        found[f"network.{name}.mtu"] = read(host, f"/sys/class/net/{name}/mtu")
+        facts[f"network.{name}.mtu"] = read(host, f"/sys/class/net/{name}/mtu")
     if "iommu" in wanted:
         kinds = [read(host, f"{name}/type") for name in host.glob("/sys/kernel/iommu_groups", "*")]
-        found["iommu_groups"] = {str(kind): kinds.count(kind) for kind in kinds}
+        facts["iommu_groups"] = {str(kind): kinds.count(kind) for kind in kinds}
     if wanted.get("swap") is not None:
         rows = [line.split() for line in (host.text("/proc/swaps") or "").splitlines()[1:]]
-        found["swap_active"] = [
+        facts["swap_active"] = [
             {"name": row[0].replace("\\040", " "), "used": int(row[3])}
             for row in rows
             if len(row) > 3
         ]
-    return found
+    return facts
 
 
 def read(host: Host, name: str) -> Read:
@@ -191,12 +193,12 @@ def read(host: Host, name: str) -> Read:
 
 def chosen(value: Read) -> Read:
     """Return the selected value of a text such as ``always [madvise] never``."""
-    found = re.search(r"\[(\w+)\]", value) if isinstance(value, str) else None
-    return found.group(1) if found else value
+    match = re.search(r"\[(\w+)\]", value) if isinstance(value, str) else None
+    return match.group(1) if match else value
 
 
 def _swap(host: Host, wanted: Mapping[str, Any], record: Json) -> Json:
-    found: Json = {
+    swap: Json = {
         "fstab": [],
         "marked": [],
         "units": {},
@@ -213,10 +215,10 @@ def _swap(host: Host, wanted: Mapping[str, Any], record: Json) -> Json:
         ):
             continue
         if bare != line:
-            found["marked"].append({"line": number, "text": bare})
+            swap["marked"].append({"line": number, "text": bare})
         else:
-            found["fstab"].append({"line": number, "first": fields[0], "text": line})
-    if wanted.get("swap") is False or found["masked_by_us"]:
+            swap["fstab"].append({"line": number, "first": fields[0], "text": line})
+    if wanted.get("swap") is False or swap["masked_by_us"]:
         shipped = {
             name.rpartition("/")[2] for name in host.glob("/usr/lib/systemd/system", "*.swap")
         }
@@ -224,13 +226,13 @@ def _swap(host: Host, wanted: Mapping[str, Any], record: Json) -> Json:
             name for name in SWAP_SERVICES if host.exists(f"/usr/lib/systemd/system/{name}")
         }
         own = {name.rpartition("/")[2] for name in host.glob(UNITS, "*.swap")}
-        for unit in sorted({"swap.target", *shipped, *own, *found["masked_by_us"]}):
+        for unit in sorted({"swap.target", *shipped, *own, *swap["masked_by_us"]}):
             here = host.path(f"{UNITS}/{unit}")
-            masked = here.is_symlink() and str(here.readlink()) == "/dev/null"
-            found["units"][unit] = (
-                "masked" if masked else "own" if here.is_symlink() or here.exists() else "free"
-            )
-    return found
+            state = "own" if here.is_symlink() or here.exists() else "free"
+            if here.is_symlink() and str(here.readlink()) == "/dev/null":
+                state = "masked"
+            swap["units"][unit] = state
+    return swap
 
 
 def _memlock(host: Host) -> Json:
@@ -242,11 +244,9 @@ def _memlock(host: Host) -> Json:
     default: Read = None
     if host.live and host.exists("/run/systemd/system"):
         shown = host.run("systemctl", "show", "--property=DefaultLimitMEMLOCK", "--value")
-        default = (
-            shown.out.strip()
-            if shown.rc == 0 and shown.out.strip()
-            else {"error": f"systemctl show: {shown.tail(1)}"}
-        )
+        default = shown.out.strip()
+        if shown.rc != 0 or not default:
+            default = {"error": f"systemctl show: {shown.tail(1)}"}
     hard = re.search(
         r"^Max locked memory\s+\S+\s+(\S+)", host.text("/proc/1/limits") or "", re.MULTILINE
     )
@@ -263,13 +263,13 @@ def grub_words(host: Host) -> List[Json]:
         if name == CMDLINE:
             continue
         for number, line in enumerate((host.text(name) or "").splitlines(), 1):
-            found = re.match(r"\s*(?:export\s+)?GRUB_CMDLINE_LINUX(?:_DEFAULT)?\+?=(.*)$", line)
-            if not found:
+            match = re.match(r"\s*(?:export\s+)?GRUB_CMDLINE_LINUX(?:_DEFAULT)?\+?=(.*)$", line)
+            if not match:
                 continue
             try:
-                text = " ".join(shlex.split(found.group(1), comments=True))
+                text = " ".join(shlex.split(match.group(1), comments=True))
             except ValueError:  # a value over several lines; use the first line
-                text = found.group(1).strip("\"'")
+                text = match.group(1).strip("\"'")
             rows += [
                 {"file": name, "line": number, "word": word}
                 for word in text.split()
@@ -296,14 +296,14 @@ def _overriding(host: Host, wanted: Mapping[str, Any]) -> Iterator[Json]:
     for file in sorted(names) if sysctl else ():
         if file > SYSCTL.rpartition("/")[2]:
             for number, line in enumerate((host.text(names[file]) or "").splitlines(), 1):
-                found = re.match(r"\s*-?([\w./-]+)\s*=\s*(.*?)\s*$", line)
-                key = found.group(1).replace("/", ".") if found else ""
-                if found and key in sysctl:
+                match = re.match(r"\s*-?([\w./-]+)\s*=\s*(.*?)\s*$", line)
+                key = match.group(1).replace("/", ".") if match else ""
+                if match and key in sysctl:
                     yield {
                         "file": names[file],
                         "line": number,
                         "key": key,
-                        "value": found.group(2),
+                        "value": match.group(2),
                         "want": sysctl[key],
                     }
     if "memlock" in wanted:
@@ -327,13 +327,13 @@ def _overriding(host: Host, wanted: Mapping[str, Any]) -> Iterator[Json]:
                     }
         for name in host.glob("/etc/systemd/system.conf.d", "*.conf"):
             for number, line in enumerate((host.text(name) or "").splitlines(), 1):
-                found = re.match(r"\s*DefaultLimitMEMLOCK\s*=\s*(\S*)", line)
-                if found and name > SYSTEMD:
+                match = re.match(r"\s*DefaultLimitMEMLOCK\s*=\s*(\S*)", line)
+                if match and name > SYSTEMD:
                     yield {
                         "file": name,
                         "line": number,
                         "key": "memlock",
-                        "value": found.group(1),
+                        "value": match.group(1),
                         "want": systemd_limit(wanted["memlock"]),
                     }
 
@@ -347,12 +347,12 @@ def sysctls(wanted: Mapping[str, Any]) -> Dict[str, str]:
     vm.nr_hugepages counts pages of the default size, which is 2M unless a kernel parameter changes it. Larger
     pages are reserved on the command line, before memory is fragmented.
     """
-    found = {}
+    values = {}
     if "2M" in wanted.get("hugepages", {}):
-        found["vm.nr_hugepages"] = str(wanted["hugepages"]["2M"])
+        values["vm.nr_hugepages"] = str(wanted["hugepages"]["2M"])
     if "numa_balancing" in wanted:
-        found["kernel.numa_balancing"] = "1" if wanted["numa_balancing"] else "0"
-    return found
+        values["kernel.numa_balancing"] = "1" if wanted["numa_balancing"] else "0"
+    return values
 
 
 def systemd_limit(memlock: Any) -> str:
@@ -363,10 +363,10 @@ def systemd_limit(memlock: Any) -> str:
 def cmdline_words(document: ClassDocument) -> List[str]:
     """Return the words that the class wants on the kernel command line, in order."""
     wanted = policy(document)
-    found = list(IOMMU_WORDS[document["os"]["architecture"]].get(wanted.get("iommu", ""), ()))
+    words = list(IOMMU_WORDS[document["os"]["architecture"]].get(wanted.get("iommu", ""), ()))
     if wanted.get("hugepages", {}).get("1G"):
-        found += ["hugepagesz=1G", f"hugepages={wanted['hugepages']['1G']}"]
-    return found + list(wanted.get("cmdline", []))
+        words += ["hugepagesz=1G", f"hugepages={wanted['hugepages']['1G']}"]
+    return words + list(wanted.get("cmdline", []))
 
 
 def wanted(document: ClassDocument, seen: Observed) -> List[Wanted]:
@@ -463,7 +463,7 @@ class HostSetting(NamedTuple):
 def settings(document: ClassDocument, seen: Observed) -> List[HostSetting]:
     """Return the live values that the class declares and that are visible here. Pure."""
     wanted, live = policy(document), seen.tuning
-    found = []
+    rows = []
     if "governor" in wanted and "governor" in live:
         want, cpus = wanted["governor"], live["governor"]
         other = {cpu: value for cpu, value in cpus.items() if value != want}
@@ -472,10 +472,10 @@ def settings(document: ClassDocument, seen: Observed) -> List[HostSetting]:
             for cpu in sorted(other, key=lambda cpu: int(cpu[3:]))
         )
         absent = "the CPUs show no cpufreq: firmware or hypervisor keeps it"
-        found.append(HostSetting("governor", want, _governors(want, cpus, other), files, absent))
+        rows.append(HostSetting("governor", want, _governors(want, cpus, other), files, absent))
     if "transparent_hugepages" in wanted and "transparent_hugepages" in live:
         absent = "this kernel has no transparent huge pages"
-        found.append(
+        rows.append(
             HostSetting(
                 "transparent_hugepages",
                 wanted["transparent_hugepages"],
@@ -490,7 +490,7 @@ def settings(document: ClassDocument, seen: Observed) -> List[HostSetting]:
         if isinstance(got, str) and got.isdigit():
             got = str(int(got) & 1)
         want = "1" if wanted["numa_balancing"] else "0"
-        found.append(
+        rows.append(
             HostSetting(
                 "numa_balancing", want, got, (BALANCING,), "this kernel has no NUMA balancing"
             )
@@ -503,7 +503,7 @@ def settings(document: ClassDocument, seen: Observed) -> List[HostSetting]:
                 f"this machine has no pages of {size}",
                 Remedy("Reboot the node: only then is its memory in one piece.", REBOOT),
             )
-            found.append(
+            rows.append(
                 HostSetting(
                     name,
                     want=str(count),
@@ -518,7 +518,7 @@ def settings(document: ClassDocument, seen: Observed) -> List[HostSetting]:
         name = f"network.{interface}.mtu"
         if name in live:
             absent = f"there is no interface {interface}"
-            found.append(
+            rows.append(
                 HostSetting(
                     name,
                     want=str(values["mtu"]),
@@ -528,7 +528,7 @@ def settings(document: ClassDocument, seen: Observed) -> List[HostSetting]:
                     outcome=MISMATCH,
                 )
             )
-    return found
+    return rows
 
 
 def _governors(want: str, cpus: Mapping[str, Any], other: Mapping[str, Any]) -> Read:
@@ -570,7 +570,6 @@ def plan(document: ClassDocument, seen: Observed) -> Tuple[List[Action], List[No
                 phase=BOOT,
                 before=f"{setting.got}\n",
                 after=f"{setting.want}\n",
-                reboot=None,
                 data=data,
             )
         )
@@ -594,7 +593,6 @@ def plan(document: ClassDocument, seen: Observed) -> Tuple[List[Action], List[No
                     phase=BOOT,
                     before="on\n",
                     after="off\n",
-                    reboot=None,
                     data={"name": area["name"]},
                 )
             )
@@ -621,7 +619,6 @@ def plan(document: ClassDocument, seen: Observed) -> Tuple[List[Action], List[No
                         phase=BOOT,
                         before=f"{memlock['default']}\n",
                         after=f"{want}\n",
-                        reboot=None,
                         data=data,
                     )
                 )
@@ -654,20 +651,16 @@ def _lasting_swap(wanted: Mapping[str, Any], seen: Observed) -> List[Action]:
                     kind="file.comment",
                     target=f"{FSTAB}:{row['line']}",
                     reason=reason,
-                    phase=IMAGE,
                     before=before,
                     after=after,
-                    reboot=None,
                     data=data,
                 )
             )
         for unit, state in swap["units"].items():
             if state == "free":
-                why = (
-                    "swap stays off: generators and fstab are reached through it"
-                    if unit == "swap.target"
-                    else "it switches on swap"
-                )
+                why = "it switches on swap"
+                if unit == "swap.target":
+                    why = "swap stays off: generators and fstab are reached through it"
                 data = {"unit": unit, "to": "/dev/null"}
                 actions.append(
                     Action(
@@ -675,10 +668,7 @@ def _lasting_swap(wanted: Mapping[str, Any], seen: Observed) -> List[Action]:
                         kind="swap.mask",
                         target=f"{UNITS}/{unit}",
                         reason=why,
-                        phase=IMAGE,
-                        before=None,
                         after="/dev/null",
-                        reboot=None,
                         data=data,
                     )
                 )
@@ -693,10 +683,8 @@ def _lasting_swap(wanted: Mapping[str, Any], seen: Observed) -> List[Action]:
                 kind="swap.uncomment",
                 target=f"{FSTAB}:{row['line']}",
                 reason=reason,
-                phase=IMAGE,
                 before=before,
                 after=after,
-                reboot=None,
                 data=data,
             )
         )
@@ -708,10 +696,7 @@ def _lasting_swap(wanted: Mapping[str, Any], seen: Observed) -> List[Action]:
                 kind="swap.unmask",
                 target=f"{UNITS}/{unit}",
                 reason=reason,
-                phase=IMAGE,
                 before="/dev/null",
-                after=None,
-                reboot=None,
                 data=data,
             )
         )
@@ -832,19 +817,12 @@ def _unset(document: ClassDocument, seen: Observed) -> Optional[str]:
     loader = seen.boot.get("loader")
     if not seen.live:
         # No boot loader is installed yet; its package shows which one it will be.
-        where = (
-            "systemd-boot's entries get the words"
-            if "systemd-boot-efi" in seen.packages
-            else "the words are in GRUB's configuration"
-        )
+        where = "the words are in GRUB's configuration"
+        if "systemd-boot-efi" in seen.packages:
+            where = "systemd-boot's entries get the words"
         return f"the command line of an image is made when its boot loader is installed; {where}"
     if loader is None:
-        where = (
-            "a container has no boot loader"
-            if seen.container
-            else "no boot loader configuration was found"
-        )
-        return f"the next boot's command line: {where}"
+        return f"the next boot's command line: {kernel.without_loader(seen)}"
     if loader == "systemd-boot" and (
         seen.slots.get("survey") or not missing_words(document, seen.boot.get("cmdline"))
     ):
@@ -858,17 +836,17 @@ def _unset(document: ClassDocument, seen: Observed) -> Optional[str]:
 
 def reboot(document: ClassDocument, seen: Observed) -> List[str]:
     """Return why the host policy needs a reboot in the node's current state. Pure."""
-    found = []
+    reasons = []
     if place(seen) is None and "cmdline" in seen.tuning:
         lacking = missing_words(document, seen.tuning["cmdline"])
         if lacking and not missing_words(document, seen.boot.get("cmdline")):
-            found.append("kernel command line changed")
+            reasons.append("kernel command line changed")
     for setting in settings(document, seen):
         if _short(setting, seen):
-            found.append(
+            reasons.append(
                 f"{setting.name}: {setting.got} of {setting.want} pages could be had, memory is fragmented"
             )
-    return found
+    return reasons
 
 
 # -- refusals
@@ -876,11 +854,11 @@ def reboot(document: ClassDocument, seen: Observed) -> List[str]:
 
 def refusals(document: ClassDocument, seen: Observed, actions: Sequence[Action]) -> List[Refusal]:
     """Return the reasons of this domain to refuse all changes. Pure."""
-    wanted, found = policy(document), []
+    wanted, refused = policy(document), []
     fights = [row for row in seen.tuning.get("foreign", ()) if _fights(document, row["word"])]
     if fights:
         rows = ", ".join(f"{row['word']} ({row['file']}:{row['line']})" for row in fights)
-        found.append(
+        refused.append(
             Refusal(
                 "cmdline-conflict",
                 f"The class wants {' '.join(cmdline_words(document))} on the kernel's command "
@@ -893,7 +871,7 @@ def refusals(document: ClassDocument, seen: Observed, actions: Sequence[Action])
         rows = ", ".join(
             f"{row['file']}:{row['line']} ({row['key']} = {row['value']})" for row in later
         )
-        found.append(
+        refused.append(
             Refusal(
                 "host-override",
                 "Settings of the class would be undone at the next boot by files that are read "
@@ -907,7 +885,7 @@ def refusals(document: ClassDocument, seen: Observed, actions: Sequence[Action])
         if state == "own"
     ]
     if own and wanted.get("swap") is False:
-        found.append(
+        refused.append(
             Refusal(
                 "swap-unit",
                 f"The class keeps swap off, and {', '.join(f'{UNITS}/{unit}' for unit in own)} is "
@@ -917,7 +895,7 @@ def refusals(document: ClassDocument, seen: Observed, actions: Sequence[Action])
         )
     offered = seen.tuning.get("governors") or []
     if offered and "governor" in wanted and wanted["governor"] not in offered:
-        found.append(
+        refused.append(
             Refusal(
                 "governor",
                 f"The CPUs offer the governors {', '.join(offered)}, and the class wants "
@@ -928,7 +906,7 @@ def refusals(document: ClassDocument, seen: Observed, actions: Sequence[Action])
     asked = sum(PAGE_KIB[size] * count for size, count in wanted.get("hugepages", {}).items())
     total = seen.tuning.get("memory", {}).get("total", 0)
     if total and asked >= total:
-        found.append(
+        refused.append(
             Refusal(
                 "hugepages",
                 f"The class reserves {asked >> 20} GiB of huge pages, and the node has "
@@ -936,7 +914,7 @@ def refusals(document: ClassDocument, seen: Observed, actions: Sequence[Action])
                 "Lower `policy.host.hugepages`, or look for a DIMM that is missing.",
             )
         )
-    return found
+    return refused
 
 
 def _fights(document: ClassDocument, word: str) -> bool:
@@ -960,14 +938,14 @@ def _fights(document: ClassDocument, word: str) -> bool:
 def findings(document: ClassDocument, seen: Observed) -> List[Finding]:
     """Return one finding per item that the class declares in this domain. Pure."""
     wanted, elsewhere = policy(document), place(seen)
-    found = []
+    rows = []
     shown = {setting.name: setting for setting in settings(document, seen)}
     for name, want in _declared(wanted):
         item = f"policy.host.{name}"
         if elsewhere:
-            found.append(Finding(item, ELSEWHERE, want, elsewhere))
+            rows.append(Finding(item, ELSEWHERE, want, elsewhere))
         elif name not in shown:
-            found.append(
+            rows.append(
                 Finding(
                     item,
                     UNREAD,
@@ -977,16 +955,16 @@ def findings(document: ClassDocument, seen: Observed) -> List[Finding]:
                 )
             )
         else:
-            found.append(_judged(item, shown[name]))
+            rows.append(_judged(item, shown[name]))
     if "swap" in wanted:
-        found.append(_judged_swap(wanted["swap"], seen, elsewhere))
+        rows.append(_judged_swap(wanted["swap"], seen, elsewhere))
     if cmdline_words(document):
-        found.append(_judged_line(document, seen, elsewhere))
+        rows.append(_judged_line(document, seen, elsewhere))
     if "iommu" in wanted:
-        found.append(_judged_iommu(wanted["iommu"], seen, elsewhere))
+        rows.append(_judged_iommu(wanted["iommu"], seen, elsewhere))
     if "memlock" in wanted:
-        found.append(_judged_memlock(wanted, seen))
-    return found
+        rows.append(_judged_memlock(wanted, seen))
+    return rows
 
 
 def _declared(wanted: Mapping[str, Any]) -> Iterator[Tuple[str, str]]:
@@ -1031,13 +1009,11 @@ def _judged_swap(want: bool, seen: Observed, elsewhere: Optional[str]) -> Findin
     comes = [f"{FSTAB}:{row['line']}" for row in swap["fstab"]] + [
         unit for unit, state in swap["units"].items() if state != "masked"
     ]
-    got = (
-        f"on: {', '.join(active)}"
-        if active
-        else f"off, and the next boot switches it on: {', '.join(comes)}"
-        if comes
-        else "off"
-    )
+    got = "off"
+    if active:
+        got = f"on: {', '.join(active)}"
+    elif comes:
+        got = f"off, and the next boot switches it on: {', '.join(comes)}"
     return judge_item("policy.host.swap", "off", got, Remedy("Run site.yml.", SITE))
 
 
@@ -1053,30 +1029,14 @@ def _judged_line(document: ClassDocument, seen: Observed, elsewhere: Optional[st
     )
     if faults:
         # If only the next boot lacks words, no reboot is needed, but site.yml must run before the next one.
-        remedy = (
-            Remedy("Run site.yml, then reboot the node in its turn.", SITE, REBOOT)
-            if now
-            else Remedy("Run site.yml.", SITE)
-        )
+        remedy = REBOOTED if now else Remedy("Run site.yml.", SITE)
         before = f"it would start without {' '.join(later)}" if later else None
-        return Finding(
-            item,
-            MISMATCH,
-            want,
-            "; ".join(faults),
-            Remedy(remedy, *remedy.steps, before=before),
-        )
-    return (
-        Finding(
-            item,
-            UNREAD,
-            want,
-            unset,
-            Remedy("Set the words in that boot loader's own way.", PERSON),
-        )
-        if unset
-        else Finding(item, MATCH, want, want)
-    )
+        remedy = Remedy(remedy, *remedy.steps, before=before)
+        return Finding(item, MISMATCH, want, "; ".join(faults), remedy)
+    if unset:
+        remedy = Remedy("Set the words in that boot loader's own way.", PERSON)
+        return Finding(item, UNREAD, want, unset, remedy)
+    return Finding(item, MATCH, want, want)
 
 
 def _judged_iommu(want: str, seen: Observed, elsewhere: Optional[str]) -> Finding:
@@ -1097,13 +1057,10 @@ def _judged_iommu(want: str, seen: Observed, elsewhere: Optional[str]) -> Findin
             Remedy("Switch VT-d or AMD-Vi on in the firmware.", REPAIR),
         )
     translates = sum(count for kind, count in groups.items() if kind != "identity")
-    got = "off" if not groups else "pt" if groups.get("identity", 0) > translates else "on"
-    return judge_item(
-        "policy.host.iommu",
-        want,
-        got,
-        Remedy("Run site.yml, then reboot the node in its turn.", SITE, REBOOT),
-    )
+    got = "off"
+    if groups:
+        got = "pt" if groups.get("identity", 0) > translates else "on"
+    return judge_item("policy.host.iommu", want, got, REBOOTED)
 
 
 def _judged_memlock(wanted: Mapping[str, Any], seen: Observed) -> Finding:

@@ -13,8 +13,9 @@ from __future__ import annotations
 from ...ground import gate_files, systemd, verdict_files
 from ...ground.boot import NOTICE
 from ...ground.host import Host
+from ..actions import link, start_unit, stop_unit, unlink
 from ..finding import ELSEWHERE, MATCH, Finding, judge_item
-from ..model import BOOT, IMAGE, Action, Note, Observed, Refusal, Waiting
+from ..model import BOOT, Action, Note, Observed, Refusal, Waiting
 from ..observe import load_json
 from ..remedy import PERSON, SITE, Remedy
 from .files import Wanted
@@ -171,41 +172,30 @@ def _unit(path: str) -> Optional[str]:
     name, _, inner = path[len(FOLDER) + 1 :].partition("/")
     if inner:
         name = name[: -len(".d")] if name.endswith(".d") and "/" not in inner else ""
-    return (
-        name
-        if name.endswith((".service", ".timer", ".socket")) and not name.startswith(".")
-        else None
-    )
+    if name.startswith(".") or not name.endswith((".service", ".timer", ".socket")):
+        return None
+    return name
 
 
 def wanted(document: ClassDocument, seen: Observed) -> List[Wanted]:
     """Return the passive check, the login message and, for `gate: block`, drop-ins for the runtimes."""
-    found = [
+    often = f"the passive check runs every {verdict_files.PERIOD // 60} minutes"
+    shown = "a login shows that the node is not healthy"
+    files = [
         Wanted(f"{FOLDER}/{WATCH}", WATCH_TEXT, "sanity", "the node is checked while it works"),
-        Wanted(
-            f"{FOLDER}/{TIMER}",
-            TIMER_TEXT,
-            "sanity",
-            f"the passive check runs every {verdict_files.PERIOD // 60} minutes",
-        ),
-        Wanted(MOTD, MOTD_TEXT, "sanity", "a login shows that the node is not healthy", 0o755),
+        Wanted(f"{FOLDER}/{TIMER}", TIMER_TEXT, "sanity", often),
+        Wanted(MOTD, MOTD_TEXT, "sanity", shown, mode=0o755),
     ]
     if watches(document):
-        found.append(
-            Wanted(
-                f"{FOLDER}/{EVENTS}",
-                EVENTS_TEXT,
-                "sanity",
-                "the node is checked when the kernel reports a fault",
-            )
-        )
+        why = "the node is checked when the kernel reports a fault"
+        files.append(Wanted(f"{FOLDER}/{EVENTS}", EVENTS_TEXT, "sanity", why))
     if document.get("gate") == gate_files.BLOCK:
         why = "the class says `gate: block`: a bad node starts no containers"
-        found += [
+        files += [
             Wanted(f"{FOLDER}/{name}.d/{gate_files.DROP_IN}", gate_files.drop_in(), "sanity", why)
             for name in gate_files.RUNTIMES
         ]
-    return found
+    return files
 
 
 def watches(document: ClassDocument) -> bool:
@@ -219,20 +209,12 @@ def reload(seen: Observed, actions: Sequence[Action]) -> Tuple[List[Action], Lis
     It waits while containers or processes use a GPU. In the toolkit's legacy mode, a reload takes the devices
     away from running containers. Pure.
     """
-    changing = {
-        _unit(action.target) for action in actions if action.kind in ("file.write", "file.remove")
-    }
-    loaded = seen.units.get("loaded") or {}
-    names = sorted(
-        {
-            *stale(seen),
-            *(
-                name
-                for name in changing
-                if name and loaded.get(name, {}).get("LoadState") == "loaded"
-            ),
-        }
-    )
+    outdated = set(stale(seen))
+    for action in actions:
+        name = _unit(action.target) if action.kind in ("file.write", "file.remove") else None
+        if name and (seen.unit(name) or {}).get("LoadState") == "loaded":
+            outdated.add(name)
+    names = sorted(outdated)
     if not names:
         return [], []
     users = gpu_users(seen)
@@ -244,19 +226,7 @@ def reload(seen: Observed, actions: Sequence[Action]) -> Tuple[List[Action], Lis
         )
         return [], [Waiting("sanity", "units.reload", text)]
     reason = f"systemd has to read {', '.join(names)} again"
-    return [
-        Action(
-            "sanity",
-            kind="units.reload",
-            target="systemd",
-            reason=reason,
-            phase=BOOT,
-            before=None,
-            after=None,
-            reboot=None,
-            data={"names": names},
-        )
-    ], []
+    return [Action("sanity", "units.reload", "systemd", reason, BOOT, data={"names": names})], []
 
 
 def gpu_users(seen: Observed) -> str:
@@ -281,29 +251,13 @@ def stale(seen: Observed) -> List[str]:
 
 def plan(document: ClassDocument, seen: Observed) -> Tuple[List[Action], List[Note], List[Waiting]]:
     """Return actions that start the timer and the log watch, and a note on a missing drain hook. Pure."""
-    actions: List[Action] = []
-    have = seen.links.get(LINK)
     to = f"{FOLDER}/{TIMER}"
-    if have != to:
-        reason = "the passive check is not enabled" if have is None else f"it points at {have}"
-        actions.append(
-            Action(
-                "sanity",
-                kind="link",
-                target=LINK,
-                reason=reason,
-                phase=IMAGE,
-                before=have,
-                after=to,
-                reboot=None,
-                data={"to": to},
-            )
-        )
-    timer = (seen.units.get("loaded") or {}).get(TIMER)
+    actions = link("sanity", LINK, to, seen=seen, missing="the passive check is not enabled")
+    timer = seen.unit(TIMER)
     # A masked timer is a decision of the administrator. The check reports it.
     if timer and timer["ActiveState"] != "active" and timer["LoadState"] != "masked":
         reason = f"the passive check has to run; the timer is {timer['ActiveState'] or 'unknown'}"
-        actions.append(Action("sanity", "units.start", TIMER, reason, BOOT))
+        actions.append(start_unit("sanity", TIMER, reason))
     actions += _events(document, seen)
     notes = []
     if seen.live and document.get("gate") == gate_files.DRAIN and not seen.units.get("hook"):
@@ -316,66 +270,23 @@ def _events(document: ClassDocument, seen: Observed) -> List[Action]:
 
     In a container its conditions skip it, so it is not started.
     """
-    actions: List[Action] = []
-    have, to = seen.links.get(EVENTS_LINK), f"{FOLDER}/{EVENTS}"
-    unit = (seen.units.get("loaded") or {}).get(EVENTS) or {}
-    if watches(document):
-        if have != to:
-            reason = (
-                "the watch of the kernel log is not enabled"
-                if have is None
-                else f"it points at {have}"
-            )
-            actions.append(
-                Action(
-                    "sanity",
-                    kind="link",
-                    target=EVENTS_LINK,
-                    reason=reason,
-                    phase=IMAGE,
-                    before=have,
-                    after=to,
-                    reboot=None,
-                    data={"to": to},
-                )
-            )
-        if (
-            unit
-            and not seen.container
-            and unit["ActiveState"] not in ("active", "activating")
-            and unit["LoadState"] != "masked"
-        ):
-            reason = (
-                f"the kernel log has to be watched; the watch is {unit['ActiveState'] or 'unknown'}"
-            )
-            actions.append(Action("sanity", "units.start", EVENTS, reason, BOOT))
+    unit = seen.unit(EVENTS) or {}
+    if not watches(document):
+        actions = unlink("sanity", EVENTS_LINK, "the class has no GPU", seen=seen)
+        if unit.get("ActiveState") == "active":
+            actions.append(stop_unit("sanity", EVENTS, "it runs, and the class has no GPU"))
         return actions
-    if have is not None:
-        actions.append(
-            Action(
-                "sanity",
-                kind="file.remove",
-                target=EVENTS_LINK,
-                reason="the class has no GPU",
-                phase=IMAGE,
-                before=f"-> {have}\n",
-            )
-        )
-    if unit.get("ActiveState") == "active":
-        reason = "it runs, and the class has no GPU"
-        actions.append(
-            Action(
-                "sanity",
-                kind="units.stop",
-                target=EVENTS,
-                reason=reason,
-                phase=BOOT,
-                before="running\n",
-                after="stopped\n",
-                reboot=None,
-                data={"names": [EVENTS]},
-            )
-        )
+    to, missing = f"{FOLDER}/{EVENTS}", "the watch of the kernel log is not enabled"
+    actions = link("sanity", EVENTS_LINK, to, seen=seen, missing=missing)
+    if (
+        unit
+        and not seen.container
+        and unit["ActiveState"] not in ("active", "activating")
+        and unit["LoadState"] != "masked"
+    ):
+        is_now = unit["ActiveState"] or "unknown"
+        reason = f"the kernel log has to be watched; the watch is {is_now}"
+        actions.append(start_unit("sanity", EVENTS, reason))
     return actions
 
 
@@ -390,16 +301,12 @@ def findings(document: ClassDocument, seen: Observed) -> List[Finding]:
     state = seen.units.get("gate") or {}
     elsewhere = "an image does not run" if not seen.live else None
     if elsewhere:
-        found = [Finding("gate", ELSEWHERE, mode, elsewhere)]
+        rows = [Finding("gate", ELSEWHERE, mode, elsewhere)]
     else:
-        now = (
-            "not decided yet in this boot"
-            if "open" not in state
-            else "open"
-            if state["open"]
-            else "closed"
-        )
-        found = [Finding("gate", MATCH, mode, f"{state.get('mode', mode)}: {now}")]
+        now = "not decided yet in this boot"
+        if "open" in state:
+            now = "open" if state["open"] else "closed"
+        rows = [Finding("gate", MATCH, mode, f"{state.get('mode', mode)}: {now}")]
         if mode == gate_files.DRAIN:
             error = state.get("error") if seen.units.get("hook") else gate_files.NO_TARGET
             remedy = Remedy(
@@ -407,27 +314,18 @@ def findings(document: ClassDocument, seen: Observed) -> List[Finding]:
                 "resume: […]}`, and run site.yml.",
                 PERSON,
             )
-            found.append(
-                judge_item(
-                    "gate.hook", "a drain is reported", error or "a drain is reported", remedy
-                )
-            )
+            want = "a drain is reported"
+            rows.append(judge_item("gate.hook", want, error or want, remedy))
     if seen.units.get("loaded") is None:
         elsewhere = elsewhere or "systemd does not run here"
-    names = stale(seen)
-    found.append(
-        judge_item(
-            "units.loaded",
-            "as on disk",
-            f"not as on disk: {', '.join(names)}" if names else "as on disk",
-            Remedy("Run site.yml when no GPU container runs: it reloads systemd.", SITE),
-            elsewhere,
-        )
-    )
-    timer = (seen.units.get("loaded") or {}).get(TIMER) or {}
+    names, want = stale(seen), "as on disk"
+    got = f"not as on disk: {', '.join(names)}" if names else want
+    remedy = Remedy("Run site.yml when no GPU container runs: it reloads systemd.", SITE)
+    rows.append(judge_item("units.loaded", want, got, remedy, elsewhere))
+    timer = seen.unit(TIMER) or {}
     active = timer.get("ActiveState") or "unknown"
     if timer.get("LoadState") in ("masked", "not-found"):
         active = timer["LoadState"]
     remedy = Remedy(f"Run site.yml; where it is masked, `systemctl unmask {TIMER}` first.", SITE)
-    found.append(judge_item("watch.timer", "active", active, remedy, elsewhere))
-    return found
+    rows.append(judge_item("watch.timer", "active", active, remedy, elsewhere))
+    return rows

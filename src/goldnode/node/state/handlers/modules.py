@@ -105,11 +105,9 @@ def make_log(applier: Writer, source: str, version: str) -> str:
 def _fault(applier: Writer, source: Optional[str], module: str) -> Optional[str]:
     """Return the fault of the modules from one source, or None if all are as wanted."""
     document, release = applier.document, applier.document["kernel"]["release"]
-    rows = (
-        modules.of_tree(document, source)
-        if source
-        else [row for row in document["modules"] if row["name"] == module]
-    )
+    rows = [row for row in document["modules"] if row["name"] == module]
+    if source:  # one build makes all modules of its tree
+        rows = modules.of_tree(document, source)
     driver = document.get("driver")
     dkms = driver and driver.get("dkms")
     faults = []
@@ -118,20 +116,19 @@ def _fault(applier: Writer, source: Optional[str], module: str) -> Optional[str]
             driver_domain.module_fault(document, modinfo(applier.host, release, driver["module"]))
         )
     if rows:
-        found = modules.survey(applier.host, release, _names(applier))
-        faults += [modules.fault(document, row, found) for row in rows]
+        facts = modules.survey(applier.host, release, _names(applier))
+        faults += [modules.fault(document, row, facts) for row in rows]
     return next((fault for fault in faults if fault), None)
 
 
 def _stale(applier: Writer, source: str) -> bool:
     """Return whether a source must be compiled again because a dependency has changed."""
-    rows = modules.of_tree(applier.document, source)
-    found = (
-        modules.survey(applier.host, applier.document["kernel"]["release"], _names(applier))
-        if rows
-        else {}
-    )
-    return any(modules.stale(applier.document, row, found) for row in rows)
+    document = applier.document
+    rows = modules.of_tree(document, source)
+    if not rows:
+        return False
+    facts = modules.survey(applier.host, document["kernel"]["release"], _names(applier))
+    return any(modules.stale(document, row, facts) for row in rows)
 
 
 def _names(applier: Writer) -> List[str]:
@@ -153,17 +150,17 @@ def _record(applier: Writer) -> None:
     ]
     if not rows:
         return
-    found = modules.survey(applier.host, release, _names(applier))
+    facts = modules.survey(applier.host, release, _names(applier))
     unchanged: Dict[str, Dict[str, str]] = {}
     for row in rows:
-        if modules.fault(document, row, found) is None:
+        if modules.fault(document, row, facts) is None:
             files = [
-                (name, found.get(name)) for name in (row["name"], *modules.foreign(document, row))
+                (name, facts.get(name)) for name in (row["name"], *modules.foreign(document, row))
             ]
             unchanged[row["name"]] = {name: str(info["identity"]) for name, info in files if info}
         else:
             # This module is not as wanted, so its old record stays.
-            unchanged[row["name"]] = (found[row["name"]] or {}).get("against") or {}
+            unchanged[row["name"]] = (facts[row["name"]] or {}).get("against") or {}
     record = load_json(applier.host, RECORD) or {}
     record["built_against"] = {release: unchanged}
     applier.host.write(RECORD, json.dumps(record, indent=1, sort_keys=True).encode())
@@ -202,11 +199,11 @@ def _package_fault(applier: Writer) -> Optional[str]:
     faults = [
         driver_domain.module_fault(document, modinfo(applier.host, release, driver["module"]))
     ]
-    found = modules.survey(
+    facts = modules.survey(
         applier.host, release, [driver["module"], *(row["name"] for row in document["modules"])]
     )
     faults += [
-        modules.fault(document, row, found)
+        modules.fault(document, row, facts)
         for row in document["modules"]
         if row["package"] in (None, driver["package"])
     ]

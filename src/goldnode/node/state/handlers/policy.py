@@ -44,13 +44,9 @@ def set_gpu(applier: Writer, action: Action) -> Optional[str]:
             f"{reported['rc']}). "
             "Look at dmesg and at `goldnode-node check` on the node."
         )
-    return (
-        f"the driver does not have it: {reported['text']}"
-        if absent
-        else None
-        if reported["text"] == "Success"
-        else str(reported["text"])
-    )
+    if absent:
+        return f"the driver does not have it: {reported['text']}"
+    return None if reported["text"] == "Success" else str(reported["text"])
 
 
 def _set(applier: Writer, actions: List[Action]) -> Dict[Tuple[str, str], Json]:
@@ -111,11 +107,9 @@ def _mig_parted(applier: Writer, actions: List[Action]) -> Json:
         json.dumps({"version": "v1", "mig-configs": {"goldnode": devices}}, indent=1).encode(),
     )
     done = applier.host.run(MIG_PARTED, "apply", "-f", MIG_CONFIG, "-c", "goldnode", timeout=LIMIT)
-    return (
-        {"rc": 0, "text": "Success"}
-        if done.rc == 0
-        else {"rc": 999, "text": f"nvidia-mig-parted: {done.tail(3)}"}
-    )
+    if done.rc != 0:
+        return {"rc": 999, "text": f"nvidia-mig-parted: {done.tail(3)}"}
+    return {"rc": 0, "text": "Success"}
 
 
 def _remember(applier: Writer, results: List[Json]) -> None:

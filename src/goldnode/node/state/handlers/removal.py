@@ -108,11 +108,9 @@ def leave(applier: Writer, action: Action) -> Optional[str]:
             simulated = host.run(*request, "-s", timeout=300)
         more = records.removed_by(simulated.out) - set(remove)
         if simulated.rc != 0 or more:
-            what = (
-                f"would also remove {', '.join(sorted(more))}"
-                if more
-                else f"is refused by apt: {simulated.tail()}"
-            )
+            what = f"is refused by apt: {simulated.tail()}"
+            if more:
+                what = f"would also remove {', '.join(sorted(more))}"
             raise NodeError(
                 f"removing what goldnode installed {what}. Check those packages, then run again; "
                 "no package was changed."
