@@ -15,7 +15,6 @@ from tests.unit.node.state.test_cases import document
 from goldnode.node.device.names import address
 from goldnode.node.ground.errors import NodeError
 from goldnode.node.ground.host import Host, Result, boot_identity, is_container
-from goldnode.node.probe.cdi import read_cdi
 from goldnode.node.state.apply import EXPLAINING_LINES, Applier, explaining_lines
 from goldnode.node.state.debversion import compare
 from goldnode.node.state.domains import driver, files
@@ -352,20 +351,6 @@ def test_a_managed_name_that_is_no_file_ends_no_look(tmp_path: Path) -> None:
         "goldnode-blacklist.conf": ("link", "-> /nowhere\n"),
         "goldnode.sh": ("other", ""),
     }
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "[]",
-        "1",
-        '{"devices": [1]}',
-        '{"containerEdits": {"deviceNodes": [{}]}}',
-        '{"containerEdits": [1]}',
-    ],
-)
-def test_json_that_is_no_cdi_spec_is_of_no_kind(text: str) -> None:
-    assert read_cdi(text) == {"kind": None, "devices": [], "paths": []}
 
 
 def test_a_locale_without_a_character_does_not_keep_a_verdict_from_being_reported() -> None:

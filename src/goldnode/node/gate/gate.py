@@ -290,7 +290,7 @@ class _Turn:
             "open": self.open,
             "reasons": [reason.text for reason in self.bad],
             "since": self.before.get("since"),
-            "verdict_time": self.verdict.get("time") if isinstance(self.verdict, dict) else None,
+            "verdict_time": as_map(self.verdict).get("time"),
             "told": self.drain if self.readable else self.before.get("told"),
             "error": self.error,
         }

@@ -13,6 +13,7 @@ import re
 from typing import NamedTuple, cast
 
 from ..ground.errors import NodeError
+from ..ground.json_lines import as_map
 from ..probe.machine import printable
 from ..state import gpumodel
 
@@ -85,8 +86,8 @@ def kind_of(model: str) -> str:
 
 
 def _profiles(document: ClassDocument) -> List[str]:
-    mig = (document.get("policy") or {}).get("mig")
-    return list(mig.get("profiles") or ()) if isinstance(mig, dict) and mig.get("enabled") else []
+    mig = as_map((document.get("policy") or {}).get("mig"))
+    return list(mig.get("profiles") or ()) if mig.get("enabled") else []
 
 
 def features(document: ClassDocument) -> List[str]:
@@ -95,7 +96,7 @@ def features(document: ClassDocument) -> List[str]:
     words = [str(document.get("class"))]
     if isinstance(gpu, dict):
         words += ["gpu", str(gpu["vendor"]), kind_of(gpu["model"])]
-    branch = driver.get("branch") if isinstance(driver, dict) else None
+    branch = as_map(driver).get("branch")
     if branch:
         words.append(f"driver_{branch}")
     if _profiles(document):

@@ -48,7 +48,7 @@ def survey(host: Host) -> Json:
     release = platform.release() if own else None
     packages = observe.packages(host)
     kernels = [name[len("/boot/vmlinuz-") :] for name in host.glob("/boot", "vmlinuz-*")]
-    built_for = release or (kernels[-1] if kernels else None)
+    built_for = release or next(reversed(kernels), None)
     state: Json = {
         "schema": SCHEMA,
         "container": container,

@@ -67,7 +67,7 @@ class Answers:
         """Return the verdict, why it does not count (None if it does), and its age in seconds."""
         verdict, fault = current.load(self.host.root)
         now = boot.uptime(self.host.text("/proc/uptime") or "")
-        at = verdict.get("uptime") if isinstance(verdict, dict) else None
+        at = as_map(verdict).get("uptime")
         if not isinstance(at, (int, float)) or now is None or now < at - 1:  # of another boot
             return verdict, fault, None
         return verdict, fault, max(0.0, now - at)

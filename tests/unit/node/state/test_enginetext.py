@@ -338,45 +338,6 @@ def test_a_file_without_the_section(text: str) -> None:
 
 # -- CDI
 
-NVIDIA = """\
----
-cdiVersion: 0.7.0
-containerEdits:
-  additionalGids:
-    - 44
-  deviceNodes:
-    - path: /dev/nvidiactl
-  hooks:
-    - args: [nvidia-cdi-hook, create-symlinks]
-      hookName: createContainer
-      path: /usr/bin/nvidia-cdi-hook
-  mounts:
-    - containerPath: /inside/libcuda.so.535.2
-      hostPath: /usr/lib/x86_64-linux-gnu/libcuda.so.535.2
-      options: [ro]
-devices:
-  - containerEdits:
-      deviceNodes:
-        - hostPath: /dev/nvidia0
-          path: /dev/nvidia0
-    name: "0"
-  - name: all
-kind: nvidia.com/gpu
-"""
-
-
-def test_host_paths_of_a_spec_in_yaml() -> None:
-    assert read_cdi(NVIDIA) == {
-        "kind": "nvidia.com/gpu",
-        "devices": ["0", "all"],
-        "paths": [
-            "/dev/nvidia0",
-            "/dev/nvidiactl",
-            "/usr/bin/nvidia-cdi-hook",
-            "/usr/lib/x86_64-linux-gnu/libcuda.so.535.2",
-        ],
-    }
-
 
 def test_amds_spec() -> None:
     nodes = [
