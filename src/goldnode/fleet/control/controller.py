@@ -156,6 +156,7 @@ class RolloutController:
             return ControllerReport(False, problem=str(problem))
         except StoreUnavailableError as problem:
             LOGGER.error("%s", problem)
+            # Whether the last transaction was committed is not known: the state is loaded again.
             self._state = None
             return ControllerReport(self._controller is not None, problem=str(problem))
 
@@ -167,6 +168,7 @@ class RolloutController:
         now = max(now, self.clock())  # what it has read may be of machines that are ahead
         actions: list[Action] = []
         waits = self._not_ready(state)
+        # Actions have consequences: decide again at once, a limited number of times.
         for _ in range(0 if waits else _ROUNDS):
             decision = plan(self.settings, state, self.observations, now, machine_time(self.clock))
             waits = decision.waits
@@ -175,6 +177,7 @@ class RolloutController:
             try:
                 written = self._write(decision.actions, state, now)
             except StoreChangedError:
+                # Another writer was faster: decide again on what the store has now.
                 state = self._load()
                 continue
             actions += written
@@ -222,6 +225,7 @@ class RolloutController:
     def _load(self) -> RolloutState:
         with self.store.read() as connection:
             loaded = rollouts.load(connection, self.settings)
+            # Once: later observations are read in the order of their rows.
             if not self._observed:
                 for item in observations.newest(connection, self.settings.class_):
                     self.clock.follow(item.at)

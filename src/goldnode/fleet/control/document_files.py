@@ -34,11 +34,13 @@ def load(path: Path, keys: Path | None = None) -> RolloutFile:
     with file and line.
     """
     data = _content(path)
+    # A YAML document can begin with a brace too, so the content decides.
     embedded = data.lstrip().startswith(b"{") and _is_envelope(data)
     keyid = None
     if keys is not None:
         envelope = path if embedded else envelope_of(path)
         payload, keyid = _opened(data if embedded else _content(envelope, path), envelope, keys)
+        # The document is what a person has read: it must be what was signed.
         if not embedded and payload != data:
             raise RolloutError(
                 "the document differs from what was signed",

@@ -104,6 +104,7 @@ class RolloutDrains:
         if tested_since is None or self.tests is None:
             return None
         held = drained_at(drainer, self.nodes[name].node or name, self.records(name), self._machine)
+        # The drain may be older than the change, and a result from between them is of the earlier state.
         return None if held is None else max(held, DrainCaller(clock=lambda: tested_since).now())
 
     def _mark(self, since: str) -> str:

@@ -46,6 +46,7 @@ def _content(path: Path) -> bytes:
         # Without waiting: the name could be a pipe that no program writes to.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb") as file:
+            # Of the opened file, not of its name, which may point elsewhere by now.
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise NoReportError(f"{path} is no regular file")
             data = file.read(_LARGEST + 1)

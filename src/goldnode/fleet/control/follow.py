@@ -49,6 +49,7 @@ class FollowWorker:
         self.asks, self.drains, self.clock = asks, drains, clock
         self._tasks: list[NodeTask] = []
         actor = identity.rollout_actor(rollout)
+        # Other machines read the mark, so it has the time of the machine and not of the controller's steady clock.
         at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(machine_time(clock)))
         # The mark of the rollout: the node is not taken for one that a person has drained.
         self._reason = drained.reason(actor.run, actor.controller, at, f"rollout {rollout}")

@@ -215,6 +215,7 @@ class Runs:
             raise PushError(
                 why, file=root, remedy="let this user write to the site directory"
             ) from None
+        # `is False`: of a run on another machine, which may share the directory, it is not known (None).
         for left in root.glob("run-*"):
             if identity.works(left.name.removeprefix("run-").rpartition(".")[0]) is False:
                 shutil.rmtree(left, ignore_errors=True)

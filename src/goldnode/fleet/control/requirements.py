@@ -219,6 +219,7 @@ def judge(item: RolloutPrometheus, answered: Sequence[_Series]) -> tuple[Answer,
     """Return the answer of a query, and why. Raises _Unknown."""
     if not answered:
         raise _Unknown("the query returned nothing")
+    # NaN is neither above nor below a limit, so it would pass.
     for series in answered:
         if not math.isfinite(series.value):
             raise _Unknown(f"the query returned {series.value}")
@@ -241,6 +242,7 @@ def _compared(factor: float, answered: Sequence[_Series]) -> tuple[Answer, str]:
     arms: dict[str, float] = {}
     for series in answered:
         arm = series.labels.get("arm", "")
+        # Other labels mean that the query has not reduced each arm to one value.
         if set(series.labels) != {"arm"} or arm not in (CHANGED, CONTROL):
             raise _Unknown(
                 f"a series has the labels {dict(series.labels)}, and only arm is expected"
@@ -298,6 +300,7 @@ class _Commands:
             raise _Unknown(f"{words[0]} was stopped with the controller")
         if process.returncode == 0:
             return Answer.PASSES, last or f"{words[0]} exited 0"
+        # As of test(1): 1 is an answer, and any higher status is an error of the command itself.
         if process.returncode == 1:
             return Answer.FAILS, f"{words[0]} exited 1{said}"
         if process.returncode < 0:
@@ -305,6 +308,7 @@ class _Commands:
         raise _Unknown(f"{words[0]} exited {process.returncode}{said}")
 
     def _started(self, words: list[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        # Under the lock, so that `close` does not miss a command that is just being started.
         with self._lock:
             if self._closed:
                 raise _Unknown("this controller ends")

@@ -38,6 +38,7 @@ class RolloutRun:
                 report = self.controller.tick()
                 self._report(report)
                 ended = report.phase if report.ended else None
+                # The holder may have ended the rollout while this controller waited.
                 if not report.holds and not report.problem:
                     ended = self._ended_elsewhere()
                 if ended is not None and not self.stay:

@@ -173,6 +173,7 @@ def slurm_nodes(
 
 
 def _slurm_states(ask: Ask, wanted: Collection[str]) -> dict[str, DrainState]:
+    # --all: nodes of hidden partitions too.
     rows = slurm_rows(ask(["scontrol", "--all", "show", "node", "--oneliner"]))
     return {name: row for name, row in rows if name in wanted}
 

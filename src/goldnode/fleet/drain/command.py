@@ -39,6 +39,7 @@ class CommandDrainer:
         """See :class:`Drainer`."""
         stored = records.read() if records else drain_record.FoundRecords()
         old = own(stored, "command", node) or (stored.local if stored.damaged else None)
+        # A command shows no state, so the record of another run is all there is to see of its drain.
         if old and caller.works(old.run, old.since):
             raise busy(node, old.run, old.controller, old.since)
         known = self._known(old, stored, records)
@@ -53,6 +54,7 @@ class CommandDrainer:
             reason=text,
             in_service=known or None,
         )
+        # Before the command: a run that is killed in it must leave a trace of the drain.
         if records:
             records.write(record)
         status, said = self._call(
@@ -70,6 +72,7 @@ class CommandDrainer:
             if held and caller.works(held.run, held.time):
                 raise busy(node, held.run, held.controller, held.time)
             known = held is not None
+        # Exit status 3 with a mark, or with a known record, is the continued drain of a run: the node was in service before.
         in_service = status == 0 or bool(known)
         record = replace(record, in_service=in_service)
         if records:
@@ -184,8 +187,10 @@ class CommandDrainer:
         """
         if record is None or record.in_service is not None:
             return record.in_service if record else None
+        # The controller's copy is written even if the node cannot be reached, so it can have an answer that the node lacks.
         if stored.local and stored.local.run == record.run and stored.local.in_service is not None:
             return stored.local.in_service
+        # The run was killed in its command, which ended by itself and has left its status.
         status = records.status(record.run, DRAIN) if records else None
         return None if status is None else {0: True, 3: False}.get(status)
 
@@ -209,7 +214,7 @@ class CommandDrainer:
                 stdout=out,
                 stderr=err,
                 check=False,
-                start_new_session=True,
+                start_new_session=True,  # a signal to the group of this process does not reach it
             ).returncode
             said = []
             for file in (out, err):

@@ -32,6 +32,7 @@ class KubectlDrainer(SchedulerDrainer):
     MANAGER = "goldnode"  # by this name the API server notes who set a field last
 
     def state_of(self, node: str) -> DrainState:
+        # kubectl hides managed fields otherwise; by them a cordon of another user is recognised.
         return self.state_in(
             json.loads(
                 self.run(["kubectl", "get", "node", node, "-o", "json", "--show-managed-fields"])
@@ -66,6 +67,7 @@ class KubectlDrainer(SchedulerDrainer):
         self, node: str, seen: DrainState, why: str | None, unschedulable: bool | None
     ) -> bool:
         """Change reason and cordon together; False where the node has changed since it was seen."""
+        # With this version the API server refuses the patch if anyone has changed the node since it was read.
         metadata = {"resourceVersion": seen.version} if seen.version else {}
         patch = {
             "metadata": {**metadata, "annotations": {self.ANNOTATION: why}},
@@ -98,7 +100,7 @@ class KubectlDrainer(SchedulerDrainer):
                 node,
                 "--ignore-daemonsets",
                 "--delete-emptydir-data",
-                "--timeout=3600s",
+                "--timeout=3600s",  # `run` gives up after an hour as well
             ]
         )
 
@@ -112,7 +114,7 @@ class KubectlDrainer(SchedulerDrainer):
             node,
             "--ignore-daemonsets",
             "--delete-emptydir-data",
-            "--timeout=60s",
+            "--timeout=60s",  # the caller asks again, and must not wait for a disruption budget
         ]
         try:
             if owners:

@@ -29,6 +29,7 @@ def left(name: str, node: str, on_node: str, cache: Path, drain: Callable[[], Dr
             return f"a run of which the record cannot be read: {problem}"
     if name not in SCHEDULERS:
         return ""
+    # Ansible runs this in a process per host: the first one asks, and the others wait for its answer.
     with (cache / f"goldnode-{name}.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         answer = cache / f"goldnode-{name}.json"
@@ -37,6 +38,7 @@ def left(name: str, node: str, on_node: str, cache: Path, drain: Callable[[], Dr
             try:
                 new.write_text(json.dumps(drain().marked()))
             except (GoldnodeError, ValueError, KeyError) as problem:
+                # An empty answer, so that the other hosts of this run do not repeat the question and its error.
                 new.write_text("{}")
                 new.replace(answer)
                 raise GoldnodeError(

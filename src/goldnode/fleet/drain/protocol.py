@@ -104,6 +104,7 @@ class DrainCaller:
         alive = identity.works(run)
         if alive is not None:
             return alive
+        # A run on another controller cannot be asked whether it lives: its mark counts until the lease ends.
         try:
             age = (
                 self.clock()
@@ -320,6 +321,10 @@ class SchedulerDrainer:
         """Return whether no work is left on a drained node. Ends no work, and does not wait for any."""
         raise NotImplementedError
 
+    def marked(self) -> dict[str, str]:
+        """See :class:`Drainer`."""
+        raise NotImplementedError
+
     def drain(
         self, node: str, why: str, caller: DrainCaller, records: DrainRecords | None = None
     ) -> DrainOutcome:
@@ -345,11 +350,13 @@ class SchedulerDrainer:
                 f"{node} changes while it is to be drained",
                 remedy="See who else drains it, then run again",
             )
+        # Settling may evict pods, so it is not done to a node that another holds.
         empty = True
         if caller.waits:
             self.finish(node)
         elif free:
             empty = self.settle(node)
+        # Draining can take hours: a person may have returned the node meanwhile, and is not overruled.
         if self.state_of(node).in_service:
             raise GoldnodeError(
                 f"{node} was returned to service while it drained",

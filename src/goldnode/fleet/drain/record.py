@@ -168,4 +168,5 @@ def local_file(runs: str, by: str, node: str) -> Path | None:
     """
     if runs.lower() in ("off", "none", "no", "false", ""):
         return None
+    # Quoted, slashes included: a scheduler's name of a node is no path.
     return Path(runs).expanduser() / "drains" / f"{by}-{quote(node, safe='')}.json"

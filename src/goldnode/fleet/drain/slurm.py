@@ -61,6 +61,7 @@ class SlurmDrainer(SchedulerDrainer):
         return True
 
     def finish(self, node: str) -> None:
+        # A drained node runs its jobs to their end, and Slurm starts none on it.
         waited = 0.0
         while set(self.state_of(node).state.split("+")) & BUSY:
             if waited >= self.wait:

@@ -22,7 +22,7 @@ from goldnode.node.state import observe
 
 GRAPHICS = "graphics"  # the optional part of a stack for a monitor on the GPU
 NONE = "none"  # the GPU of a class without one
-BACKENDS = {vendor: backend for backend, vendor in VENDOR_OF_BACKEND.items()}
+BACKENDS: dict[str | None, str] = {vendor: backend for backend, vendor in VENDOR_OF_BACKEND.items()}
 
 
 @dataclass(frozen=True)

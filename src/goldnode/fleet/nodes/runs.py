@@ -232,8 +232,8 @@ class HostRun:
             place = f"in part {part}" if part else f"in task “{task}”"
             return f"{place}: {gist(self.error['message'])}"
         if outcome == NOT_REACHED:
-            parts = ", ".join(self._left())
-            left = f"not applied: part {parts}" if self.plan else "its turn did not come"
+            names = ", ".join(self._left())
+            left = f"not applied: part {names}" if self.plan else "its turn did not come"
             return f"{left}, because the run ended before or its tags leave it out. Run again."
         if outcome == REBOOT:
             allow = "" if check else " Allow it with -e goldnode_reboot=true."

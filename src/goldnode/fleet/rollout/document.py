@@ -82,6 +82,7 @@ class BootSettings:
 
     def needed(self, size: int) -> int:
         """Return how many nodes of a wave must pass. A failure is no proof that the others are good."""
+        # 1e-9: as in ShareLimit.nodes.
         return max(1, math.ceil(self.judged * size - 1e-9))
 
 

@@ -106,6 +106,7 @@ def _arms(
         for one, at in timed
         if one.node in changed and is_after(one, moved.changed[one.node], at)
     ]
+    # Of the control arm, "after" is the same time without the change.
     after += [one for one in meanwhile if one.node in control]
     return ChangeArms(before, after, changed, control if requirement.control else None)
 

@@ -70,6 +70,7 @@ def result(
 ) -> PushResult:
     """Return the result of a run for the node of its task."""
     own = [line for line in lines if line.get("host") == task.node]
+    # Before the status of the run, which a failed task has made "failed": the task has the better message.
     bad = next((line for line in own if line["what"] in (FAILED, UNREACHABLE)), None)
     if bad is not None:
         return _bad(task, bad, ended)

@@ -65,6 +65,7 @@ class SimulatedCanaries:
         self.measured.add(node)
         metrics = []
         for name in requirement.metrics:
+            # As a requirement names its metrics: NAME, NAME/cold or NAME:p99.
             name, _, quantile = name.partition(":")
             name, _, phase = name.partition("/")
             speed = self.speeds.setdefault(f"{node} {name}", self.random.gauss(1.0, _SPREAD))

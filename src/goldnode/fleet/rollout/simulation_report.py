@@ -114,6 +114,7 @@ def middle(runs: Sequence[SimulatedRun]) -> SimulatedRun:
 
 def svg(run: SimulatedRun, title: str) -> str:
     """Return a chart of nodes over hours."""
+    # Every Nth point, and the last one: a chart shows no more.
     rows = run.timeline[:: max(1, len(run.timeline) // _POINTS)]
     rows = (*rows, run.timeline[-1]) if run.timeline else ((0.0, 0, 0, 0),)
     hours = max(rows[-1][0], 1 / 60)

@@ -224,14 +224,14 @@ def test_without_control_the_signed_rank_decides(measured: Build) -> None:
 
 
 def evaluator(
-    directory: Path, given: RequirementSources, moved: floors.RolloutMoves
+    directory: Path, given: RequirementSources, moved: floors_requirement.RolloutMoves
 ) -> RequirementEvaluator:
     return RequirementEvaluator(
         documents.settings(directory, EIGHT, FLOORS), given, lambda: 7.0, lambda: moved
     )
 
 
-NOTHING = floors.RolloutMoves(None, {}, {}, frozenset({"gpu000"}), frozenset())
+NOTHING = floors_requirement.RolloutMoves(None, {}, {}, frozenset({"gpu000"}), frozenset())
 
 
 def test_missing_directory_and_broken_results_are_unknown(tmp_path: Path) -> None:
