@@ -23,7 +23,7 @@ from goldnode.disks.model import BuiltDisk
 from goldnode.fleet.nodes import disk_update
 from goldnode.images import requirements as image_requirements
 
-SOURCE = Path(disk_update.__file__).parents[1]
+SOURCE = Path(disk_update.__file__).parents[2]
 OPENERS = (
     "BuiltDisk.load",
     "disks.model.builds",
