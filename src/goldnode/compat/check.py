@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 
 from goldnode.compat import known_bad, remedies, rules_host
-from goldnode.compat.model import Acceptance, CompatFinding, CompatHost, CompatRule, Workload
+from goldnode.compat.model import Acceptance, CompatFinding, CompatHost, CompatRule, Workload, about
 from goldnode.core.errors import FactsError, nearest
 from goldnode.facts import host as facts
 
@@ -148,14 +148,10 @@ def _model(host: CompatHost) -> Iterator[CompatFinding]:
         if bad
         else ""
     )
-    yield CompatFinding(
+    yield about(host, "gpu").unknown(
         "gpu-model",
-        severity="unknown",
-        subject=host.subject,
-        message=f"the class takes the GPU model that a node has (model: auto), which is not known here; {fit}{without}",
-        sources=(),
-        way_out=f"name the model: `goldnode check -c {host.name} --gpu MODEL`; a node judges its own",
-        place=host.at("gpu"),
+        f"the class takes the GPU model that a node has (model: auto), which is not known here; {fit}{without}",
+        remedy=f"name the model: `goldnode check -c {host.name} --gpu MODEL`; a node judges its own",
     )
 
 

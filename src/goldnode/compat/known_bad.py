@@ -28,7 +28,14 @@ from functools import cache, lru_cache
 from typing import Any
 
 from goldnode.compat import remedies
-from goldnode.compat.model import CompatFinding, CompatHost, Workload
+from goldnode.compat.model import (
+    CompatFinding,
+    CompatHost,
+    CompatSeverity,
+    FindingSubject,
+    Workload,
+    about,
+)
 from goldnode.compat.remedies import CompatRemedy
 from goldnode.facts import host as facts
 from goldnode.facts.host import numbers
@@ -49,7 +56,7 @@ class KnownBad:
     """
 
     id: str
-    severity: str
+    severity: CompatSeverity
     symptom: str
     fix: str
     rule: str | None
@@ -99,19 +106,15 @@ def judge(
     answers = [_holds(part, host, workload) for part in row.match]
     if not any(answer.holds is not False for answer in answers):
         return None
-    subject = workload.subject if workload is not None else host.subject if host is not None else ""
-    if workload is not None and host is not None:
-        subject = f"{workload.subject} on {host.subject}"
-    place = (
-        workload.place
-        if workload is not None
-        else host.at(*_lines(row))
-        if host is not None
-        else None
-    )
+    if workload is None:
+        subject = about(host, *_lines(row)) if host is not None else FindingSubject("")
+    else:
+        subject = about(workload)
+        if host is not None:
+            subject = subject._replace(name=f"{workload.subject} on {host.subject}")
     if any(answer.holds for answer in answers):
         message = f"known to be bad ({row.id}): {row.symptom}"
-        severity = row.severity
+        severity: CompatSeverity = row.severity
     else:
         open_ = next(answer.open for answer in answers if answer.holds is None)
         if host is not None and host.unlocked and set(open_) & _OF_THE_LOCK:
@@ -122,16 +125,8 @@ def judge(
         )
         severity = "unknown"
     remedy = _provable(row, workload)
-    return CompatFinding(
-        RULE,
-        severity=severity,  # type: ignore[arg-type]
-        subject=subject,
-        message=message,
-        sources=row.origins,
-        way_out=remedy,
-        place=place,
-        doubt=row.doubt,
-        row=row.id,
+    return subject.finding(
+        RULE, severity, message, row.origins, remedy=remedy, doubt=row.doubt, row=row.id
     )
 
 

@@ -6,10 +6,10 @@ Values only; the rules are in `compat.rules_*`, the engine is `compat.check`.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, TypedDict, Unpack
 
 from goldnode.core.errors import GoldnodeError
 from goldnode.facts.host import GpuModel, ModuleFlavour, Origin
@@ -196,6 +196,75 @@ class Workload:
         default_factory=dict
     )  # of these only the metadata was compared
     machine: str = "x86_64"  # which wheels pip takes
+
+
+class FindingParts(TypedDict, total=False):
+    """What a finding may have besides its message and sources; see `CompatFinding`."""
+
+    remedy: str | None
+    doubt: str | Iterable[str | None] | None
+    row: str | None
+    accepted: str | None
+
+
+class FindingSubject(NamedTuple):
+    """What findings are about, and where it was declared; see `about`. Its methods create the findings."""
+
+    name: str
+    place: DeclaredAt | None = None
+
+    def finding(
+        self,
+        rule: str,
+        severity: CompatSeverity,
+        message: str,
+        sources: Iterable[Origin] = (),
+        *,
+        remedy: str | None = None,
+        doubt: str | Iterable[str | None] | None = None,
+        row: str | None = None,
+        accepted: str | None = None,
+    ) -> CompatFinding:
+        """Return a finding. `sources` and `doubt` may repeat themselves: several rows can have the same."""
+        if doubt is not None and not isinstance(doubt, str):
+            doubt = "; ".join(dict.fromkeys(item for item in doubt if item)) or None
+        return CompatFinding(
+            rule,
+            severity=severity,
+            subject=self.name,
+            message=message,
+            sources=tuple(dict.fromkeys(sources)),
+            way_out=remedy,
+            place=self.place,
+            doubt=doubt,
+            row=row,
+            accepted=accepted,
+        )
+
+    def block(
+        self, rule: str, message: str, sources: Iterable[Origin] = (), **more: Unpack[FindingParts]
+    ) -> CompatFinding:
+        """Return a finding that the combination does not work, or must not be used."""
+        return self.finding(rule, "block", message, sources, **more)
+
+    def warn(
+        self, rule: str, message: str, sources: Iterable[Origin] = (), **more: Unpack[FindingParts]
+    ) -> CompatFinding:
+        """Return a finding that it works within stated limits."""
+        return self.finding(rule, "warn", message, sources, **more)
+
+    def unknown(
+        self, rule: str, message: str, sources: Iterable[Origin] = (), **more: Unpack[FindingParts]
+    ) -> CompatFinding:
+        """Return a finding that no source states whether it works."""
+        return self.finding(rule, "unknown", message, sources, **more)
+
+
+def about(subject: CompatHost | Workload, *names: str) -> FindingSubject:
+    """Return the subject of findings: a workload, or a host at the first of `names` that its files declare."""
+    if isinstance(subject, CompatHost):
+        return FindingSubject(subject.subject, subject.at(*names))
+    return FindingSubject(subject.subject, subject.place)
 
 
 @dataclass(frozen=True)

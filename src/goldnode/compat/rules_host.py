@@ -20,8 +20,10 @@ from goldnode.compat.model import (
     CompatRule,
     CompatSeverity,
     DeclaredAt,
+    FindingSubject,
     StackWaiver,
     Workload,
+    about,
 )
 from goldnode.compat.remedies import CompatRemedy
 from goldnode.core.errors import FactsError
@@ -57,18 +59,14 @@ def gpu_driver(
         return
     branch = _branch(host)
     if branch is None:
-        yield CompatFinding(
+        yield about(host, "driver").unknown(
             "gpu-driver",
-            severity="unknown",
-            subject=host.subject,
-            message=f"NVIDIA driver branch {host.branch} is not in the facts, so that nothing is known of the GPUs "
+            f"NVIDIA driver branch {host.branch} is not in the facts, so that nothing is known of the GPUs "
             "it supports",
-            sources=(),
-            way_out=CompatRemedy.of(
+            remedy=CompatRemedy.of(
                 *([remedies.driver(name, "driver branch {}")] for name in facts.fixed_branches()),
                 otherwise=_NO_BRANCH,
             ),
-            place=host.at("driver"),
         )
         return
     for gpu in host.gpus:
@@ -87,12 +85,10 @@ def _too_old(host: CompatHost, gpu: GpuModel, branch: facts.Branch) -> Iterator[
                 f"{gpu.sku} is of architecture {gpu.architecture}, and driver branch {branch.name} ends "
                 f"with {branch.newest_architecture}"
             )
-            yield _gpu_finding(
-                host, "block", message, branch.architecture_origins, _from_branch(gpu)
+            yield about(host, "gpu", "driver").block(
+                "gpu-driver", message, branch.architecture_origins, remedy=_from_branch(gpu)
             )
         return
-    # For some models only the oldest branch that lists them is known.
-    origins = gpu.origins("min_driver")
     if host.driver is not None:
         short = numbers(host.driver) < numbers(least)
     else:  # only the branch is known: it is too old only if even its newest version is
@@ -109,13 +105,9 @@ def _too_old(host: CompatHost, gpu: GpuModel, branch: facts.Branch) -> Iterator[
             ending=f"; {_supported(gpu)}",
             otherwise=_NO_BRANCH,
         )
-        yield _gpu_finding(
-            host,
-            severity="block",
-            message=message,
-            origins=origins,
-            remedy=remedy,
-            doubt=_doubt(gpu),
+        # For some models only the oldest branch that lists them is known.
+        yield about(host, "gpu", "driver").block(
+            "gpu-driver", message, gpu.origins("min_driver"), remedy=remedy, doubt=_doubt(gpu)
         )
 
 
@@ -131,38 +123,13 @@ def _dropped(host: CompatHost, gpu: GpuModel, branch: facts.Branch) -> Iterator[
             f"driver branch {branch.name} supports {branch.oldest_architecture} and later, and {gpu.sku} "
             f"is {gpu.architecture}"
         )
-        yield _gpu_finding(
-            host,
-            "block",
-            message,
-            branch.architecture_origins,
-            CompatRemedy.of(
-                [remedies.driver(last, f"driver branch {{}}, the last for {gpu.architecture}")],
-                otherwise=_NO_BRANCH,
-            ),
+        remedy = CompatRemedy.of(
+            [remedies.driver(last, f"driver branch {{}}, the last for {gpu.architecture}")],
+            otherwise=_NO_BRANCH,
         )
-
-
-def _gpu_finding(
-    host: CompatHost,
-    severity: object,
-    message: str,
-    origins: tuple[Origin, ...],
-    remedy: str,
-    *,
-    doubt: str | None = None,
-) -> CompatFinding:
-    place = host.at("gpu", "driver")
-    return CompatFinding(
-        "gpu-driver",
-        severity=severity,  # type: ignore[arg-type]
-        subject=host.subject,
-        message=message,
-        sources=origins,
-        way_out=remedy,
-        place=place,
-        doubt=doubt,
-    )
+        yield about(host, "gpu", "driver").block(
+            "gpu-driver", message, branch.architecture_origins, remedy=remedy
+        )
 
 
 def _least(gpu: GpuModel, branch: str) -> str | None:
@@ -262,14 +229,11 @@ def module_flavour(
         remedy = CompatRemedy.of(
             options, ending=f"; {_supported(gpu)}" if old else "", otherwise=_NO_BRANCH
         )
-        yield CompatFinding(
+        yield about(host, "driver").block(
             "module-flavour",
-            severity="block",
-            subject=host.subject,
-            message=f"{fault}, and {_driver(host)} comes with the {host.flavour} ones",
-            sources=facts.origins("nvidia_drivers.yml", limits["source"]),
-            way_out=remedy,
-            place=host.at("driver"),
+            f"{fault}, and {_driver(host)} comes with the {host.flavour} ones",
+            facts.origins("nvidia_drivers.yml", limits["source"]),
+            remedy=remedy,
             doubt=facts.doubt(limits)
             if int(host.branch) >= limits["only_flavour_from_branch"]
             else None,
@@ -294,20 +258,18 @@ def geforce_open(
         else f"does not load for it without {limit['name']}=1"
     )
     message = f"{_driver(host)} supports {names[0]} with the open modules in alpha quality only, and {how}"
-    yield CompatFinding(
+    yield about(host, "driver").finding(
         "geforce-open",
-        severity="warn" if enabled else "block",
-        subject=host.subject,
-        message=message,
-        sources=facts.origins("nvidia_drivers.yml", limit["source"]),
-        way_out=CompatRemedy.of(
+        "warn" if enabled else "block",
+        message,
+        facts.origins("nvidia_drivers.yml", limit["source"]),
+        remedy=CompatRemedy.of(
             [remedies.flavour("proprietary", "the proprietary modules")],
             [
                 dataclasses.replace(one, text=f"a branch after {limit['last_branch']}")
                 for one in _fixed_drivers()
             ],
         ),
-        place=host.at("driver"),
     )
 
 
@@ -351,14 +313,8 @@ def kernel_driver(
                 remedy = "use a kernel that the package's dkms.conf admits"
             elif remedy == _CLEAN_ROOT:
                 remedy = _builds(host, kernel[0], driver, flavour)
-            yield CompatFinding(
-                "kernel-driver",
-                severity="block",
-                subject=host.subject,
-                message=message,
-                sources=measured.origins,
-                way_out=remedy,
-                place=host.at("kernel", "driver"),
+            yield about(host, "kernel", "driver").block(
+                "kernel-driver", message, measured.origins, remedy=remedy
             )
         return
     version, exact = kernel
@@ -377,39 +333,23 @@ def kernel_driver(
             f"known: {newest.reason}"
         )
         remedy = "name the exact kernel: lock the stack"
-        yield CompatFinding(
-            "kernel-driver",
-            severity="unknown",
-            subject=host.subject,
-            message=message,
-            sources=newest.origins,
-            way_out=remedy,
-            place=host.at("kernel"),
-            doubt=newest.doubt,
+        yield about(host, "kernel").unknown(
+            "kernel-driver", message, newest.origins, remedy=remedy, doubt=newest.doubt
         )
     elif built.outcome == "fails":
         which = "" if host.driver else ", the newest of its branch"
         message = f"the driver's module does not build: {built.reason}{which}"
-        yield CompatFinding(
+        yield about(host, "kernel", "driver").block(
             "kernel-driver",
-            severity="block",
-            subject=host.subject,
-            message=message,
-            sources=built.origins,
-            way_out=_builds(host, version, driver, flavour),
-            place=host.at("kernel", "driver"),
+            message,
+            built.origins,
+            remedy=_builds(host, version, driver, flavour),
             doubt="; ".join(filter(None, (built.doubt, unmeasured(host, flavour)))) or None,
         )
     elif built.outcome == "unknown":
         message = "; ".join(filter(None, (built.reason, unmeasured(host, flavour))))
-        yield CompatFinding(
-            "kernel-driver",
-            severity="unknown",
-            subject=host.subject,
-            message=message,
-            sources=built.origins,
-            way_out=_builds(host, version, driver, flavour),
-            place=host.at("kernel", "driver"),
+        yield about(host, "kernel", "driver").unknown(
+            "kernel-driver", message, built.origins, remedy=_builds(host, version, driver, flavour)
         )
 
 
@@ -551,26 +491,14 @@ def gpu_mix(host: CompatHost | None, workload: Workload | None = None) -> Iterat
             f"{needs[0]} needs the open kernel modules and {cannot[0]} does not work with them, so that no "
             "driver serves both"
         )
-        yield CompatFinding(
-            "gpu-mix",
-            severity="block",
-            subject=host.subject,
-            message=message,
-            sources=sources,
-            way_out="put them into different nodes",
-            place=host.at("gpu"),
+        yield about(host, "gpu").block(
+            "gpu-mix", message, sources, remedy="put them into different nodes"
         )
         return
     names = ", ".join(f"{gpu.sku} ({gpu.architecture})" for gpu in host.gpus)
     message = f"the node has GPUs of several architectures: {names}; each binary has to carry code for all of them"
-    yield CompatFinding(
-        "gpu-mix",
-        severity="warn",
-        subject=host.subject,
-        message=message,
-        sources=(),
-        way_out="make a class of its own for each model",
-        place=host.at("gpu"),
+    yield about(host, "gpu").warn(
+        "gpu-mix", message, remedy="make a class of its own for each model"
     )
 
 
@@ -603,15 +531,7 @@ def other_modules(
                         )
                     ],
                 )
-                yield CompatFinding(
-                    "other-modules",
-                    severity="block",
-                    subject=host.subject,
-                    message=message,
-                    sources=origins,
-                    way_out=remedy,
-                    place=host.at("modules"),
-                )
+                yield about(host, "modules").block("other-modules", message, origins, remedy=remedy)
                 continue
         kernel = _kernel(host)
         on = f" on kernel {kernel[0]}" if kernel is not None else ""
@@ -621,15 +541,7 @@ def other_modules(
             "try it in a clean root (goldnode modules build), and accept it in the class once it was seen "
             "to build"
         )
-        yield CompatFinding(
-            "other-modules",
-            severity="unknown",
-            subject=host.subject,
-            message=message,
-            sources=(),
-            way_out=remedy,
-            place=host.at("modules"),
-        )
+        yield about(host, "modules").unknown("other-modules", message, remedy=remedy)
 
 
 # Operating system
@@ -648,14 +560,10 @@ def os_kernel(host: CompatHost | None, workload: Workload | None = None) -> Iter
             for item in facts.load("distros.yml")["distributions"]
             if item.get("kernels")
         )
-        yield CompatFinding(
+        yield about(host, "os").unknown(
             "os-kernel",
-            severity="unknown",
-            subject=host.subject,
-            message=f"no source says which kernels {_os_name(host)} carries",
-            sources=(),
-            way_out=f"the facts know {known}",
-            place=host.at("os"),
+            f"no source says which kernels {_os_name(host)} carries",
+            remedy=f"the facts know {known}",
         )
         return
     version, exact = kernel
@@ -670,16 +578,13 @@ def os_kernel(host: CompatHost | None, workload: Workload | None = None) -> Iter
     if not same:
         message = f"no source says that {row['name']} carries kernel {version}; it carries {listed}"
         best = max(carried.values(), key=numbers)
-        yield CompatFinding(
+        yield about(host, "kernel", "os").unknown(
             "os-kernel",
-            severity="unknown",
-            subject=host.subject,
-            message=message,
-            sources=origins,
-            way_out=CompatRemedy.of(
+            message,
+            origins,
+            remedy=CompatRemedy.of(
                 [remedies.kernel(best, f"a kernel of series {'.'.join(best.split('.')[:2])}")]
             ),
-            place=host.at("kernel", "os"),
             doubt=facts.doubt(row),
         )
         return
@@ -687,14 +592,11 @@ def os_kernel(host: CompatHost | None, workload: Workload | None = None) -> Iter
     if exact and len(numbers(newest)) > 2 and numbers(version) < numbers(newest):
         day = facts.load("distros.yml")["meta"]["compiled"]
         message = f"kernel {version} lacks the fixes of {newest}, which {row['name']} had on {day} ({suite})"
-        yield CompatFinding(
+        yield about(host, "kernel", "os").warn(
             "os-kernel",
-            severity="warn",
-            subject=host.subject,
-            message=message,
-            sources=origins,
-            way_out=f"lock the stack again, with a driver that builds on {newest}",
-            place=host.at("kernel", "os"),
+            message,
+            origins,
+            remedy=f"lock the stack again, with a driver that builds on {newest}",
             doubt=facts.doubt(row),
         )
 
@@ -714,14 +616,11 @@ def os_support(
         remedy = (
             "move to a supported release, or accept it in the class with reason, owner and expiry"
         )
-        yield CompatFinding(
+        yield about(host, "os").block(
             "os-support",
-            severity="block",
-            subject=host.subject,
-            message=f"{row['name']} gets no fixes since {last}",
-            sources=origins,
-            way_out=remedy,
-            place=host.at("os"),
+            f"{row['name']} gets no fixes since {last}",
+            origins,
+            remedy=remedy,
             doubt=facts.doubt(row),
         )
     elif standard is not None and standard < host.on:
@@ -730,14 +629,11 @@ def os_support(
             f"standard support of {row['name']} ended on {standard}; {whose} lasts until {late}, and "
             "covers less"
         )
-        yield CompatFinding(
+        yield about(host, "os").warn(
             "os-support",
-            severity="warn",
-            subject=host.subject,
-            message=message,
-            sources=origins,
-            way_out=f"plan the move before {late}",
-            place=host.at("os"),
+            message,
+            origins,
+            remedy=f"plan the move before {late}",
             doubt=facts.doubt(row),
         )
 
@@ -756,14 +652,10 @@ def driver_packages(
         carried = _archive_drivers(row) if row is not None else []
         if row is None or not carried:
             message = f"no source says which drivers {_os_name(host)} carries in its own archive"
-            yield CompatFinding(
+            yield about(host, "driver", "os").unknown(
                 "driver-packages",
-                severity="unknown",
-                subject=host.subject,
-                message=message,
-                sources=(),
-                way_out="name the archive that the driver comes from",
-                place=host.at("driver", "os"),
+                message,
+                remedy="name the archive that the driver comes from",
                 doubt=facts.doubt(row) if row else None,
             )
         elif host.branch not in {version.split(".")[0] for version in carried}:
@@ -776,14 +668,11 @@ def driver_packages(
                 [remedies.of_host(repository, archives=(*host.archives, "nvidia-cuda"))],
                 verb="",
             )
-            yield CompatFinding(
+            yield about(host, "driver", "os").block(
                 "driver-packages",
-                severity="block",
-                subject=host.subject,
-                message=message,
-                sources=_distro_origins(row, "rest"),
-                way_out=remedy,
-                place=host.at("driver", "os"),
+                message,
+                _distro_origins(row, "rest"),
+                remedy=remedy,
                 doubt=facts.doubt(row),
             )
     elif "nvidia-cuda" in host.archives:
@@ -791,14 +680,11 @@ def driver_packages(
         if host.os.replace(" ", "").replace(".", "") not in names:
             message = f"NVIDIA's repository has no directory for {_os_name(host)}"
             origins = facts.origins("distros.yml", data["repositories"]["source"])
-            yield CompatFinding(
+            yield about(host, "os").block(
                 "driver-packages",
-                severity="block",
-                subject=host.subject,
-                message=message,
-                sources=origins,
-                way_out=f"use one of {', '.join(names)}",
-                place=host.at("os"),
+                message,
+                origins,
+                remedy=f"use one of {', '.join(names)}",
                 doubt=facts.doubt(row) if row else None,
             )
     yield from _package_names(host, data["package_names"])
@@ -827,32 +713,26 @@ def _package_names(host: CompatHost, names: Mapping[str, Any]) -> Iterator[Compa
                     f"package {package} contains the {flavour} kernel modules, and the stack declares the "
                     f"{host.flavour} ones"
                 )
-                yield CompatFinding(
+                yield about(host, "driver_packages", "os").block(
                     "driver-packages",
-                    severity="block",
-                    subject=host.subject,
-                    message=message,
-                    sources=origins,
-                    way_out=CompatRemedy.of(
+                    message,
+                    origins,
+                    remedy=CompatRemedy.of(
                         [remedies.of_host(f"declare `flavour: {flavour}`", flavour=flavour)],
                         verb="",
                     ),
-                    place=host.at("driver_packages", "os"),
                 )
             if own is not None and own != branch:
                 message = (
                     f"package {package} is of branch {own}, and the stack declares branch {branch}"
                 )
-                yield CompatFinding(
+                yield about(host, "driver_packages", "os").block(
                     "driver-packages",
-                    severity="block",
-                    subject=host.subject,
-                    message=message,
-                    sources=origins,
-                    way_out=CompatRemedy.of(
+                    message,
+                    origins,
+                    remedy=CompatRemedy.of(
                         [_other_package(host, package, package.replace(own, branch))]
                     ),
-                    place=host.at("driver_packages", "os"),
                 )
     change = next(
         (item for item in names["change_of_packaging"] if "pinning packages" in item["fact"]), None
@@ -878,15 +758,8 @@ def _package_names(host: CompatHost, names: Mapping[str, Any]) -> Iterator[Compa
         )
         remedy = f"use the plain name together with nvidia-driver-pinning-{branch}"
         origins = facts.origins("distros.yml", change["source"])
-        yield CompatFinding(
-            "driver-packages",
-            severity="warn",
-            subject=host.subject,
-            message=message,
-            sources=origins,
-            way_out=remedy,
-            place=host.at("driver_packages"),
-            doubt=facts.doubt(change),
+        yield about(host, "driver_packages").warn(
+            "driver-packages", message, origins, remedy=remedy, doubt=facts.doubt(change)
         )
 
 
@@ -939,24 +812,18 @@ def fabric_manager(
     named = facts.load("nvidia_drivers.yml")["rules"]["fabric_manager"]
     expected = rules.fabric_manager_package(host.branch)
     origins = facts.origins("nvidia_drivers.yml", ["fmug", "gdc"])
-    where = host.at("fabric_manager", "driver")
+    manager = about(host, "fabric_manager", "driver")
     package = host.fabric_manager_package
     if package is not None and package != expected:
         message = (
             f'the fabric manager of branch {host.branch} is called "{expected}", not "{package}"'
         )
         named_by = facts.origins("nvidia_drivers.yml", named["source"])
-        yield CompatFinding(
-            "fabric-manager",
-            severity="block",
-            subject=host.subject,
-            message=message,
-            sources=named_by,
-            way_out=CompatRemedy.of(
-                [remedies.of_host(f'"{expected}"', fabric_manager_package=expected)]
-            ),
-            place=where,
-            doubt=facts.doubt(named),
+        right = CompatRemedy.of(
+            [remedies.of_host(f'"{expected}"', fabric_manager_package=expected)]
+        )
+        yield manager.block(
+            "fabric-manager", message, named_by, remedy=right, doubt=facts.doubt(named)
         )
     if (
         host.fabric_manager is not None
@@ -972,15 +839,7 @@ def fabric_manager(
             fabric_manager=host.driver,
             fabric_manager_package=expected,
         )
-        yield CompatFinding(
-            "fabric-manager",
-            severity="block",
-            subject=host.subject,
-            message=message,
-            sources=origins,
-            way_out=CompatRemedy.of([same]),
-            place=where,
-        )
+        yield manager.block("fabric-manager", message, origins, remedy=CompatRemedy.of([same]))
     if host.nvswitch and not host.simulated and package is None and host.fabric_manager is None:
         on = (
             f'platform "{host.platform}" has NVSwitch' if host.platform else "the node has NVSwitch"
@@ -988,14 +847,8 @@ def fabric_manager(
         which = f'stack "{host.stack}"' if host.stack else "the stack"
         message = f"{on}, and {which} carries no fabric manager: CUDA does not start (error 802)"
         remedy = f"use a stack with `driver.fabric_manager: {{package: {expected}}}` from NVIDIA's repository"
-        yield CompatFinding(
-            "fabric-manager",
-            severity="block",
-            subject=host.subject,
-            message=message,
-            sources=origins,
-            way_out=remedy,
-            place=host.at("platform", "driver"),
+        yield about(host, "platform", "driver").block(
+            "fabric-manager", message, origins, remedy=remedy
         )
     yield from _subnet_manager(host)
     yield from _board_without_nvswitch(host)
@@ -1024,14 +877,11 @@ def _subnet_manager(host: CompatHost) -> Iterator[CompatFinding]:
         f"the NVSwitches of {boards[0]} need {package} beside the fabric manager, and the stack carries none: "
         "the fabric is not set up, and CUDA does not start (error 802)"
     )
-    yield CompatFinding(
+    yield about(host, "fabric_manager", "driver").block(
         "fabric-manager",
-        severity="block",
-        subject=host.subject,
-        message=message,
-        sources=facts.origins("nvidia_drivers.yml", ["gdc", "fmug"]),
-        way_out=f"add {package} to the packages of the driver",
-        place=host.at("fabric_manager", "driver"),
+        message,
+        facts.origins("nvidia_drivers.yml", ["gdc", "fmug"]),
+        remedy=f"add {package} to the packages of the driver",
     )
 
 
@@ -1049,14 +899,11 @@ def _board_without_nvswitch(host: CompatHost) -> Iterator[CompatFinding]:
         f'{boards[0]} is a module of HGX boards, of which those of eight have NVSwitch, and platform "{host.platform}" '
         "declares none: whether a fabric manager is needed is not known"
     )
-    yield CompatFinding(
+    yield about(host, "platform", "gpu").unknown(
         "fabric-manager",
-        severity="unknown",
-        subject=host.subject,
-        message=message,
-        sources=facts.origins("nvidia_drivers.yml", ["fmug"]),
-        way_out="name the platform of the board, for example hgx_h100_8, or declare one of four GPUs",
-        place=host.at("platform", "gpu"),
+        message,
+        facts.origins("nvidia_drivers.yml", ["fmug"]),
+        remedy="name the platform of the board, for example hgx_h100_8, or declare one of four GPUs",
     )
 
 
@@ -1072,14 +919,11 @@ def toolkit_floor(
     message = f"container toolkit {host.toolkit} is affected by {', '.join(rules.toolkit_faults(host.toolkit))}"
     floor = rules.toolkit_floor()
     safe = remedies.of_host(f"{floor} or later, or null for the newest", toolkit=floor)
-    yield CompatFinding(
+    yield about(host, "toolkit").block(
         "toolkit-floor",
-        severity="block",
-        subject=host.subject,
-        message=message,
-        sources=rules.toolkit_origins(host.toolkit),
-        way_out=CompatRemedy.of([safe]),
-        place=host.at("toolkit"),
+        message,
+        rules.toolkit_origins(host.toolkit),
+        remedy=CompatRemedy.of([safe]),
     )
 
 
@@ -1116,15 +960,7 @@ def toolkit_cdi(
             "containers get GPUs in the toolkit's legacy mode, which is deprecated since 1.18.0, because "
             f"{able.reason}"
         )
-        yield CompatFinding(
-            "toolkit-cdi",
-            severity="warn",
-            subject=host.subject,
-            message=message,
-            sources=origins,
-            way_out=remedy,
-            place=host.at("engine"),
-        )
+        yield about(host, "engine").warn("toolkit-cdi", message, origins, remedy=remedy)
     elif (
         not able.known
         and rules.toolkit_mode(host.engine, host.engine_version, str(limits["toolkit"])).mode
@@ -1136,26 +972,10 @@ def toolkit_cdi(
             f"whether {shown} reads the CDI specs of container toolkit {host.toolkit} is not known: "
             f"{able.reason}"
         )
-        yield CompatFinding(
-            "toolkit-cdi",
-            severity="unknown",
-            subject=host.subject,
-            message=message,
-            sources=origins,
-            way_out=remedy,
-            place=host.at("engine"),
-        )
+        yield about(host, "engine").unknown("toolkit-cdi", message, origins, remedy=remedy)
     else:
         message = f"{shown} does not read the CDI specs of container toolkit {host.toolkit}: {able.reason}"
-        yield CompatFinding(
-            "toolkit-cdi",
-            severity="block",
-            subject=host.subject,
-            message=message,
-            sources=origins,
-            way_out=remedy,
-            place=host.at("engine"),
-        )
+        yield about(host, "engine").block("toolkit-cdi", message, origins, remedy=remedy)
 
 
 # AMD
@@ -1182,14 +1002,8 @@ def amdgpu(host: CompatHost | None, workload: Workload | None = None) -> Iterato
                 [remedies.RemedyOption("accept it in the class once the node was seen to work")],
                 verb="",
             )
-            yield CompatFinding(
-                "amdgpu",
-                severity="unknown",
-                subject=host.subject,
-                message=message,
-                sources=facts.origins("rocm.yml", ["inst"]),
-                way_out=remedy,
-                place=host.at("gpu", "driver"),
+            yield about(host, "gpu", "driver").unknown(
+                "amdgpu", message, facts.origins("rocm.yml", ["inst"]), remedy=remedy
             )
         return
     for gpu in host.gpus:
@@ -1200,16 +1014,13 @@ def amdgpu(host: CompatHost | None, workload: Workload | None = None) -> Iterato
                 f"{host.amdgpu}"
             )
             origins = facts.origins("rocm.yml", ["amdgpuop", "docs71"])
-            yield CompatFinding(
+            yield about(host, "driver").block(
                 "amdgpu",
-                severity="block",
-                subject=host.subject,
-                message=message,
-                sources=origins,
-                way_out=CompatRemedy.of(
+                message,
+                origins,
+                remedy=CompatRemedy.of(
                     [remedies.of_host(f"amdgpu {least} or later", amdgpu=least)]
                 ),
-                place=host.at("driver"),
             )
     if host.os is not None:
         yield from _amd_os(host, data, kernel)
@@ -1240,15 +1051,7 @@ def _amd_os(
         message = (
             f"AMD's list of operating systems for amdgpu {current['amdgpu']} does not have {name}"
         )
-        yield CompatFinding(
-            "amdgpu",
-            severity="unknown",
-            subject=host.subject,
-            message=message,
-            sources=origins,
-            way_out=f"use one of {listed}",
-            place=host.at("os"),
-        )
+        yield about(host, "os").unknown("amdgpu", message, origins, remedy=f"use one of {listed}")
         return
     wanted = [str(row["kernel"]) for row in rows if row["kernel"] is not None]
     if (
@@ -1260,16 +1063,11 @@ def _amd_os(
             f"AMD lists {name} with kernel {', '.join(wanted)} for amdgpu {current['amdgpu']}, and the "
             f"stack has {kernel[0]}"
         )
-        yield CompatFinding(
+        yield about(host, "kernel").unknown(
             "amdgpu",
-            severity="unknown",
-            subject=host.subject,
-            message=message,
-            sources=origins,
-            way_out=CompatRemedy.of(
-                *([remedies.kernel(item, f"kernel {item}")] for item in wanted)
-            ),
-            place=host.at("kernel"),
+            message,
+            origins,
+            remedy=CompatRemedy.of(*([remedies.kernel(item, f"kernel {item}")] for item in wanted)),
         )
 
 
@@ -1304,15 +1102,7 @@ def security_floor(
     except FactsError:
         message = f"no bulletin says anything of driver branch {branch.name}"
         remedy = CompatRemedy.of(*([one] for one in _fixed_drivers()), otherwise=_NO_BRANCH)
-        yield CompatFinding(
-            "security-floor",
-            severity="unknown",
-            subject=host.subject,
-            message=message,
-            sources=(),
-            way_out=remedy,
-            place=host.at("driver"),
-        )
+        yield about(host, "driver").unknown("security-floor", message, remedy=remedy)
         return
     gets_fixes = [name for name in facts.fixed_branches() if _drives_all(name, host)]
     floors = {name: facts.security_floor(name).floor or name for name in gets_fixes}
@@ -1339,29 +1129,13 @@ def security_floor(
         ]
         own = [remedies.driver(floor.floor, "{} or later")]
         remedy = CompatRemedy.of(own, [] if floor.fixed else better)
-        yield CompatFinding(
-            "security-floor",
-            severity="block",
-            subject=host.subject,
-            message=message,
-            sources=floor.origins,
-            way_out=remedy,
-            place=host.at("driver"),
-        )
+        yield about(host, "driver").block("security-floor", message, floor.origins, remedy=remedy)
     elif floor.state.startswith("unknown"):
         message = (
             f"no bulletin says anything of driver branch {branch.name}, which is newer than all that were "
             "read"
         )
-        yield CompatFinding(
-            "security-floor",
-            severity="unknown",
-            subject=host.subject,
-            message=message,
-            sources=floor.origins,
-            way_out=others,
-            place=host.at("driver"),
-        )
+        yield about(host, "driver").unknown("security-floor", message, floor.origins, remedy=others)
     elif not floor.fixed:
         last = (
             f"; the last fixes for it are in {floor.floor} (bulletin {floor.bulletin}, {floor.bulletin_date})"
@@ -1377,16 +1151,8 @@ def security_floor(
             if state is not None and state.state == "waived" and host.waiver is not None
             else None
         )
-        yield CompatFinding(
-            "security-floor",
-            severity="warn",
-            subject=host.subject,
-            message=message,
-            sources=floor.origins,
-            way_out=others,
-            place=host.at("driver"),
-            doubt=None,
-            accepted=accepted,
+        yield about(host, "driver").warn(
+            "security-floor", message, floor.origins, remedy=others, doubt=None, accepted=accepted
         )
 
 
@@ -1423,16 +1189,8 @@ def end_of_life(
         if branch is not None and branch.conflict is not None and "end of life" in branch.conflict
         else None
     )
-    yield CompatFinding(
-        "end-of-life",
-        severity="block",
-        subject=host.subject,
-        message=found.message,
-        sources=sources,
-        way_out=found.remedy,
-        place=where,
-        doubt=doubt,
-        accepted=accepted,
+    yield FindingSubject(host.subject, where).block(
+        "end-of-life", found.message, sources, remedy=found.remedy, doubt=doubt, accepted=accepted
     )
 
 
@@ -1479,15 +1237,7 @@ def no_lock(host: CompatHost | None, workload: Workload | None = None) -> Iterat
         f"{', '.join(open_ or ['the exact versions of kernel and packages'])}"
     )
     remedy = f"run `goldnode lock {host.stack}` where its archives can be reached"
-    yield CompatFinding(
-        "no-lock",
-        severity="unknown",
-        subject=host.subject,
-        message=message,
-        sources=(),
-        way_out=remedy,
-        place=host.at("stack", "kernel"),
-    )
+    yield about(host, "stack", "kernel").unknown("no-lock", message, remedy=remedy)
 
 
 def lock_integrity(
@@ -1504,15 +1254,7 @@ def lock_integrity(
         else f"{fault.file}{'' if fault.line is None else f':{fault.line}'}: "
     )
     message = f"the lock of stack {host.stack} cannot be used: {where}{fault.message}"
-    yield CompatFinding(
-        "lock-integrity",
-        severity="block",
-        subject=host.subject,
-        message=message,
-        sources=(),
-        way_out=fault.remedy,
-        place=place,
-    )
+    yield FindingSubject(host.subject, place).block("lock-integrity", message, remedy=fault.remedy)
 
 
 def known_bad_host(
@@ -1552,15 +1294,7 @@ def _image_hardware(
     put: CompatHost, image: CompatHost, observed: CompatHost
 ) -> Iterator[CompatFinding]:
     def finding(severity: CompatSeverity, message: str, remedy: str) -> CompatFinding:
-        return CompatFinding(
-            "image-hardware",
-            severity=severity,
-            subject=put.subject,
-            message=message,
-            sources=(),
-            way_out=remedy,
-            place=put.place,
-        )
+        return about(put).finding("image-hardware", severity, message, remedy=remedy)
 
     if image.architecture != observed.architecture:
         message = (
@@ -1628,19 +1362,14 @@ def check_cohorts(
 def _cohort(
     subject: str, hosts: list[CompatHost], workloads: Mapping[str, Sequence[Workload]]
 ) -> Iterator[CompatFinding]:
+    cohort = FindingSubject(subject, hosts[0].place)
     drivers = _by({host.subject: _driver(host) for host in hosts if host.branch is not None})
     branches = {host.branch for host in hosts if host.branch is not None}
     exact = {host.driver for host in hosts if host.driver is not None}
     if len(branches) > 1 or len(exact) > 1:
         message = f"nodes that train together need one driver version, and these have {_values_text(drivers)}"
-        yield CompatFinding(
-            "cohort-driver",
-            severity="block",
-            subject=subject,
-            message=message,
-            sources=(),
-            way_out="give their classes one stack, or split the cohort",
-            place=hosts[0].place,
+        yield cohort.block(
+            "cohort-driver", message, remedy="give their classes one stack, or split the cohort"
         )
     elif (
         len(branches) == 1
@@ -1649,14 +1378,8 @@ def _cohort(
         and len({host.stack for host in hosts}) > 1
     ):
         message = f"whether its nodes have one driver version is not known without locks: {_values_text(drivers)}"
-        yield CompatFinding(
-            "cohort-driver",
-            severity="unknown",
-            subject=subject,
-            message=message,
-            sources=(),
-            way_out="lock their stacks, or give their classes one stack",
-            place=hosts[0].place,
+        yield cohort.unknown(
+            "cohort-driver", message, remedy="lock their stacks, or give their classes one stack"
         )
     kinds = _by(
         {
@@ -1670,15 +1393,7 @@ def _cohort(
             f"its nodes have GPUs of different architectures: {_values_text(kinds)}; the slowest sets the pace, "
             "and binaries need code for all"
         )
-        yield CompatFinding(
-            "cohort-mix",
-            severity="warn",
-            subject=subject,
-            message=message,
-            sources=(),
-            way_out="split the cohort by architecture",
-            place=hosts[0].place,
-        )
+        yield cohort.warn("cohort-mix", message, remedy="split the cohort by architecture")
     versions = _by(
         {
             host.subject: _nccl(workloads.get(host.subject, ()))
@@ -1688,14 +1403,10 @@ def _cohort(
     )
     if len(versions) > 1:
         message = f"nodes that train together need one NCCL, and their images have {_values_text(versions)}"
-        yield CompatFinding(
+        yield cohort.block(
             "cohort-nccl",
-            severity="block",
-            subject=subject,
-            message=message,
-            sources=(),
-            way_out="give their classes images with one NCCL, or split the cohort",
-            place=hosts[0].place,
+            message,
+            remedy="give their classes images with one NCCL, or split the cohort",
         )
 
 
@@ -1889,14 +1600,7 @@ def facts_age(limit: int, on: dt.date) -> list[CompatFinding]:
         return []
     message = f"the facts are of {compiled}, {age} days old; the site's limit is {limit}"
     return [
-        CompatFinding(
-            "facts-age",
-            severity="warn",
-            subject="facts",
-            message=message,
-            sources=(),
-            way_out="run `goldnode facts update`",
-        )
+        FindingSubject("facts").warn("facts-age", message, remedy="run `goldnode facts update`")
     ]
 
 

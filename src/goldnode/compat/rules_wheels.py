@@ -15,7 +15,14 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from goldnode.compat import remedies
-from goldnode.compat.model import CompatFinding, CompatHost, CompatRule, CompatSeverity, Workload
+from goldnode.compat.model import (
+    CompatFinding,
+    CompatHost,
+    CompatRule,
+    CompatSeverity,
+    FindingSubject,
+    Workload,
+)
 from goldnode.compat.remedies import CompatRemedy, nearest
 from goldnode.compat.rules_workload import framework_python, framework_version
 from goldnode.facts import wheels
@@ -179,15 +186,8 @@ def _finding(
     sources = next(iter(rows.values())).origins if rows else ()
     place = workload.pin_places.get(name, workload.place)
     recorded = f"wheel metadata as recorded on {wheels.recorded()}"
-    return CompatFinding(
-        rule,
-        severity=severity,
-        subject=workload.subject,
-        message=message,
-        sources=sources,
-        way_out=remedy,
-        place=place,
-        doubt=recorded,
+    return FindingSubject(workload.subject, place).finding(
+        rule, severity, message, sources, remedy=remedy, doubt=recorded
     )
 
 

@@ -15,7 +15,14 @@ from functools import cache
 from typing import Any
 
 from goldnode.compat import remedies
-from goldnode.compat.model import CompatFinding, CompatHost, CompatRule, CompatSeverity, Workload
+from goldnode.compat.model import (
+    CompatFinding,
+    CompatHost,
+    CompatRule,
+    CompatSeverity,
+    Workload,
+    about,
+)
 from goldnode.compat.remedies import CompatRemedy, RemedyOption, nearest
 from goldnode.facts import wheels
 from goldnode.facts import workload as facts
@@ -141,28 +148,6 @@ def _torch_of_any(workload: Workload) -> tuple[facts.TorchBuild, str] | None:
 # -- helpers
 
 
-def _finding(
-    rule: str,
-    severity: CompatSeverity,
-    workload: Workload,
-    message: str,
-    sources: Iterable[Origin],
-    remedy: str | None = None,
-    *doubts: str | None,
-) -> CompatFinding:
-    doubt = "; ".join(dict.fromkeys(item for item in doubts if item)) or None
-    return CompatFinding(
-        rule,
-        severity=severity,
-        subject=workload.subject,
-        message=message,
-        sources=tuple(dict.fromkeys(sources)),
-        way_out=remedy,
-        place=workload.place,
-        doubt=doubt,
-    )
-
-
 def _and(names: Iterable[str]) -> str:
     """Join names: "a", "a and b", "a, b and c"."""
     *rest, last = list(names)
@@ -215,18 +200,16 @@ def _cuda_driver(
             f"{runtime} is not among the releases that the facts know, so that nothing says which driver "
             "it needs"
         )
-        yield _finding(rule, "unknown", workload, message, (), remedy)
+        yield about(workload).unknown(rule, message, remedy=remedy)
         return
     branch = _branch(host)
     if branch is None:
         message = f"{runtime} needs driver {row.minimum} or later; which driver {host.subject} has is not known"
-        yield _finding(
+        yield about(workload).unknown(
             rule,
-            "unknown",
-            workload,
             message,
             row.sources,
-            "name the driver's branch in the stack, or lock the stack",
+            remedy="name the driver's branch in the stack, or lock the stack",
         )
         return
     family = facts.families()[key(row.version)[0]]
@@ -237,13 +220,11 @@ def _cuda_driver(
             f"{runtime} needs driver {row.minimum} or later; {host.subject} has branch {branch}, and "
             "nothing says which version of it"
         )
-        yield _finding(
+        yield about(workload).unknown(
             rule,
-            "unknown",
-            workload,
             message,
             family.sources,
-            "lock the stack, which makes the driver's version exact",
+            remedy="lock the stack, which makes the driver's version exact",
         )
         return
     native = facts.native_cuda().get(branch)
@@ -288,16 +269,14 @@ def _cuda_driver(
         last is not None and key(row.version) > key(last) for last in ends
     ):  # no driver would help; cuda-gpu reports this
         message = f"{runtime} needs driver {row.minimum} or later; {host.subject} has {driver}"
-        yield _finding(
+        yield about(workload).block(
             rule,
-            "block",
-            workload,
             message,
             family.sources,
-            CompatRemedy.of(
+            remedy=CompatRemedy.of(
                 *_older_or_newer(host, workload, runtime, row), otherwise=_ANOTHER_CLASS
             ),
-            runtime.doubt,
+            doubt=runtime.doubt,
         )
         return
     yield _forward(host, workload=workload, runtime=runtime, row=row, driver=driver, branch=branch)
@@ -350,16 +329,16 @@ def _minor_version(
         groups.append(_other_cuda(host, workload, runtime, native, f"CUDA {native} or older"))
     without = "build its binaries with machine code for the GPU, and do without the features of newer drivers"
     remedy = CompatRemedy.of(*groups, ending=", to go without these limits", otherwise=without)
-    return _finding(
+    return about(workload).warn(
         "cuda-driver",
-        "warn",
-        workload,
         message,
         (*family.sources, *limits),
-        remedy,
-        doubt,
-        row.doubt,
-        runtime.doubt,
+        remedy=remedy,
+        doubt=(
+            doubt,
+            row.doubt,
+            runtime.doubt,
+        ),
     )
 
 
@@ -393,15 +372,16 @@ def _spoilt(
     later = [] if newer is None or dropped else remedies.drivers(newer[1].removeprefix("branch "))
     remedy = CompatRemedy.of([bare], later)
     sources = (*hardware, *package.sources)
-    return _finding(
+    return about(workload).finding(
         "cuda-driver",
         "block" if fails else "unknown",
-        workload,
         message,
         sources,
-        remedy,
-        doubt,
-        package.doubt,
+        remedy=remedy,
+        doubt=(
+            doubt,
+            package.doubt,
+        ),
     )
 
 
@@ -461,8 +441,8 @@ def _forward(
             else "a forward-compatibility package would"
         )
         message = f"{needs}, and {carried} not work on {names}, which is no data-centre GPU"
-        return _finding(
-            rule, "block", workload, message, [*sources, *_origins(others)], remedy, *reported
+        return about(workload).block(
+            rule, message, [*sources, *_origins(others)], remedy=remedy, doubt=(*reported,)
         )
     if workload.forward_compat is False:
         what = (
@@ -476,30 +456,30 @@ def _forward(
                 forward_compat=True,
             )
             remedy = CompatRemedy.of(*ways, [carries], otherwise=_ANOTHER_CLASS)
-        return _finding(rule, "block", workload, message, sources, remedy, *reported)
+        return about(workload).block(rule, message, sources, remedy=remedy, doubt=(*reported,))
     if package is None:
         near = closest(row.version, facts.forward_compat())
         message = (
             f"{needs}, and no source says on which older branches forward compatibility to CUDA "
             f"{row.version} works"
         )
-        return _finding(
+        return about(workload).unknown(
             rule,
-            "unknown",
-            workload,
             message,
             sources,
-            remedy,
-            f"the newest list that was read is of CUDA {near}",
-            *reported,
+            remedy=remedy,
+            doubt=(
+                f"the newest list that was read is of CUDA {near}",
+                *reported,
+            ),
         )
     listed = _and(str(item) for item in package.branches) if package.branches else "none"
     if branch not in package.branches:
         message = f"{needs}, and {package.package} is for " + (
             f"driver branches {listed}" if package.branches else "no older branch"
         )
-        return _finding(
-            rule, "block", workload, message, [*sources, *package.sources], remedy, *reported
+        return about(workload).block(
+            rule, message, [*sources, *package.sources], remedy=remedy, doubt=(*reported,)
         )
     sources = (*sources, *package.sources)
     if workload.forward_compat is None:
@@ -510,7 +490,7 @@ def _forward(
         state = RemedyOption("state forward_compat in the class, or give the image's metadata")
         ways = [*ways, [state]]
         remedy = CompatRemedy.of(*ways, otherwise=state.text)
-        return _finding(rule, "unknown", workload, message, sources, remedy, *reported)
+        return about(workload).unknown(rule, message, sources, remedy=remedy, doubt=(*reported,))
     if unsure or not host.gpus:
         whose = (
             f"whether {_and(gpu.sku for gpu in unsure)} is a data-centre GPU"
@@ -521,7 +501,7 @@ def _forward(
             f"{needs}; the image carries {package.package}, which works on data-centre GPUs only, and "
             f"{whose} is not known"
         )
-        return _finding(rule, "unknown", workload, message, sources, remedy, *reported)
+        return about(workload).unknown(rule, message, sources, remedy=remedy, doubt=(*reported,))
     names = _and(gpu.sku for gpu in _models(host))
     version = f" {workload.forward_compat_version}" if workload.forward_compat_version else ""
     message = (
@@ -532,15 +512,15 @@ def _forward(
     snapshot = (
         f"the list is that of image {package.image}; it shrinks as branches reach their end of life"
     )
-    return _finding(
+    return about(workload).warn(
         rule,
-        "warn",
-        workload,
         message,
         [*sources, *_origins(_models(host))],
-        remedy,
-        snapshot,
-        *reported,
+        remedy=remedy,
+        doubt=(
+            snapshot,
+            *reported,
+        ),
     )
 
 
@@ -686,28 +666,28 @@ def cuda_gpu(host: CompatHost | None, workload: Workload | None) -> Iterator[Com
             where = f"{gpu.sku} (compute capability {gpu.compute_capability}) of {host.subject}"
             if known is None:
                 message = f"no source says which CUDA versions have code for {where}"
-                yield _finding(
-                    rule, "unknown", workload, message, (), "check the GPU's model in the class"
+                yield about(workload).unknown(
+                    rule, message, remedy="check the GPU's model in the class"
                 )
                 continue
             if known.last is not None and key(minor(runtime.version)) > key(known.last):
                 message = (
                     f"{runtime} has no code for {where}: {known.last} is the last with {known.name}"
                 )
-                yield _finding(
+                yield about(workload).block(
                     rule,
-                    "block",
-                    workload,
                     message,
                     known.sources,
-                    CompatRemedy.of(
+                    remedy=CompatRemedy.of(
                         _other_cuda(
                             host, workload, runtime, known.last, f"CUDA {known.last} or older"
                         ),
                         otherwise=_ANOTHER_CLASS,
                     ),
-                    known.doubt,
-                    runtime.doubt,
+                    doubt=(
+                        known.doubt,
+                        runtime.doubt,
+                    ),
                 )
             elif (
                 runtime.family
@@ -749,16 +729,16 @@ def _too_old(
             f"{runtime} is older than {known.name}: on {where} runs what was built for {names}, nothing is "
             f"built for {known.capability} itself before CUDA {known.first}"
         )
-        return _finding(
+        return about(workload).warn(
             "cuda-gpu",
-            "warn",
-            workload,
             message,
             (*known.sources, *binary),
-            remedy,
-            known.doubt,
-            doubt,
-            runtime.doubt,
+            remedy=remedy,
+            doubt=(
+                known.doubt,
+                doubt,
+                runtime.doubt,
+            ),
         )
     if runtime.bringer is None:
         binary, doubt = facts.cuda_rule("binary_compat")
@@ -766,19 +746,26 @@ def _too_old(
             f"{runtime} has no machine code for {where}, {known.first} is the first with {known.name}: only "
             "binaries that carry PTX run, which the driver compiles at the first start"
         )
-        return _finding(
+        return about(workload).warn(
             "cuda-gpu",
-            "warn",
-            workload,
             message,
             (*known.sources, *binary),
-            remedy,
-            known.doubt,
-            doubt,
+            remedy=remedy,
+            doubt=(
+                known.doubt,
+                doubt,
+            ),
         )
     message = f"{runtime} has no code for {where}: {known.first} is the first with {known.name}"
-    return _finding(
-        "cuda-gpu", "block", workload, message, known.sources, remedy, known.doubt, runtime.doubt
+    return about(workload).block(
+        "cuda-gpu",
+        message,
+        known.sources,
+        remedy=remedy,
+        doubt=(
+            known.doubt,
+            runtime.doubt,
+        ),
     )
 
 
@@ -811,11 +798,13 @@ def cudnn_cuda(host: CompatHost | None, workload: Workload | None) -> Iterator[C
         if rows and not mine:
             have = _and(str(item) for item in sorted({item for row in rows for item in row.majors}))
             message = f"cuDNN {version} is for CUDA {have}, and the workload has CUDA {cuda}"
-            yield _finding(rule, "block", workload, message, sources, _cudnn_for(workload, major))
+            yield about(workload).block(rule, message, sources, remedy=_cudnn_for(workload, major))
         elif mine:
             text = "; ".join(dict.fromkeys(row.cuda_text for row in mine))
             message = f"the support matrix of cuDNN {version} lists CUDA {text}, and not {cuda}"
-            yield _finding(rule, "unknown", workload, message, sources, _cudnn_for(workload, major))
+            yield about(workload).unknown(
+                rule, message, sources, remedy=_cudnn_for(workload, major)
+            )
         elif any(same(version, item) for item in facts.wheels("cudnn", major)):
             continue  # published for this major; cudnn-gpu reports the missing matrix
         else:
@@ -831,13 +820,8 @@ def cudnn_cuda(host: CompatHost | None, workload: Workload | None) -> Iterator[C
                 )
             else:
                 message, severity = f"no source says which CUDA cuDNN {version} is for", "unknown"
-            yield _finding(
-                rule,
-                severity,
-                workload,
-                message,
-                facts.wheel_sources(),
-                _cudnn_for(workload, major),
+            yield about(workload).finding(
+                rule, severity, message, facts.wheel_sources(), remedy=_cudnn_for(workload, major)
             )
 
 
@@ -931,14 +915,13 @@ def cudnn_gpu(host: CompatHost | None, workload: Workload | None) -> Iterator[Co
             found = _cudnn_between_matrices(gpu.compute_capability, name, version, major)
         if found is not None:
             remedy = found.remedy or _cudnn_with(workload, gpu.compute_capability, major)
-            yield _finding(
+            yield about(workload).finding(
                 "cudnn-gpu",
                 found.severity,
-                workload,
                 found.message,
                 found.sources,
-                remedy,
-                found.doubt,
+                remedy=remedy,
+                doubt=found.doubt,
             )
 
 
@@ -1090,11 +1073,11 @@ def nccl_cuda(host: CompatHost | None, workload: Workload | None) -> Iterator[Co
             message = (
                 f"NCCL {version} is published for CUDA {_and(others)}, and not for CUDA {major}"
             )
-            yield _finding(rule, "block", workload, message, facts.wheel_sources(), remedy)
+            yield about(workload).block(rule, message, facts.wheel_sources(), remedy=remedy)
         else:
             near = f"; it is published for CUDA {_and(others)}" if others else ""
             message = f"no source says whether NCCL {version} works with CUDA {cuda}{near}"
-            yield _finding(rule, "unknown", workload, message, facts.wheel_sources(), remedy)
+            yield about(workload).unknown(rule, message, facts.wheel_sources(), remedy=remedy)
 
 
 # -- frameworks
@@ -1112,13 +1095,8 @@ def framework_version(
         known = _known(name, workload)
         if known is None:
             message = f"the facts hold nothing about {name}, so that {name} {version} is not judged"
-            yield _finding(
-                rule,
-                "unknown",
-                workload,
-                message,
-                (),
-                "run it on one node of the class before it goes to all",
+            yield about(workload).unknown(
+                rule, message, remedy="run it on one node of the class before it goes to all"
             )
             continue
         if name == "torch":
@@ -1140,9 +1118,7 @@ def framework_version(
             ],
             otherwise="run it on one node of the class before it goes to all",
         )
-        yield _finding(
-            rule, "unknown", workload, f"{name} {version} is not in the facts", (), remedy
-        )
+        yield about(workload).unknown(rule, f"{name} {version} is not in the facts", remedy=remedy)
 
 
 def _unknown_cuda(workload: Workload, name: str, row: Mapping[str, Any]) -> Iterator[CompatFinding]:
@@ -1165,8 +1141,8 @@ def _unknown_cuda(workload: Workload, name: str, row: Mapping[str, Any]) -> Iter
         if workload.kind == "image"
         else "pin the libraries it is to use"
     )
-    yield _finding(
-        "framework-version", "unknown", workload, message, facts.framework_sources(row), remedy
+    yield about(workload).unknown(
+        "framework-version", message, facts.framework_sources(row), remedy=remedy
     )
 
 
@@ -1219,30 +1195,24 @@ def _torch_known(workload: Workload, build: facts.TorchBuild) -> Iterator[Compat
                 f"neither PyTorch nor ROCm {build.rocm} lists a build of PyTorch {build.release} for ROCm "
                 f"{build.rocm}"
             )
-            yield _finding(
-                "framework-version",
-                "unknown",
-                workload,
-                message,
-                build.sources,
-                remedy,
-                build.doubt,
+            yield about(workload).unknown(
+                "framework-version", message, build.sources, remedy=remedy, doubt=build.doubt
             )
             return
-        yield _finding(
-            "framework-version", "block", workload, message, build.sources, remedy, build.doubt
+        yield about(workload).block(
+            "framework-version", message, build.sources, remedy=remedy, doubt=build.doubt
         )
     elif build.build is not None and not build.build.startswith(("cu", "rocm", "cpu", "xpu")):
         message = f"torch {build.version} is a third party's build: the facts cover only those of the project"
         first = "run it on one node of the class before it goes to all"
-        yield _finding("framework-version", "unknown", workload, message, build.sources, first)
+        yield about(workload).unknown("framework-version", message, build.sources, remedy=first)
     elif build.known is None or build.build is None:
         message = (
             f"no source says which builds PyTorch {build.release} has, so that torch {build.version} is "
             "not judged"
         )
-        yield _finding(
-            "framework-version", "unknown", workload, message, build.sources, None, build.doubt
+        yield about(workload).unknown(
+            "framework-version", message, build.sources, doubt=build.doubt
         )
 
 
@@ -1279,8 +1249,8 @@ def framework_python(host: CompatHost | None, workload: Workload | None) -> Iter
             remedy = CompatRemedy.of(
                 [remedies.python(item) for item in newest], otherwise=text if not tags else _PYTHONS
             )
-            yield _finding(
-                "framework-python", "block", workload, message, facts.framework_sources(row), remedy
+            yield about(workload).block(
+                "framework-python", message, facts.framework_sources(row), remedy=remedy
             )
 
 
@@ -1324,8 +1294,8 @@ def torch_gpu(host: CompatHost | None, workload: Workload | None) -> Iterator[Co
                 f"no source says which compute capabilities {called} was built for, so that nothing says "
                 f"whether it runs on {where}"
             )
-            yield _finding(
-                rule, "unknown", workload, message, (), _torch_for(host, workload, build, gpu)
+            yield about(workload).unknown(
+                rule, message, remedy=_torch_for(host, workload, build, gpu)
             )
             continue
         if any(facts.covers(item, gpu.compute_capability) for item in built.names):
@@ -1340,25 +1310,17 @@ def torch_gpu(host: CompatHost | None, workload: Workload | None) -> Iterator[Co
                 f"{called} has no machine code for {where}, only PTX of {older[-1]} that the driver "
                 "compiles at the first start"
             )
-            yield _finding(
+            yield about(workload).warn(
                 rule,
-                "warn",
-                workload,
                 message,
                 sources,
-                _torch_for(host, workload, build, gpu),
-                built.doubt,
+                remedy=_torch_for(host, workload, build, gpu),
+                doubt=built.doubt,
             )
             continue
         message = f"{called} was built for compute capabilities {listed}, and not for {where}"
-        yield _finding(
-            rule,
-            "block",
-            workload,
-            message,
-            sources,
-            _torch_for(host, workload, build, gpu),
-            built.doubt,
+        yield about(workload).block(
+            rule, message, sources, remedy=_torch_for(host, workload, build, gpu), doubt=built.doubt
         )
 
 
@@ -1424,17 +1386,15 @@ def _torch_gfx(
                 f"runs on {where}"
             )
             remedy = "run it on one node of the class before it goes to all"
-            yield _finding("torch-gpu", "unknown", workload, message, (), remedy)
+            yield about(workload).unknown("torch-gpu", message, remedy=remedy)
         elif gpu.gfx not in built.names:
             message = f"{called} was built for {_and(built.names)}, and not for {where}"
-            yield _finding(
+            yield about(workload).block(
                 "torch-gpu",
-                "block",
-                workload,
                 message,
                 built.sources,
-                "use a later release of PyTorch",
-                built.doubt,
+                remedy="use a later release of PyTorch",
+                doubt=built.doubt,
             )
 
 
@@ -1468,7 +1428,7 @@ def torch_cpu(host: CompatHost | None, workload: Workload | None) -> Iterator[Co
     other = "use an image with PyTorch for CUDA: no wheel that is known fits the rest"
     sources = releases[facts.public(build.version)].origins
     remedy = CompatRemedy.of(from_index, options, otherwise=other)
-    yield _finding("torch-cpu", "block", workload, message, sources, remedy, build.doubt)
+    yield about(workload).block("torch-cpu", message, sources, remedy=remedy, doubt=build.doubt)
 
 
 def framework_gpu(host: CompatHost | None, workload: Workload | None) -> Iterator[CompatFinding]:
@@ -1500,7 +1460,7 @@ def framework_gpu(host: CompatHost | None, workload: Workload | None) -> Iterato
             message = f"no source states what jax {version} for CUDA {major} needs"
             options = ([_jax_for(workload, other)] for other in facts.jax_minimum())
             remedy: str = CompatRemedy.of(*options, between=" or ")
-            yield _finding(rule, "unknown", workload, message, (), remedy)
+            yield about(workload).unknown(rule, message, remedy=remedy)
         else:
             least.append((f"jax {version} for CUDA {major}", named))
             branch = _branch(host)
@@ -1513,8 +1473,8 @@ def framework_gpu(host: CompatHost | None, workload: Workload | None) -> Iterato
                     remedies.drivers(str(named["driver_branch"])),
                     [_jax_for(workload, "12")] if major == "13" else [],
                 )
-                yield _finding(
-                    rule, "block", workload, message, facts.framework_sources(named), remedy
+                yield about(workload).block(
+                    rule, message, facts.framework_sources(named), remedy=remedy
                 )
     least += _engines(workload)
     yield from _engine_driver(host, workload)
@@ -1531,14 +1491,12 @@ def framework_gpu(host: CompatHost | None, workload: Workload | None) -> Iterato
                     [RemedyOption("GPUs of a later architecture")],
                     _releases(workload, called.split(" ")[0]),
                 )
-                yield _finding(
+                yield about(workload).block(
                     rule,
-                    "block",
-                    workload,
                     message,
                     facts.framework_sources(needs),
-                    remedy,
-                    facts.doubt(needs),
+                    remedy=remedy,
+                    doubt=facts.doubt(needs),
                 )
 
 
@@ -1582,8 +1540,8 @@ def _engine_driver(host: CompatHost, workload: Workload) -> Iterator[CompatFindi
                 remedies.drivers(str(least)), [RemedyOption("an older release")]
             )
             sources = facts.framework_sources(row)
-            yield _finding(
-                "framework-gpu", "block", workload, message, sources, remedy, facts.doubt(row)
+            yield about(workload).block(
+                "framework-gpu", message, sources, remedy=remedy, doubt=facts.doubt(row)
             )
 
 
@@ -1608,8 +1566,8 @@ def tensorrt_cuda(host: CompatHost | None, workload: Workload | None) -> Iterato
         ],
         [remedies.cuda(item, f"CUDA {item}") for item in row["cuda"]],
     )
-    yield _finding(
-        "tensorrt-cuda", "block", workload, message, facts.framework_sources(row), remedy
+    yield about(workload).block(
+        "tensorrt-cuda", message, facts.framework_sources(row), remedy=remedy
     )
 
 
@@ -1633,7 +1591,7 @@ def framework_libraries(
         remedy = CompatRemedy.of(
             [exact] if row["torch"].startswith("==") else [], _releases(workload, "vllm")
         )
-        yield _finding(rule, "block", workload, message, facts.framework_sources(row), remedy)
+        yield about(workload).block(rule, message, facts.framework_sources(row), remedy=remedy)
     if row is not None and row["cuda13_pinned"] and torch is not None:
         build = facts.torch(torch)
         if build is not None and build.cuda is not None and key(build.cuda)[0] < 13:
@@ -1648,7 +1606,7 @@ def framework_libraries(
                     for item in reversed(before)
                 ],
             )
-            yield _finding(rule, "block", workload, message, facts.framework_sources(row), remedy)
+            yield about(workload).block(rule, message, facts.framework_sources(row), remedy=remedy)
     if workload.kind == "image":
         yield from _framework_pins(workload)
         return
@@ -1683,7 +1641,9 @@ def _pins(workload: Workload, library: str, pinned: str) -> Iterator[CompatFindi
         if major is not None and major != cuda_major:
             message = f"{title} {pinned} is pinned for CUDA {major}, and {called} uses libraries of CUDA {cuda_major}"
             remedy = f"pin nvidia-{library}-cu{cuda_major}, or leave it to torch"
-            yield _finding(rule, "block", workload, message, build.sources, remedy, build.doubt)
+            yield about(workload).block(
+                rule, message, build.sources, remedy=remedy, doubt=build.doubt
+            )
         else:
             wanted = build.cudnn if library == "cudnn" else build.nccl
             if wanted is None:
@@ -1691,41 +1651,35 @@ def _pins(workload: Workload, library: str, pinned: str) -> Iterator[CompatFindi
                     f"no source says which {title} {called} pins, so that nothing says whether {pinned} "
                     "goes with it"
                 )
-                yield _finding(
+                yield about(workload).unknown(
                     rule,
-                    "unknown",
-                    workload,
                     message,
                     build.sources,
-                    f"leave {title} to torch",
-                    build.doubt,
+                    remedy=f"leave {title} to torch",
+                    doubt=build.doubt,
                 )
             elif wanted != pinned:
                 message = f"{called} pins {title} {wanted}, and the requirements pin {pinned}"
-                yield _finding(
+                yield about(workload).block(
                     rule,
-                    "block",
-                    workload,
                     message,
                     build.sources,
-                    CompatRemedy.of(
+                    remedy=CompatRemedy.of(
                         [_library(workload, library, wanted, f"pin {title} {wanted}")],
                         [RemedyOption("leave it to torch")],
                         verb="",
                     ),
-                    build.doubt,
+                    doubt=build.doubt,
                 )
     for name, row in _ranges(workload):
         wanted = row[library]
         if wanted and not _matches(pinned, wanted):
             message = f"{name} needs {title} {wanted}, and the requirements pin {pinned}"
-            yield _finding(
+            yield about(workload).block(
                 rule,
-                "block",
-                workload,
                 message,
                 facts.framework_sources(row),
-                f"leave {title} to {name.split()[0]}",
+                remedy=f"leave {title} to {name.split()[0]}",
             )
 
 
@@ -1743,13 +1697,15 @@ def _framework_pins(workload: Workload) -> Iterator[CompatFinding]:
             message = (
                 f"{name} is built for CUDA {major}, and the image has CUDA {workload.cuda}: {both}"
             )
-            yield _finding(rule, "unknown", workload, message, facts.framework_sources(row), remedy)
+            yield about(workload).unknown(
+                rule, message, facts.framework_sources(row), remedy=remedy
+            )
             continue
         for library, have in (("cudnn", workload.cudnn), ("nccl", workload.nccl)):
             if have is not None and row[library] and not _matches(have, row[library]):
                 message = f"{name} needs {_TITLES[library]} {row[library]}, and the image has {have}: {both}"
-                yield _finding(
-                    rule, "unknown", workload, message, facts.framework_sources(row), remedy
+                yield about(workload).unknown(
+                    rule, message, facts.framework_sources(row), remedy=remedy
                 )
 
 
@@ -1788,8 +1744,8 @@ def rocm_driver(host: CompatHost | None, workload: Workload | None) -> Iterator[
             [_amdgpu(item, "install amdgpu {}") for item in (release.drivers if release else ())],
             verb="",
         )
-        yield _finding(
-            rule, "unknown", workload, message, release.sources if release else (), remedy
+        yield about(workload).unknown(
+            rule, message, release.sources if release else (), remedy=remedy
         )
         return
     if release is not None and any(_driver_in(host.amdgpu, item) for item in release.drivers):
@@ -1810,7 +1766,7 @@ def rocm_driver(host: CompatHost | None, workload: Workload | None) -> Iterator[
                 ),
             ]
         )
-        yield _finding(rule, "unknown", workload, message, facts.windows()[0].sources, remedy)
+        yield about(workload).unknown(rule, message, facts.windows()[0].sources, remedy=remedy)
     elif not window.has(version):
         message = (
             f"amdgpu {host.amdgpu} of {host.subject} serves ROCm {window.text}, and the workload has ROCm "
@@ -1826,7 +1782,9 @@ def rocm_driver(host: CompatHost | None, workload: Workload | None) -> Iterator[
         remedy = CompatRemedy.of(
             within, [_amdgpu(item, "amdgpu {}") for item in drivers], between=" or "
         )
-        yield _finding(rule, "block", workload, message, window.sources, remedy, window.doubt)
+        yield about(workload).block(
+            rule, message, window.sources, remedy=remedy, doubt=window.doubt
+        )
 
 
 def _amdgpu(version: str, text: str) -> RemedyOption:
@@ -1875,7 +1833,7 @@ def rocm_gpu(host: CompatHost | None, workload: Workload | None) -> Iterator[Com
             _rocm_option(workload, item, text.format(item))
             for item in nearest(version, facts.rocms())
         ]
-        yield _finding("rocm-gpu", "unknown", workload, message, (), CompatRemedy.of(others))
+        yield about(workload).unknown("rocm-gpu", message, remedy=CompatRemedy.of(others))
         return
     for gpu in _models(host):
         if gpu.gfx is None:
@@ -1886,26 +1844,24 @@ def rocm_gpu(host: CompatHost | None, workload: Workload | None) -> Iterator[Com
                 f"no source says which gfx names ROCm {release.version} serves, so that nothing says "
                 f"whether it serves {where}"
             )
-            yield _finding(
+            yield about(workload).unknown(
                 "rocm-gpu",
-                "unknown",
-                workload,
                 message,
                 release.sources,
-                _rocm_for(workload, gpu),
-                release.doubt,
+                remedy=_rocm_for(workload, gpu),
+                doubt=release.doubt,
             )
         elif gpu.gfx not in release.gfx:
             message = f"ROCm {release.version} serves {_and(release.gfx)}, and not {where}"
-            yield _finding(
+            yield about(workload).block(
                 "rocm-gpu",
-                "block",
-                workload,
                 message,
                 release.sources,
-                _rocm_for(workload, gpu),
-                release.gfx_derived,
-                release.doubt,
+                remedy=_rocm_for(workload, gpu),
+                doubt=(
+                    release.gfx_derived,
+                    release.doubt,
+                ),
             )
 
 
@@ -1950,13 +1906,11 @@ def rocm_os(host: CompatHost | None, workload: Workload | None) -> Iterator[Comp
             f"no source says on which operating systems ROCm {release.version} is supported; "
             f"{host.subject} has {_os(host.os)}"
         )
-        yield _finding(
+        yield about(workload).unknown(
             "rocm-os",
-            "unknown",
-            workload,
             message,
             release.sources,
-            CompatRemedy.of(
+            remedy=CompatRemedy.of(
                 [
                     _rocm_option(
                         workload, item, f"a release whose list is known, {item} for instance"
@@ -1986,29 +1940,28 @@ def rocm_os(host: CompatHost | None, workload: Workload | None) -> Iterator[Comp
             f"the list of operating systems of ROCm {release.version} has no {_os(host.os)}, which "
             f"{host.subject} runs: {', '.join(release.os)}"
         )
-        yield _finding(
+        yield about(workload).unknown(
             "rocm-os",
-            "unknown",
-            workload,
             message,
             release.sources,
-            remedy,
-            release.os_derived,
-            release.doubt,
+            remedy=remedy,
+            doubt=(
+                release.os_derived,
+                release.doubt,
+            ),
         )
     elif "(" in exact[0]:
         message = (
             f"ROCm {release.version} supports {exact[0]} only; {host.subject} runs {_os(host.os)}"
         )
-        yield _finding(
+        yield about(workload).warn(
             "rocm-os",
-            "warn",
-            workload,
             message,
             release.sources,
-            None,
-            release.os_derived,
-            release.doubt,
+            doubt=(
+                release.os_derived,
+                release.doubt,
+            ),
         )
 
 
@@ -2052,21 +2005,14 @@ def image_backend(host: CompatHost | None, workload: Workload | None) -> Iterato
     rule = "image-backend"
     if host.vendor is None:
         message = f"the workload is built for {what}, and {host.subject} has no GPU driver"
-        yield _finding(
-            rule,
-            "block",
-            workload,
-            message,
-            (),
-            "use a class with GPUs, or an image of backend cpu",
+        yield about(workload).block(
+            rule, message, remedy="use a class with GPUs, or an image of backend cpu"
         )
     elif (host.vendor == "nvidia" and not cuda) or (host.vendor == "amd" and not rocm):
         want = "CUDA" if host.vendor == "nvidia" else "ROCm"
         vendor = {"nvidia": "NVIDIA", "amd": "AMD"}[host.vendor]
         message = f"the workload is built for {what}, and the GPUs of {host.subject} are {vendor}'s"
-        yield _finding(
-            rule, "block", workload, message, (), f"use the same versions built for {want}"
-        )
+        yield about(workload).block(rule, message, remedy=f"use the same versions built for {want}")
 
 
 def image_architecture(
@@ -2078,13 +2024,10 @@ def image_architecture(
     message = (
         f"the image is built for {workload.architecture}, and {host.subject} is {host.architecture}"
     )
-    yield _finding(
+    yield about(workload).block(
         "image-architecture",
-        "block",
-        workload,
         message,
-        (),
-        f"use the image of the same version for {host.architecture}",
+        remedy=f"use the image of the same version for {host.architecture}",
     )
 
 
@@ -2105,14 +2048,14 @@ def image_system(host: CompatHost | None, workload: Workload | None) -> Iterator
                 f"{workload.cuda}"
             )
             remedy = _another_system(limit.first)
-            yield _finding(rule, "block", workload, message, limit.sources, remedy)
+            yield about(workload).block(rule, message, limit.sources, remedy=remedy)
         elif limit.last is not None and version > key(limit.last)[: len(version)]:
             message = (
                 f"NVIDIA's images of {_os(workload.os)} end with CUDA {limit.last}, and this one says "
                 f"{workload.cuda}"
             )
             remedy = _another_system(limit.last)
-            yield _finding(rule, "block", workload, message, limit.sources, remedy)
+            yield about(workload).block(rule, message, limit.sources, remedy=remedy)
     needs = _glibc_need(workload.cuda)
     if needs is None:
         return
@@ -2123,13 +2066,11 @@ def image_system(host: CompatHost | None, workload: Workload | None) -> Iterator
             f"libraries of CUDA {workload.cuda} need glibc {least} or later, and {_os(workload.os)} has "
             f"{have[0]}"
         )
-        yield _finding(
+        yield about(workload).block(
             rule,
-            "block",
-            workload,
             message,
             (*sources, *have[1]),
-            "use an image of a later release of the system",
+            remedy="use an image of a later release of the system",
         )
 
 
@@ -2209,26 +2150,22 @@ def image_requirement(
             f"whether the image's own condition {wanted} … admits driver {driver} and the GPUs of "
             f"{host.subject} is not known"
         )
-        yield _finding(
+        yield about(workload).unknown(
             "image-requirement",
-            "unknown",
-            workload,
             message,
             sources,
-            "lock the stack, and name the GPUs in the class",
+            remedy="lock the stack, and name the GPUs in the class",
         )
     else:
         message = (
             f"the image's own condition (NVIDIA_REQUIRE_CUDA: {wanted} …) admits neither driver {driver} "
             f"nor the GPUs of {host.subject}"
         )
-        yield _finding(
+        yield about(workload).block(
             "image-requirement",
-            "block",
-            workload,
             message,
             sources,
-            "use an image that names this branch, or a newer driver",
+            remedy="use an image that names this branch, or a newer driver",
         )
 
 

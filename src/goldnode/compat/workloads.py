@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from goldnode.compat import gpu_packages, require
-from goldnode.compat.model import CompatFinding, DeclaredAt, Workload
+from goldnode.compat.model import CompatFinding, DeclaredAt, FindingSubject, Workload, about
 from goldnode.core.errors import WorkloadError
 from goldnode.facts import wheels
 from goldnode.facts import workload as facts
@@ -358,15 +358,7 @@ def _unreported(workload: Workload, message: str) -> CompatFinding:
         "state what it holds in the class (cuda, rocm, frameworks …), or check its metadata: a file of "
         "`docker inspect`, or docker:REF"
     )
-    return CompatFinding(
-        "workload-told",
-        severity="unknown",
-        subject=workload.subject,
-        message=message,
-        sources=(),
-        way_out=remedy,
-        place=workload.place,
-    )
+    return about(workload).unknown("workload-told", message, remedy=remedy)
 
 
 _STATED = ("cuda", "cudnn", "nccl", "rocm", "python", "forward_compat")
@@ -557,14 +549,8 @@ def _described(
                 "was taken"
             )
             reports.append(
-                CompatFinding(
-                    "workload-told",
-                    severity="warn",
-                    subject=subject,
-                    message=message,
-                    sources=(),
-                    way_out="tag the image by what it holds",
-                    place=place,
+                FindingSubject(subject, place).warn(
+                    "workload-told", message, remedy="tag the image by what it holds"
                 )
             )
     if stated is not None:
@@ -746,14 +732,8 @@ def requirements(
     if "torch" in frameworks:
         frameworks["torch"] = _build(frameworks["torch"], pins["torch"].line, reading)
     reports = [
-        CompatFinding(
-            "requirement-open",
-            severity="unknown",
-            subject=subject,
-            message=message,
-            sources=(),
-            way_out=remedy,
-            place=DeclaredAt(line.file, line.number),
+        FindingSubject(subject, DeclaredAt(line.file, line.number)).unknown(
+            "requirement-open", message, remedy=remedy
         )
         for line, message, remedy in reading.open
     ]
@@ -762,15 +742,7 @@ def requirements(
         message = f"no facts are held of {names}, built for the GPU"
         remedy = "run it on one node of the class before it goes to all"
         reports.append(
-            CompatFinding(
-                "requirement-open",
-                severity="unknown",
-                subject=subject,
-                message=message,
-                sources=(),
-                way_out=remedy,
-                place=where,
-            )
+            FindingSubject(subject, where).unknown("requirement-open", message, remedy=remedy)
         )
     return Workload(
         subject=subject,
