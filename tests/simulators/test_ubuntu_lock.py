@@ -14,7 +14,7 @@ from goldnode.core.errors import LockError
 from goldnode.core.site import Site, load_site
 from goldnode.lock.archives import ArchivePlaces
 from goldnode.lock.model import Lock
-from goldnode.lock.resolve import resolve
+from goldnode.lock.resolve import open_archives
 
 # Base system of a node, with a version that satisfies every relation.
 BASE = (
@@ -44,14 +44,10 @@ def resolved(tmp_path: Path, *withdraw: str, stack: str = "ubuntu2404_r580") -> 
         )
     )
     catalog = load_catalog()
-    return resolve(
-        catalog.stack(stack),
-        catalog,
-        site,
-        status=status,
-        cache=tmp_path / "cache",
-        today=dt.date(2026, 11, 21),
-    )
+    with open_archives(
+        catalog.stack(stack), catalog, site, status=status, cache=tmp_path / "cache"
+    ) as archives:
+        return archives.resolve(dt.date(2026, 11, 21)).lock
 
 
 def test_the_newest_kernel_whose_four_packages_are_there(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ from goldnode.lock.model import (
 from goldnode.lock.modulebuild import build_package
 from goldnode.lock.modules import ARCHIVE as BUILT
 from goldnode.lock.modules import BuiltModules, find_modules
-from goldnode.lock.resolve import DependencyGraph, _records, apt_sources
+from goldnode.lock.resolve import DependencyGraph, apt_sources
 from goldnode.node.state.family import builds_modules
 
 # Environment variable: directories searched for locks before those of the definition.
@@ -349,7 +349,7 @@ def resolve(
                 "packages",
                 remedy="correct its packages, or lock its stack again",
             ) from error
-        stanzas = _records(root, downloads)
+        stanzas = root.records(downloads)
         graph = DependencyGraph(stanzas)
         essential = [name for name, stanza in stanzas.items() if stanza.get("Essential") == "yes"]
         asked = [name for name in (*item.disk.packages, *rows) if name in stanzas]

@@ -226,39 +226,76 @@ class AptRoot:
         done = self._run(["apt-cache", "show", "--all-versions", *wanted], check=False)
         return [stanza for stanza in _stanzas(done.stdout) if "Filename" in stanza]
 
+    def records(self, downloads: Sequence[Download]) -> dict[str, Stanza]:
+        """Return the archive's record of every download, by name."""
+        # The hash distinguishes one version in two archives.
+        wanted = {(download.name, download.sha256) for download in downloads}
+        return {
+            stanza["Package"]: stanza
+            for stanza in self.show(f"{item.name}={item.version}" for item in downloads)
+            if (stanza["Package"], stanza.get("SHA256", "")) in wanted
+        }
+
+    def archive_of(
+        self, download: Download, suites: Mapping[tuple[str, str], Sequence[tuple[str, str]]]
+    ) -> tuple[str, str]:
+        """Return the archive of a download and the path in it. Raises LockError if it is in none of the sources.
+
+        `suites` are those of :meth:`suites`. The longest address that matches decides; among equal ones, the first
+        whose suite has the package.
+        """
+        offered = suites.get((download.name, download.version), ())
+        there = {(_normalised_address(uri), suite) for uri, suite in offered}
+
+        def rank(source: AptSource) -> tuple[int, bool]:
+            known = (_normalised_address(source.uri), source.suite) in there
+            return -len(source.uri), bool(there) and not known
+
+        for source in sorted(self.sources, key=rank):
+            base = source.uri.rstrip("/") + "/"
+            # apt writes file:/x for file:///x
+            for head in (
+                base,
+                base.replace("file:///", "file:/"),
+                base.replace("copy:///", "copy:/"),
+            ):
+                if download.uri.startswith(head):
+                    return source.id, download.uri[len(head) :].removeprefix("./")
+        raise LockError(f"apt fetches {download.uri}, which is in no archive of the stack")
+
     def offered(self, names: Iterable[str]) -> dict[str, dict[str, set[str]]]:
         """Return what the archives have of `names`: name -> version -> hashes."""
-        found: dict[str, dict[str, set[str]]] = {}
+        hashes: dict[str, dict[str, set[str]]] = {}
         for stanza in self.show(names):
-            found.setdefault(stanza["Package"], {}).setdefault(stanza["Version"], set()).add(
+            hashes.setdefault(stanza["Package"], {}).setdefault(stanza["Version"], set()).add(
                 stanza.get("SHA256", "")
             )
-        return found
+        return hashes
 
     def origins(self, names: Iterable[str]) -> dict[tuple[str, str], frozenset[str]]:
         """Return which archives offer which version: (name, version) -> ids of sources."""
         wanted = sorted(set(names))
         if not wanted:
             return {}
-        found: dict[tuple[str, str], set[str]] = {}
+        archives: dict[tuple[str, str], set[str]] = {}
         for line in self._run(["apt-cache", "madison", *wanted], check=False).stdout.splitlines():
             name, version, origin = [part.strip() for part in [*line.split("|"), "", ""][:3]]
             for source in self.sources:
                 if origin.endswith(" Packages") and source.offers(origin):
-                    found.setdefault((name, version), set()).add(source.id)
-        return {key: frozenset(ids) for key, ids in found.items()}
+                    archives.setdefault((name, version), set()).add(source.id)
+        return {key: frozenset(ids) for key, ids in archives.items()}
 
     def suites(self, names: Iterable[str]) -> dict[tuple[str, str], list[tuple[str, str]]]:
         """Return where each version of `names` is offered: (name, version) -> [(address, suite)], as apt writes them."""
         wanted = sorted(set(names))
-        found: dict[tuple[str, str], list[tuple[str, str]]] = {}
+        suites: dict[tuple[str, str], list[tuple[str, str]]] = {}
         for line in (
             self._run(["apt-cache", "madison", *wanted]).stdout.splitlines() if wanted else ()
         ):
             name, version, place = (field.strip() for field in line.split("|"))
             uri, suite = place.split()[:2]
-            found.setdefault((name, version), []).append((uri, suite.partition("/")[0]))
-        return found
+            suites.setdefault((name, version), []).append((uri, suite.partition("/")[0]))
+        return suites
 
     def pin(self, versions: Mapping[str, str]) -> None:
         """Make `versions` (by package name) the only candidates."""
@@ -300,7 +337,7 @@ class AptRoot:
             raise self._failure(
                 done, "apt finds no way to install the stack", remedy, UnsolvableError
             )
-        found = []
+        downloads = []
         for line in done.stdout.splitlines():
             match = _URI.match(line)
             if match is None:
@@ -310,7 +347,7 @@ class AptRoot:
                 raise LockError(
                     f'the archive gives no SHA-256 of package "{name}"', remedy="use another mirror"
                 )
-            found.append(
+            downloads.append(
                 Download(
                     name,
                     version=version,
@@ -320,7 +357,7 @@ class AptRoot:
                     file=match.group("file"),
                 )
             )
-        return found
+        return downloads
 
     def fetch(self, downloads: Iterable[Download], into: Path) -> None:
         """Download packages into a directory under the names of `Download.file`. apt verifies each against
@@ -477,11 +514,24 @@ def _stanzas(text: str) -> Iterator[Stanza]:
 
 def _complaint(done: subprocess.CompletedProcess[str]) -> str:
     """Return apt's error on one line: its unmet dependencies if it lists them, otherwise its error messages."""
-    _, found, unmet = done.stdout.partition("The following packages have unmet dependencies:")
-    lines = [line.strip() for line in (unmet if found else done.stderr).splitlines()]
-    wrong = [line for line in lines if line and (found or line.startswith(("E:", "W:")))]
+    _, reason, unmet = done.stdout.partition("The following packages have unmet dependencies:")
+    lines = [line.strip() for line in (unmet if reason else done.stderr).splitlines()]
+    wrong = [line for line in lines if line and (reason or line.startswith(("E:", "W:")))]
     errors = [line for line in wrong if not line.startswith("W:")] or wrong
     return (
         "; ".join(re.sub(r"\s+", " ", line).removeprefix("E: ") for line in errors[:4])
         or f"exit {done.returncode}"
     )
+
+
+def _normalised_address(uri: str) -> str:
+    """Return an address without the parts that apt writes differently in different places: the trailing
+    slash, and the slashes of local addresses.
+    """
+    return re.sub(r"^(file|copy):/+", r"\1:/", uri).rstrip("/")
+
+
+def package_names(relation: str) -> list[str]:
+    """Return the package names of a dependency field, alternatives included."""
+    parts = re.split(r"[,|]", relation)
+    return [re.split(r"[ (:\[]", part.strip(), maxsplit=1)[0] for part in parts if part.strip()]

@@ -88,16 +88,16 @@ class ArchivePlaces:
         entry = self.site.archives.get(name)
         if entry is not None and entry.fingerprints:
             return list(entry.fingerprints)
-        found = [
+        accepted = [
             key.fingerprint for key in self.catalog.archives[name].item.keys_of(self.os.release)
         ]
-        if not found:
+        if not accepted:
             raise SigningKeyError(
                 f'no key of archive "{name}" is pinned for {self.os.release}',
                 file=self.catalog.archives[name].file,
                 remedy="add its key with a source, or name `key` and `fingerprints` in the site's archives",
             )
-        return found
+        return accepted
 
     def key(self, name: str) -> tuple[bytes | None, list[str]]:
         """Return the key of an archive for nodes (binary), and the accepted fingerprints.
@@ -192,7 +192,7 @@ class ArchivePlaces:
         own = self.site.key_address(name)
         if own is not None:
             return [models.expand(own, self.os, self.catalog.archives[name].item.architectures)]
-        found = []
+        places = []
         for key in self.catalog.archives[name].item.keys_of(self.os.release):
             if key.location is not None:
                 inside = key.location.startswith("{url}")
@@ -201,8 +201,8 @@ class ArchivePlaces:
                     if inside
                     else self.site.redirected(key.location)
                 )
-                found.append(url)
-        return list(dict.fromkeys(found))
+                places.append(url)
+        return list(dict.fromkeys(places))
 
     def _published(self, name: str, fingerprints: Sequence[str]) -> bytes:
         """Return the pinned keys of an archive that are usable: those in a store or the cache, else fetched ones."""
@@ -285,11 +285,13 @@ class ArchivePlaces:
                     f"`fingerprints` in goldnode-site.yml: archives: {{{name}: {{key: FILE, fingerprints: [FINGERPRINT]}}}}"
                 ),
             )
-        found = {item: keys.select(data, [item]) for item in pinned}
-        wrong = {item: why for item, key in found.items() if (why := self._wrong(key)) is not None}
-        if len(wrong) == len(found):
+        keys_by_id = {item: keys.select(data, [item]) for item in pinned}
+        wrong = {
+            item: why for item, key in keys_by_id.items() if (why := self._wrong(key)) is not None
+        }
+        if len(wrong) == len(keys_by_id):
             raise self._error(name, url, *next(iter(wrong.values())))
-        return {item: key for item, key in found.items() if item not in wrong}
+        return {item: key for item, key in keys_by_id.items() if item not in wrong}
 
     def _read(self, name: str, url: str) -> bytes:
         if url.startswith(("file:", "copy:")):
@@ -346,12 +348,12 @@ def wanted_options(stack: CatalogEntry[models.Stack], catalog: Catalog) -> list[
 def _may_use(file: Path, stack: str) -> bool:
     """Return whether a class file, which cannot be read as one, may name `stack`."""
     try:
-        found = re.search(
+        permission = re.search(
             r"(?m)^stack:\s*[\"']?([\w-]+)", file.read_text(encoding="utf-8", errors="replace")
         )
     except OSError:
         return True
-    return found is None or found.group(1) == stack
+    return permission is None or permission.group(1) == stack
 
 
 def archives_of(stack: models.Stack, options: Iterable[str]) -> list[str]:

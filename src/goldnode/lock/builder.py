@@ -39,7 +39,7 @@ from goldnode.core.site import Site
 from goldnode.lock.aptroot import AptRoot, AptSource, Download, Stanza, apt_root
 from goldnode.lock.model import Lock
 from goldnode.lock.pool import source_line
-from goldnode.lock.resolve import DependencyGraph, _records, _resolve, apt_sources
+from goldnode.lock.resolve import DependencyGraph, apt_sources, resolve_stack
 from goldnode.node.state.family import kernel_packages
 
 SCHEMA = "goldnode.module-build/1"
@@ -171,8 +171,8 @@ class Base:
                     ),
                     None,
                 )
-                found = opened.extractfile(member) if member is not None else None
-                status = found.read() if found is not None else None
+                content = opened.extractfile(member) if member is not None else None
+                status = content.read() if content is not None else None
         except (OSError, tarfile.TarError) as error:
             raise ModulesError(
                 f"the base root cannot be read: {error}",
@@ -237,7 +237,7 @@ def inputs_of(request: ModuleBuildRequest) -> ModuleBuildInputs:
         root.refresh(request.offline)
         if other or lock is None:
             entry = CatalogEntry(item.stack, item, stack.source)
-            lock = _resolve(entry, root, root.names(), dt.datetime.now(tz=dt.UTC).date())
+            lock = resolve_stack(entry, root, root.names(), dt.datetime.now(tz=dt.UTC).date())
         return _inputs(item, lock, root, base)
 
 
@@ -300,7 +300,7 @@ def _inputs(item: Stack, lock: Lock, root: AptRoot, base: Base | None) -> Module
                 f"{name} {package.version} has other bytes in the archive than were locked",
                 remedy=f"do not build from it before its archive's owner has explained that; `goldnode lock {lock.stack} --check` lists all",
             )
-    stanzas = _records(root, downloads)
+    stanzas = root.records(downloads)
     graph = DependencyGraph(stanzas)
     rows = {driver.dkms.package: driver.dkms.name} | {
         row.package: row.dkms for row in item.modules if row.package and row.dkms
@@ -351,16 +351,16 @@ def closure(graph: DependencyGraph, start: Iterable[str], without: Iterable[str]
     """Return everything that is reachable from `start` through dependencies, without passing through a
     package of `without`.
     """
-    left_out, found = set(without), set()
+    left_out, names = set(without), set()
     pending = [name for name in start if name in graph and name not in left_out]
     while pending:
         name = pending.pop()
-        if name not in found:
-            found.add(name)
+        if name not in names:
+            names.add(name)
             pending += [
-                need for need in graph.needs(name) if need not in found and need not in left_out
+                need for need in graph.needs(name) if need not in names and need not in left_out
             ]
-    return sorted(found)
+    return sorted(names)
 
 
 # -- files
@@ -395,7 +395,7 @@ def fetch_packages(
     """
     place = (cache or cache_directory()) / "debs"
     place.mkdir(parents=True, exist_ok=True)
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     missing = []
     for item in wanted:
         known = [
@@ -413,7 +413,7 @@ def fetch_packages(
             None,
         )
         if right is not None:
-            found[item.name] = right
+            files[item.name] = right
         else:
             missing.append(item)
     if missing:
@@ -430,9 +430,9 @@ def fetch_packages(
                         f"{item.name} {item.version}: the archive gave other bytes than its index says",
                         remedy="run again; then ask the archive's owner",
                     )
-                found[item.name] = place / f"{item.sha256}.deb"
-                got.replace(found[item.name])
-    return found
+                files[item.name] = place / f"{item.sha256}.deb"
+                got.replace(files[item.name])
+    return files
 
 
 # -- the root
@@ -604,14 +604,14 @@ def _root() -> None:
 def read_result(directory: Path) -> ModuleBuild | None:
     """Return the result stored in a directory, or None if there is none or it has another version."""
     try:
-        found = json.loads((directory / "result.json").read_text(encoding="utf-8"))
-        if found["schema"] != SCHEMA:
+        result = json.loads((directory / "result.json").read_text(encoding="utf-8"))
+        if result["schema"] != SCHEMA:
             return None
         return ModuleBuild(
             **{
-                **found,
-                "modules": tuple(found["modules"]),
-                "builder": tuple(map(tuple, found["builder"])),
+                **result,
+                "modules": tuple(result["modules"]),
+                "builder": tuple(map(tuple, result["builder"])),
             }
         )
     except (OSError, ValueError, KeyError, TypeError):
@@ -848,9 +848,9 @@ def first_error(log: str) -> str | None:
     The line has no path of the build directory in front. None: the log has no such line.
     """
     for pattern in _ERRORS:
-        found = pattern.search(log)
-        if found:
-            return re.sub(r"^/var/lib/dkms/[^/]+/[^/]+/build/", "", found.group(0).strip())
+        line = pattern.search(log)
+        if line:
+            return re.sub(r"^/var/lib/dkms/[^/]+/[^/]+/build/", "", line.group(0).strip())
     return None
 
 
@@ -876,8 +876,8 @@ def _compression(root: Path, release: str) -> str:
     ):
         with contextlib.suppress(OSError):
             text += path.read_text(encoding="utf-8", errors="replace")
-    found = re.search(r"^CONFIG_MODULE_COMPRESS_(GZIP|XZ|ZSTD)=y", text, re.MULTILINE)
-    return {"GZIP": "gz", "XZ": "xz", "ZSTD": "zst"}[found.group(1)] if found else ""
+    method = re.search(r"^CONFIG_MODULE_COMPRESS_(GZIP|XZ|ZSTD)=y", text, re.MULTILINE)
+    return {"GZIP": "gz", "XZ": "xz", "ZSTD": "zst"}[method.group(1)] if method else ""
 
 
 def decompressed(data: bytes, suffix: str) -> bytes:
@@ -907,14 +907,14 @@ def kernel_modules(carry: Sequence[Path]) -> tuple[set[str], str]:
         assert process.stdout is not None  # noqa: S101
         with tarfile.open(fileobj=process.stdout, mode="r|") as tar:
             for member in tar:
-                found = re.search(r"/([^/]+)\.ko(\.\w+)?$", member.name)
+                module = re.search(r"/([^/]+)\.ko(\.\w+)?$", member.name)
                 place = (
                     "/usr/lib/modules"
                     if member.name.lstrip("./").startswith("usr/lib/modules/")
                     else place
                 )
-                if found:
-                    names.add(found.group(1).replace("-", "_"))
+                if module:
+                    names.add(module.group(1).replace("-", "_"))
                 elif (
                     member.name.endswith("/modules.builtin")
                     and (opened := tar.extractfile(member)) is not None

@@ -54,15 +54,15 @@ def known_build(
     `fails`. Raises LockError for an unreadable result.
     """
     asked = (kernel, driver, flavour)
-    found = [
+    builds = [
         (str(row["built"]), path.name, row)
         for path, row in _results(results)
         if (row.get("kernel"), row.get("driver"), row.get("flavour")) == asked
         and isinstance(row.get("ok"), bool)
         and row.get("built")
     ]
-    if found:
-        day, name, row = max(found, key=lambda one: one[:2])
+    if builds:
+        day, name, row = max(builds, key=lambda one: one[:2])
         what = f"driver {driver} ({flavour}) on kernel {kernel}"
         source = f"`goldnode modules`, {day} ({name[:12]}…)"
         if row["ok"]:
@@ -89,12 +89,13 @@ def known_builds(
     flavours: list[ModuleFlavour] = ["open", "proprietary"]
     if asked.flavour is not None and asked.flavour != "auto":
         flavours = [asked.flavour]
-    found = [
+    builds = [
         known_build(kernel, kernel_version, driver, flavour, results=results)
         for flavour in flavours
     ]
     return next(
-        (one for wanted in ("fails", "unknown") for one in found if one.outcome == wanted), found[0]
+        (one for wanted in ("fails", "unknown") for one in builds if one.outcome == wanted),
+        builds[0],
     )
 
 

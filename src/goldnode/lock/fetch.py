@@ -200,13 +200,13 @@ class Fetcher:
             else:
                 self.progress.done(item)
                 return None
-        found = FetchFault(
+        refused = FetchFault(
             kind,
             item,
             f"{item.name} {item.version} of archive {item.archive}: {'; '.join(reasons)}",
         )
-        self.progress.failed(found)
-        return found
+        self.progress.failed(refused)
+        return refused
 
     def _file(self, item: FileToFetch) -> None:
         path = self.partial / item.sha256

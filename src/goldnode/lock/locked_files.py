@@ -17,7 +17,6 @@ from goldnode.core.site import Site, archive_url
 from goldnode.lock.aptroot import AptRoot, Download, Stanza
 from goldnode.lock.fetch import FetchFault, FileToFetch, address
 from goldnode.lock.model import LockModel, Sha256
-from goldnode.lock.resolve import _origin
 
 MADE = "goldnode"  # in place of an archive's id: this package is made, not fetched
 
@@ -95,11 +94,11 @@ def locked_debs(
     """
     several = len({source.uri for source in root.sources}) < len(root.sources)
     suites = root.suites(item.name for item in downloads) if several else {}
-    found = []
+    debs = []
     for item in downloads:
         stanza = stanzas[item.name]
-        archive, path = (elsewhere or {}).get(item.name) or _origin(item, root.sources, suites)
-        found.append(
+        archive, path = (elsewhere or {}).get(item.name) or root.archive_of(item, suites)
+        debs.append(
             LockedDeb(
                 name=item.name,
                 version=stanza["Version"],
@@ -111,7 +110,7 @@ def locked_debs(
                 why=reasons.get(item.name, "chosen by apt"),
             )
         )
-    return found
+    return debs
 
 
 def moved(deb: LockedDeb, offered: Mapping[str, Mapping[str, Collection[str]]]) -> list[MovedFile]:

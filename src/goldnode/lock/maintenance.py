@@ -77,17 +77,17 @@ def verify(
         for place in publications(mirror.directory)
         if chosen is None or place.parent.name in chosen
     ]
-    found: list[MirrorDamage] = []
+    problems: list[MirrorDamage] = []
     records: list[Publication] = []
     for place in places:
         try:
             records.append(Publication.read(place))
         except MirrorError as problem:
-            found.append(MirrorDamage("publication", place / RECORD, problem.message))
+            problems.append(MirrorDamage("publication", place / RECORD, problem.message))
     named = None if chosen is None else {sha for record in records for sha in record.hashes}
-    found += _store(mirror, named)
+    problems += _store(mirror, named)
     for record in records:
-        found += _publication(mirror, record, public)
+        problems += _publication(mirror, record, public)
     for stack in sorted((mirror.directory / "stacks").glob("*")):
         link = (
             stack / CURRENT
@@ -97,8 +97,8 @@ def verify(
             and link.is_symlink()
             and not (link / RECORD).is_file()
         ):
-            found.append(MirrorDamage("publication", link, "leads to no publication"))
-    return sorted(found, key=lambda damage: (str(damage.path), damage.message))
+            problems.append(MirrorDamage("publication", link, "leads to no publication"))
+    return sorted(problems, key=lambda damage: (str(damage.path), damage.message))
 
 
 def _store(mirror: Mirror, only: set[str] | None) -> Iterator[MirrorDamage]:
@@ -282,7 +282,7 @@ def needed(mirror: Mirror, catalog: Catalog, site: Site, nodes: Iterable[Path] =
 
     Raises GoldnodeError for anything unreadable, because its files must stay.
     """
-    found = NeededFiles()
+    files = NeededFiles()
     places = dict.fromkeys(
         [
             *site.lock_directories(),
@@ -296,10 +296,10 @@ def needed(mirror: Mirror, catalog: Catalog, site: Site, nodes: Iterable[Path] =
     for directory in places:
         for path in sorted(directory.glob(f"*{LOCK_SUFFIX}")):
             lock = load_lock(path)
-            found.locks[lock.digest] = str(path)
-            found.hashes |= dict.fromkeys((item.sha256 for item in lock.packages), str(path))
+            files.locks[lock.digest] = str(path)
+            files.hashes |= dict.fromkeys((item.sha256 for item in lock.packages), str(path))
         for path in sorted(directory.glob("*.modules.yml")):
-            found.hashes |= dict.fromkeys(_hashes(_read(path, yaml.safe_load)), str(path))
+            files.hashes |= dict.fromkeys(_hashes(_read(path, yaml.safe_load)), str(path))
     channels = mirror.directory / CHANNELS
     if channels.exists():
         named = _read(channels, json.loads)
@@ -312,29 +312,29 @@ def needed(mirror: Mirror, catalog: Catalog, site: Site, nodes: Iterable[Path] =
             )
         for channel, stacks in named.items():
             for stack, identity in stacks.items():
-                found.publications[(stack, str(identity))] = f"channel {channel}"
+                files.publications[(stack, str(identity))] = f"channel {channel}"
     for stack in catalog.stacks:
         link = mirror.directory / "stacks" / stack / CURRENT
         if link.is_symlink():
-            found.publications.setdefault(
+            files.publications.setdefault(
                 (stack, link.readlink().name), f"current for stack {stack}"
             )
     for path in nodes:
         for digest in _digests(_read(path, json.loads)):
-            found.locks.setdefault(digest, f"history in {path}")
-    return found
+            files.locks.setdefault(digest, f"history in {path}")
+    return files
 
 
 def node_records(paths: Iterable[Path]) -> list[Path]:
     """Return the JSON files in `paths`, which may be directories. Raises MirrorError for a missing one."""
-    found: list[Path] = []
+    records: list[Path] = []
     for path in paths:
         if not path.exists():
             raise MirrorError(
                 "there is no such file of node histories", file=path, remedy="correct --nodes"
             )
-        found += sorted(path.glob("*.json")) if path.is_dir() else [path]
-    return found
+        records += sorted(path.glob("*.json")) if path.is_dir() else [path]
+    return records
 
 
 def _read(path: Path, parse: Any) -> Any:

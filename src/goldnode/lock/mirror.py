@@ -106,10 +106,10 @@ class Mirror:
     def has(self, sha256: str, size: int | None = None) -> bool:
         """Return whether the file exists (and has this size in bytes). `verify` reads its bytes."""
         try:
-            found = self.path(sha256).stat().st_size
+            stored = self.path(sha256).stat().st_size
         except FileNotFoundError:
             return False
-        return size is None or found == size
+        return size is None or stored == size
 
     def add(self, path: Path) -> str:
         """Copy a local file into the store and return its SHA-256.
@@ -147,18 +147,18 @@ class Mirror:
         Raises SiteError for an archive without an address.
         """
         check_archives(site, catalog.archives)
-        found: dict[str, FileToFetch] = {}
+        missing: dict[str, FileToFetch] = {}
         for lock in locks:
             bases: dict[str, tuple[str, str | None]] = {}
             for item in lock.packages:
-                if item.sha256 in found or self.has(item.sha256, item.size):
+                if item.sha256 in missing or self.has(item.sha256, item.size):
                     continue
                 if item.archive not in bases:
                     bases[item.archive] = archive_addresses(
                         lock.stack, item.archive, lock.resolved, catalog, site
                     )
                 now, then = bases[item.archive]
-                found[item.sha256] = FileToFetch(
+                missing[item.sha256] = FileToFetch(
                     item.sha256,
                     size=item.size,
                     url=address(now, item.path),
@@ -167,7 +167,7 @@ class Mirror:
                     archive=item.archive,
                     older=then and address(then, item.path),
                 )
-        return list(found.values())
+        return list(missing.values())
 
     def fetch(
         self,
@@ -252,11 +252,11 @@ class Mirror:
                 and known.fingerprint == signer.fingerprint
                 and known.locks.get(lock.digest)
             ):
-                found = known
+                publication = known
             elif known is not None:
-                found = self._amend(known, lock, signer)
+                publication = self._amend(known, lock, signer)
             else:
-                found = self._make(
+                publication = self._make(
                     final,
                     _Contents(
                         stack,
@@ -274,25 +274,25 @@ class Mirror:
             link.symlink_to(final.name)
             link.replace(final.parent / CURRENT)
             sync(final.parent)
-            return found
+            return publication
 
     def _known(self, directory: Path, signer: ArchiveSigner) -> Publication | None:
         """Return an existing complete publication, or None; an incomplete one is made again."""
         try:
-            found = Publication.read(directory)
+            publication = Publication.read(directory)
             signed = directory / f"dists/{SUITE}/InRelease"
             text = _signed_text(signed.read_text(encoding="utf-8"))
         except (MirrorError, OSError, ValueError, IndexError):
             return None
         if (
-            found.fingerprint == signer.fingerprint
+            publication.fingerprint == signer.fingerprint
             and check_signature(signed, signer.public)[0] != signer.fingerprint
         ):
             return None
         linked = all(
-            _same(directory / row["pool"], self.path(row["sha256"])) for row in found.packages
+            _same(directory / row["pool"], self.path(row["sha256"])) for row in publication.packages
         )
-        return found if linked and not making.wrong_indexes(directory, text) else None
+        return publication if linked and not making.wrong_indexes(directory, text) else None
 
     def _make(
         self,
@@ -316,7 +316,7 @@ class Mirror:
                 without=contents.without,
                 status=contents.status,
             )
-            found = Publication(
+            publication = Publication(
                 final,
                 stack=contents.stack,
                 id=final.name,
@@ -325,7 +325,7 @@ class Mirror:
                 locks={lock.digest: dump_lock(lock)},
                 packages=tuple(rows),
             )
-            _write(fresh / RECORD, _text(found))
+            _write(fresh / RECORD, _text(publication))
             making.sync_tree(fresh)
             if final.exists():  # a damaged one of the same content
                 old = final.parent / f".{final.name}.old"
@@ -339,7 +339,7 @@ class Mirror:
         except BaseException:
             shutil.rmtree(fresh, ignore_errors=True)
             raise
-        return found
+        return publication
 
     def _amend(self, known: Publication, lock: Lock, signer: ArchiveSigner) -> Publication:
         """Add a lock of the same packages, or sign with another key. The repository itself stays."""
@@ -351,7 +351,7 @@ class Mirror:
             if good is None:
                 raise MirrorError(f"the new signature does not hold: {why}", file=release)
         locks = {**known.locks, lock.digest: dump_lock(lock)}
-        found = Publication(
+        publication = Publication(
             known.directory,
             stack=known.stack,
             id=known.id,
@@ -360,8 +360,8 @@ class Mirror:
             locks=locks,
             packages=known.packages,
         )
-        _write(known.directory / RECORD, _text(found))
-        return found
+        _write(known.directory / RECORD, _text(publication))
+        return publication
 
     # -- one writer
 

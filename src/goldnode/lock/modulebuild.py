@@ -404,9 +404,9 @@ def table(results: Sequence[ModuleBuild]) -> str:
 
 def locked(catalog: Catalog, site: Site) -> list[CatalogEntry[Stack]]:
     """Return the stacks that have a lock and build a module."""
-    found = [
+    stacks = [
         stack
         for _, stack in sorted(catalog.stacks.items())
         if stack.item.driver is not None and stack.item.driver.dkms is not None
     ]
-    return [stack for stack in found if _lock(stack, site) is not None]
+    return [stack for stack in stacks if _lock(stack, site) is not None]

@@ -154,7 +154,7 @@ class PairRecords:
 
     def read(self) -> dict[tuple[str, ...], MeasuredBuild]:
         """Return all records by key. Raises ModulesError for one that cannot be read."""
-        found = {}
+        measured = {}
         for path in sorted(self.directory.glob("*.json")) if self.directory.is_dir() else ():
             try:
                 record = MeasuredBuild.model_validate_json(path.read_bytes())
@@ -164,8 +164,8 @@ class PairRecords:
                     file=path,
                     remedy="remove it: the pair is built again",
                 ) from error
-            found[module_build_key(record.model_dump())] = record
-        return found
+            measured[module_build_key(record.model_dump())] = record
+        return measured
 
     def write(self, pair: ModulePair, record: MeasuredBuild, log: str) -> None:
         """Write one record, the log first, so that a record is always whole."""
@@ -465,9 +465,9 @@ def _tree(layer: Path, driver: PairDriver) -> tuple[str, str]:
     """Return name and version of the DKMS source in a driver's layer. Raises ModulesError if it has none."""
     for path in sorted(layer.glob("usr/src/*/dkms.conf")):
         text = path.read_text(encoding="utf-8", errors="replace")
-        found = dict(re.findall(r'^PACKAGE_(NAME|VERSION)="?([^"\s$]+)"?', text, re.MULTILINE))
-        name = found.get("NAME", path.parent.name.rpartition("-")[0])
-        return name, found.get("VERSION", path.parent.name.removeprefix(f"{name}-"))
+        settings = dict(re.findall(r'^PACKAGE_(NAME|VERSION)="?([^"\s$]+)"?', text, re.MULTILINE))
+        name = settings.get("NAME", path.parent.name.rpartition("-")[0])
+        return name, settings.get("VERSION", path.parent.name.removeprefix(f"{name}-"))
     raise ModulesError(
         f"{driver.name} has no DKMS source in /usr/src",
         remedy="leave it out: name other packages with --driver",
@@ -526,7 +526,7 @@ def plan_pairs(asked: PairRequest, catalog: Catalog, site: Site, architecture: s
 
 def _of_stacks(catalog: Catalog, site: Site) -> list[tuple[str, str, str]]:
     """Return driver package, its version and the kernel release of every stack with a lock."""
-    found = []
+    rows = []
     for _, stack in sorted(catalog.stacks.items()):
         driver = stack.item.driver
         if driver is None or driver.dkms is None:
@@ -535,12 +535,12 @@ def _of_stacks(catalog: Catalog, site: Site) -> list[tuple[str, str, str]]:
             LockError
         ):  # no lock, no pair; commands that use the lock report it
             lock = find_lock(stack, site)[0]
-            found += [
+            rows += [
                 (item.name, item.version, lock.kernel_release)
                 for item in lock.packages
                 if item.name == driver.dkms.package
             ]
-    return found
+    return rows
 
 
 def write_facts(records: PairRecords, target: Path) -> int:

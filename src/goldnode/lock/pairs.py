@@ -14,10 +14,10 @@ from goldnode.core.errors import ModulesError, nearest
 from goldnode.core.site import Site
 from goldnode.facts import host as facts
 from goldnode.facts.host import ModuleFlavour
-from goldnode.lock.aptroot import AptRoot, AptSource, Download, Stanza, apt_root
+from goldnode.lock.aptroot import AptRoot, AptSource, Download, Stanza, apt_root, package_names
 from goldnode.lock.archives import ArchivePlaces, KeyAccess
 from goldnode.lock.builder import ModuleBuildInputs, closure
-from goldnode.lock.resolve import DependencyGraph, _names, _records, archive_sources, upstream_part
+from goldnode.lock.resolve import DependencyGraph, archive_sources, upstream_part
 from goldnode.node.state.family import headers_release, kernel_packages, kernel_release
 
 # Packages with a DKMS source of the NVIDIA driver in /usr/src. nvidia-fs-dkms and the like are no driver.
@@ -143,10 +143,10 @@ class PairArchives:
                 root.accept_expired()  # a record names the versions it measured, however old they are
                 root.refresh(self._offline)
                 names = root.names()
-                found = root.show(
+                stanzas = root.show(
                     name for name in names if _DRIVER.fullmatch(name) or headers_release(name)
                 )
-            for stanza in found:
+            for stanza in stanzas:
                 name, version = stanza["Package"], stanza["Version"]
                 if _DRIVER.fullmatch(name):
                     drivers.setdefault((name, version), _driver(stanza, codename))
@@ -165,7 +165,7 @@ class PairArchives:
             root.refresh(offline=True)
             root.pin(_matching_packages(root, headers, kernel.version))
             downloads = root.resolve([f"{headers}={kernel.version}", "dkms", "?essential"])
-            stanzas = _records(root, downloads)
+            stanzas = root.records(downloads)
         return _kernel_inputs(kernel, headers, self.architecture, downloads, stanzas)
 
 
@@ -187,18 +187,18 @@ def _sources(
             )
     places = ArchivePlaces(catalog, site, system, KeyAccess(site.lock_directories()))
     known = {item.id: item for item in archive_sources([suite.archive for suite in suites], places)}
-    found = []
+    sources = []
     for suite in suites:
         source = known[suite.archive]
         flat = source.suite.endswith("/")
-        found.append(
+        sources.append(
             replace(
                 source,
                 id=f"{suite.archive}-{suite.suite}",
                 suite=source.suite if flat else suite.suite,
             )
         )
-    return found
+    return sources
 
 
 def _driver(stanza: Stanza, codename: str) -> PairDriver:
@@ -213,11 +213,11 @@ def _driver(stanza: Stanza, codename: str) -> PairDriver:
 
 def _release(stanza: Stanza) -> str | None:
     """Return the kernel release of a headers package; None for parts of one and for metapackages."""
-    found = headers_release(stanza["Package"])
-    needs = _names(stanza.get("Depends", ""))
+    release = headers_release(stanza["Package"])
+    needs = package_names(stanza.get("Depends", ""))
     # A metapackage needs headers only: those of a release.
     part = any(headers_release(need) is not None for need in needs)
-    return found if part and len(needs) > 1 else None
+    return release if part and len(needs) > 1 else None
 
 
 def _matching_packages(root: AptRoot, headers: str, version: str) -> dict[str, str]:
@@ -229,7 +229,7 @@ def _matching_packages(root: AptRoot, headers: str, version: str) -> dict[str, s
     while pending:
         stanzas = [item for item in root.show([pending[0]]) if item["Version"] == pins[pending[0]]]
         pending.pop(0)
-        needs = [need for item in stanzas[:1] for need in _names(item.get("Depends", ""))]
+        needs = [need for item in stanzas[:1] for need in package_names(item.get("Depends", ""))]
         for need in needs:
             if need.startswith("linux-") and need not in pins:
                 offered = [item["Version"] for item in root.show([need])]  # the newest first
@@ -284,9 +284,9 @@ def compiler_of(inputs: ModuleBuildInputs) -> str:
         graph, [need for name in inputs.unpacked for need in graph.needs(name)], {"dkms"}
     )
     for name in (*near, *inputs.installed):
-        found = re.fullmatch(r"(gcc-\d+)(?:-for-host|-[a-z0-9-]+-linux-gnu)?", name)
-        if found:
-            return f"{found.group(1)} {inputs.packages[name].version}"
+        compiler = re.fullmatch(r"(gcc-\d+)(?:-for-host|-[a-z0-9-]+-linux-gnu)?", name)
+        if compiler:
+            return f"{compiler.group(1)} {inputs.packages[name].version}"
     return "unknown"
 
 
@@ -317,7 +317,7 @@ def pairs(
     some_drivers = _chosen(asked.drivers, {item.name: item for item in drivers}, "driver package")
     named = {f"{item.release}={item.version}": item for item in kernels}
     some_kernels = _chosen(asked.kernels, named, "kernel")
-    found = [
+    chosen = [
         ModulePair(driver, kernel, architecture)
         for kernel in some_kernels
         for driver in some_drivers
@@ -325,7 +325,7 @@ def pairs(
     ]
     own = set(first)
     return sorted(
-        found,
+        chosen,
         key=lambda pair: (pair.driver.package, pair.driver.version, pair.kernel.release) not in own,
     )
 
@@ -347,10 +347,10 @@ def _chosen(globs: Sequence[str], named: Mapping[str, _Item], kind: str) -> list
 
 def suites_of(catalog: Catalog) -> list[PairSuite]:
     """Return the suites of the archives of all stacks, for the OS release of each."""
-    found: dict[PairSuite, None] = {}
+    suites: dict[PairSuite, None] = {}
     for _, stack in sorted(catalog.stacks.items()):
         for name in stack.item.archives:
             archive, codename = catalog.archives[name].item, stack.item.os.codename
             suite = archive.suite.format(codename=codename)
-            found.setdefault(PairSuite(name, codename if suite.endswith("/") else suite))
-    return list(found)
+            suites.setdefault(PairSuite(name, codename if suite.endswith("/") else suite))
+    return list(suites)

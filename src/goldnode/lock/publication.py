@@ -71,21 +71,21 @@ class Publication:
         """Read the record in `directory`. Raises MirrorError."""
         path = directory / RECORD
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-            if found["schema"] != SCHEMA:
+            record = json.loads(path.read_text(encoding="utf-8"))
+            if record["schema"] != SCHEMA:
                 raise MirrorError(
-                    f'the record has schema "{found["schema"]}", expected "{SCHEMA}"',
+                    f'the record has schema "{record["schema"]}", expected "{SCHEMA}"',
                     file=path,
                     remedy="use the goldnode that wrote it",
                 )
             return cls(
                 directory=directory,
-                stack=found["stack"],
-                id=found["id"],
-                published=found["published"],
-                fingerprint=found["signed_by"],
-                locks=found["locks"],
-                packages=tuple(found["packages"]),
+                stack=record["stack"],
+                id=record["id"],
+                published=record["published"],
+                fingerprint=record["signed_by"],
+                locks=record["locks"],
+                packages=tuple(record["packages"]),
             )
         except OSError as problem:
             raise MirrorError(
@@ -108,9 +108,9 @@ def publications(directory: Path, stack: str | None = None) -> list[Path]:
     """Return the directories of all publications, of one stack or of all, in order. Incomplete ones are
     skipped.
     """
-    found = (directory / "stacks").glob(f"{stack or '*'}/*/{RECORD}")
+    records = (directory / "stacks").glob(f"{stack or '*'}/*/{RECORD}")
     return sorted(
         path.parent
-        for path in found
+        for path in records
         if not path.parent.is_symlink() and not path.parent.name.startswith(".")
     )

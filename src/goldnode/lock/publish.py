@@ -124,11 +124,11 @@ def prove(
             root.update()
             for wanted in sets:
                 known = {(item.name, item.sha256) for item in [*lock.packages, *extra]}
-                found = root.resolve([f"{item.name}={item.version}" for item in wanted])
+                downloads = root.resolve([f"{item.name}={item.version}" for item in wanted])
                 lacking = {(item.name, item.sha256) for item in wanted} - {
-                    (item.name, item.sha256) for item in found
+                    (item.name, item.sha256) for item in downloads
                 }
-                foreign = [item for item in found if (item.name, item.sha256) not in known]
+                foreign = [item for item in downloads if (item.name, item.sha256) not in known]
                 if (lacking and status is None) or foreign:
                     names = ", ".join(
                         sorted({name for name, _ in lacking} | {item.name for item in foreign})[:6]
@@ -154,14 +154,14 @@ def sync_tree(directory: Path) -> None:
 
 def wrong_indexes(directory: Path, release: str) -> list[tuple[Path, str]]:
     """Return the indexes that differ from the Release file, each with the difference."""
-    found = []
+    wrong = []
     for digest, name in re.findall(r"^ ([0-9a-f]{64})\s+\d+ (\S+)$", release, re.MULTILINE):
         file = directory / f"dists/{SUITE}" / name
         if not file.is_file():
-            found.append((file, "is not there"))
+            wrong.append((file, "is not there"))
         elif hashlib.sha256(file.read_bytes()).hexdigest() != digest:
-            found.append((file, "has other bytes than the signed Release says"))
-    return found
+            wrong.append((file, "has other bytes than the signed Release says"))
+    return wrong
 
 
 def _index(directory: Path) -> list[str]:
@@ -181,8 +181,8 @@ def _index(directory: Path) -> list[str]:
 
 
 def _field(stanza: str, name: str) -> str:
-    found = re.search(rf"^{name}: (.*)$", stanza, re.MULTILINE)
-    return found.group(1) if found else ""
+    line = re.search(rf"^{name}: (.*)$", stanza, re.MULTILINE)
+    return line.group(1) if line else ""
 
 
 def _compare(index: Sequence[str], rows: Sequence[Row]) -> None:
@@ -194,12 +194,12 @@ def _compare(index: Sequence[str], rows: Sequence[Row]) -> None:
         for stanza in index
     }
     for row in rows:
-        reported, found = (
+        reported, in_index = (
             (row["name"], row["version"], row["architecture"]),
             inside.get(row["sha256"]),
         )
-        if found != reported:
-            actual = "no package at all" if found is None else " ".join(found)
+        if in_index != reported:
+            actual = "no package at all" if in_index is None else " ".join(in_index)
             raise MirrorError(
                 f"the lock calls the file with SHA-256 {row['sha256']} {' '.join(reported)}, and it is {actual}",
                 remedy="lock again; a lock is not to be edited",

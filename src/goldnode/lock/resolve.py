@@ -21,7 +21,7 @@ from goldnode.catalog.models import Driver, Kernel, Stack, Toolkit
 from goldnode.compat import rules
 from goldnode.core.errors import LockError, UnsolvableError, VanishedError, nearest
 from goldnode.core.site import Site
-from goldnode.lock.aptroot import AptRoot, AptSource, Download, Stanza, apt_root
+from goldnode.lock.aptroot import AptRoot, AptSource, Download, Stanza, apt_root, package_names
 from goldnode.lock.archives import ArchivePlaces, KeyAccess, archives_of, key_stores, wanted_options
 from goldnode.lock.model import Lock, LockedArchive, LockedPackage, intent_digest
 from goldnode.node.state.debversion import compare
@@ -95,18 +95,18 @@ class StackArchives:
         archives have them. Only packages in `free`, and those bound to them, may move. If apt finds no
         solution, the base system is freed, then every package. `kernel` (a release) and `driver` (an upstream
         version) replace those of the lock; the stack set then stays in any case. Raises LockError,
-        UnsolvableError and VanishedError as `goldnode.lock.resolve.resolve` does.
+        UnsolvableError and VanishedError.
         """
         if keep is None:
             return Resolution(
-                _resolve(self.stack, self._root, self._names, today, options=self.options)
+                resolve_stack(self.stack, self._root, self._names, today, options=self.options)
             )
         driver_free = any(
             item.name in free and item.part == "driver" and _of_driver(item, keep)
             for item in keep.packages
         )
         kernel_free = any(item.name in free and item.part == "kernel" for item in keep.packages)
-        wanted = _ResolutionTarget(
+        wanted = ResolutionTarget(
             kernel=kernel or (None if kernel_free else keep.kernel_release),
             kernel_exact=kernel is not None,
             driver=driver or (None if driver_free else keep.driver_version),
@@ -114,7 +114,7 @@ class StackArchives:
             lock=keep,
             versions=self._pinned(keep, free),
         )
-        tries: list[tuple[_ResolutionTarget, str | None]] = [(wanted, None)]
+        tries: list[tuple[ResolutionTarget, str | None]] = [(wanted, None)]
         held = {item.name for item in keep.packages if item.set == "stack"}
         stack_only = {name: version for name, version in wanted.versions.items() if name in held}
         tries.append(
@@ -126,13 +126,13 @@ class StackArchives:
         if kernel is None:
             tries.append(
                 (
-                    _ResolutionTarget(lock=keep),
+                    ResolutionTarget(lock=keep),
                     "apt finds no way to keep the locked versions, so everything was resolved again",
                 )
             )
         for number, (one, relaxed) in enumerate(tries):
             try:
-                made = _resolve(
+                made = resolve_stack(
                     self.stack, self._root, self._names, today, one, options=self.options
                 )
                 return Resolution(made, relaxed)
@@ -145,16 +145,16 @@ class StackArchives:
         """Return the packages of `lock` that have left the archives, or have other bytes under the same
         version.
         """
-        offered, found = self._root.offered(package.name for package in lock.packages), []
+        offered, moved = self._root.offered(package.name for package in lock.packages), []
         for package in lock.packages:
             versions = offered.get(package.name, {})
             if package.version not in versions:
                 text = f"{package.name} {package.version} has vanished; {_offer(versions)}"
-                found.append(MovedPackage("vanished", package, text))
+                moved.append(MovedPackage("vanished", package, text))
             elif package.sha256 not in versions[package.version]:
                 text = f"{package.name} {package.version} has other bytes than were locked"
-                found.append(MovedPackage("changed", package, text))
-        return found
+                moved.append(MovedPackage("changed", package, text))
+        return moved
 
     def kernels(self, asked: Kernel | None = None) -> list[KernelOffer]:
         """Return the kernels that the stack's intent, or `asked` in its place, allows, newest first."""
@@ -202,14 +202,14 @@ class StackArchives:
         """Return the locked packages with a newer version in one of `archives`: name -> that version,
         archive.
         """
-        found: dict[str, tuple[str, str]] = {}
+        newest: dict[str, tuple[str, str]] = {}
         locked = {item.name: item.version for item in lock.packages}
         for (name, version), origins in self._root.origins(locked).items():
-            best = found.get(name, (locked[name], ""))[0]
+            best = newest.get(name, (locked[name], ""))[0]
             source = sorted(origins & set(archives))
             if source and compare(version, best) > 0:
-                found[name] = (version, source[0])
-        return found
+                newest[name] = (version, source[0])
+        return newest
 
     def _pinned(self, lock: Lock, free: Collection[str]) -> dict[str, str]:
         """Return the versions of `lock` that can stay.
@@ -270,44 +270,6 @@ def open_archives(
         yield StackArchives(stack, root, places, options)
 
 
-def resolve(
-    stack: CatalogEntry[Stack],
-    catalog: Catalog,
-    site: Site,
-    *,
-    status: Path | None = None,
-    cache: Path | None = None,
-    offline: bool = False,
-    today: dt.date | None = None,
-) -> Lock:
-    """Resolve the stack.
-
-    With `keep`, kernel, driver and every version of that lock stay, as far as the intent still allows them
-    and the archives still have them. Only packages named in `free`, and packages bound to them, may move. If
-    apt cannot satisfy that, it is retried with the base system free, then with everything free. `kernel` (a
-    release) and `driver` (an upstream version) override the lock's, and then the stack set stays in any case.
-    Raises LockError, UnsolvableError and VanishedError as `goldnode.lock.resolve.resolve` does.
-    """
-    with open_archives(
-        stack, catalog, site, status=status, cache=cache, offline=offline
-    ) as archives:
-        return archives.resolve(today or dt.datetime.now(tz=dt.UTC).date()).lock
-
-
-def check(
-    lock: Lock,
-    stack: CatalogEntry[Stack],
-    catalog: Catalog,
-    site: Site,
-    *,
-    cache: Path | None = None,
-    offline: bool = False,
-) -> list[MovedPackage]:
-    """Return the packages of `lock` that have left the archives, or have other bytes under the same version."""
-    with open_archives(stack, catalog, site, cache=cache, offline=offline) as archives:
-        return archives.check(lock)
-
-
 def apt_sources(stack: CatalogEntry[Stack], catalog: Catalog, site: Site) -> list[AptSource]:
     """Return the archives of `stack` and of its optional parts in use, each with a keyring of the accepted keys only.
 
@@ -322,11 +284,11 @@ def archive_sources(
     names: Sequence[str], places: ArchivePlaces, only: Mapping[str, Sequence[str]] | None = None
 ) -> list[AptSource]:
     """Return the archives `names` of an OS release for apt; see `apt_sources`. `only`: globs of packages by archive."""
-    found = []
+    sources = []
     for name in names:
         archive = places.catalog.archives[name].item
         key, fingerprints = places.keyring(name)
-        found.append(
+        sources.append(
             AptSource(
                 id=name,
                 uri=places.address(name),
@@ -337,11 +299,11 @@ def archive_sources(
                 only=tuple((only or {}).get(name, ())),
             )
         )
-    return found
+    return sources
 
 
 @dataclass(frozen=True)
-class _ResolutionTarget:
+class ResolutionTarget:
     """Target of a resolution: choices that are taken if possible (`…_exact`: or it fails), and versions that
     stay.
     """
@@ -421,8 +383,8 @@ class _Request:
     @functools.cached_property
     def modules(self) -> list[str]:
         """Return the packages of the stack's other kernel modules."""
-        found = (module.package for module in self.item.modules)
-        return list(dict.fromkeys(package for package in found if package is not None))
+        names = (module.package for module in self.item.modules)
+        return list(dict.fromkeys(package for package in names if package is not None))
 
     @functools.cached_property
     def wanted(self) -> list[str]:
@@ -482,17 +444,21 @@ class _Request:
         }
 
 
-def _resolve(
+def resolve_stack(
     stack: CatalogEntry[Stack],
     root: AptRoot,
     names: Sequence[str],
     today: dt.date,
-    keep: _ResolutionTarget | None = None,
+    keep: ResolutionTarget | None = None,
     *,
     options: Sequence[str] = (),
 ) -> Lock:
+    """Return a lock of a stack from the archives of `root`, which offer packages `names`.
+
+    `options` are the optional parts to lock. Raises LockError, UnsolvableError and VanishedError.
+    """
     item = stack.item
-    keep = keep or _ResolutionTarget()
+    keep = keep or ResolutionTarget()
     root.pin({})
     release, kernel_version = _kernel(stack, root, names, keep)
     request = _Request(
@@ -549,7 +515,7 @@ def _bound(
     request: _Request,
     root: AptRoot,
     names: Sequence[str],
-    keep: _ResolutionTarget,
+    keep: ResolutionTarget,
 ) -> tuple[str | None, dict[str, str]]:
     """Return the driver version, and the versions of the packages that follow driver and toolkit."""
     driver = stack.item.driver
@@ -571,7 +537,7 @@ def _locked_packages(
     request: _Request, root: AptRoot, downloads: Sequence[Download]
 ) -> list[LockedPackage]:
     """Return the rows of a lock. Raises LockError if a requested package is not among the downloads."""
-    stanzas = _records(root, downloads)
+    stanzas = root.records(downloads)
     absent = [name for name in request.names if name not in stanzas]
     if absent:
         raise LockError(
@@ -588,7 +554,7 @@ def _locked_packages(
     packages = []
     for download in sorted(downloads, key=lambda entry: entry.name):
         name, stanza = download.name, stanzas[download.name]
-        archive, path = _origin(download, root.sources, suites)
+        archive, path = root.archive_of(download, suites)
         packages.append(
             LockedPackage.model_validate(
                 {
@@ -620,7 +586,7 @@ def _with_option(
     downloads: Sequence[Download],
     *,
     driver_version: str | None,
-    keep: _ResolutionTarget,
+    keep: ResolutionTarget,
 ) -> list[Download]:
     """Return `downloads` and those of one optional part, which apt adds without moving any of them."""
     option = stack.item.options[name]
@@ -645,7 +611,7 @@ def _with_option(
     ]
     names = [request.partition("=")[0] for request in requests]
     try:
-        found = root.resolve(
+        downloads_with = root.resolve(
             [*(f"{one}={fixed[one]}" if one in fixed else one for one in names), *more]
         )
     except UnsolvableError as error:
@@ -655,8 +621,8 @@ def _with_option(
             line=stack.source.line(place),
             remedy=f"take {name} out of `options` of the classes that use {stack.name}, or correct its `packages`",
         ) from error
-    moved = [item for item in found if fixed.get(item.name, item.version) != item.version]
-    gone = set(fixed) - {item.name for item in found}
+    moved = [item for item in downloads_with if fixed.get(item.name, item.version) != item.version]
+    gone = set(fixed) - {item.name for item in downloads_with}
     if moved or gone:
         raise UnsolvableError(
             f'optional part "{name}" would replace {", ".join(sorted({*gone, *(item.name for item in moved)}))} of the stack',
@@ -664,7 +630,7 @@ def _with_option(
             line=stack.source.line(place),
             remedy=f"take {name} out of `options` of the classes that use {stack.name}",
         )
-    return found
+    return downloads_with
 
 
 def _following(
@@ -675,7 +641,7 @@ def _following(
     place: tuple[str | int, ...],
 ) -> dict[str, str]:
     """Return pins of packages that must have the driver's upstream version (facts: lockstep_pkgs in nvidia_drivers.yml)."""
-    found: dict[str, str] = {}
+    pins: dict[str, str] = {}
     offered = root.offered(packages)
     for package in packages:
         same = [
@@ -690,8 +656,8 @@ def _following(
                 line=stack.source.line(place),
                 remedy="lock from an archive that has both at one version, or name an older `driver.version`",
             )
-        found[package] = max(same, key=_order)
-    return found
+        pins[package] = max(same, key=_order)
+    return pins
 
 
 def _together(
@@ -717,9 +683,10 @@ def _together(
 def _kernel_releases(stack: CatalogEntry[Stack], names: Sequence[str]) -> list[str]:
     """Return the releases of all kernels among the packages of `names`."""
     return [
-        found
+        release
         for name in names
-        if (found := kernel_release(name)) and name == kernel_packages(stack.item.os.id, found)[0]
+        if (release := kernel_release(name))
+        and name == kernel_packages(stack.item.os.id, release)[0]
     ]
 
 
@@ -750,7 +717,7 @@ def _kernels(
 
 
 def _kernel(
-    stack: CatalogEntry[Stack], root: AptRoot, names: Sequence[str], keep: _ResolutionTarget
+    stack: CatalogEntry[Stack], root: AptRoot, names: Sequence[str], keep: ResolutionTarget
 ) -> tuple[str, str]:
     """Return release and package version of the kernel: image and headers exist, both at that version."""
     kernel = stack.item.kernel
@@ -816,7 +783,7 @@ def _driver(
     driver: Driver,
     root: AptRoot,
     names: Sequence[str],
-    keep: _ResolutionTarget,
+    keep: ResolutionTarget,
 ) -> tuple[str, dict[str, str]]:
     """Return the driver's upstream version, and pins of every package of its family that has exactly that version."""
     offered = _family(driver, root, names)
@@ -875,7 +842,9 @@ def _toolkit(
         number = upstream_part(stanza["Version"])
         known[number] = max(known.get(number, stanza["Version"]), stanza["Version"], key=_order)
     versions = sorted(offered[leader], key=_order, reverse=True)
-    whole = [version for version in versions if all(version in found for found in offered.values())]
+    whole = [
+        version for version in versions if all(version in packages for packages in offered.values())
+    ]
     if toolkit.version is not None and toolkit.version not in whole:
         raise VanishedError(
             f"{leader} {toolkit.version} is not complete in the archives {', '.join(stack.item.archives)}; {_offer(whole)}",
@@ -891,7 +860,8 @@ def _toolkit(
     if safe:
         locked = upstream_part(pinned.get(leader, ""))
         return {
-            name: found[locked if locked in safe else safe[0]] for name, found in offered.items()
+            name: packages[locked if locked in safe else safe[0]]
+            for name, packages in offered.items()
         }
     if whole:
         raise LockError(
@@ -950,50 +920,6 @@ def _offer(versions: Iterable[str]) -> str:
     )
 
 
-def _records(root: AptRoot, downloads: Sequence[Download]) -> dict[str, Stanza]:
-    """Return the archive's record of every download. The hash distinguishes one version in two archives."""
-    wanted = {(download.name, download.sha256) for download in downloads}
-    found = {}
-    for stanza in root.show(f"{download.name}={download.version}" for download in downloads):
-        if (stanza["Package"], stanza.get("SHA256", "")) in wanted:
-            found[stanza["Package"]] = stanza
-    return found
-
-
-def _origin(
-    download: Download,
-    sources: Sequence[AptSource],
-    suites: Mapping[tuple[str, str], Sequence[tuple[str, str]]],
-) -> tuple[str, str]:
-    """Return the archive of a download and the path in it.
-
-    The longest address that matches decides; among equal ones, the first whose suite has the package.
-    """
-    offered = suites.get((download.name, download.version), ())
-    there = {(_normalised_address(uri), suite) for uri, suite in offered}
-    bases = sorted(
-        sources,
-        key=lambda source: (
-            -len(source.uri),
-            bool(there) and (_normalised_address(source.uri), source.suite) not in there,
-        ),
-    )
-    for source in bases:
-        base = source.uri.rstrip("/") + "/"
-        # apt writes file:/x for file:///x
-        for head in (base, base.replace("file:///", "file:/"), base.replace("copy:///", "copy:/")):
-            if download.uri.startswith(head):
-                return source.id, download.uri[len(head) :].removeprefix("./")
-    raise LockError(f"apt fetches {download.uri}, which is in no archive of the stack")
-
-
-def _normalised_address(uri: str) -> str:
-    """Return an address without the parts that apt writes differently in different places: the trailing
-    slash, and the slashes of local addresses.
-    """
-    return re.sub(r"^(file|copy):/+", r"\1:/", uri).rstrip("/")
-
-
 class DependencyGraph:
     """The resolved packages and who needs whom."""
 
@@ -1001,7 +927,7 @@ class DependencyGraph:
         self._stanzas = stanzas
         self._providers: dict[str, set[str]] = {}
         for name, stanza in stanzas.items():
-            for item in [name, *_names(stanza.get("Provides", ""))]:
+            for item in [name, *package_names(stanza.get("Provides", ""))]:
                 self._providers.setdefault(item, set()).add(name)
 
     def __contains__(self, name: str) -> bool:
@@ -1014,9 +940,12 @@ class DependencyGraph:
     def needs(self, name: str) -> list[str]:
         """Return the resolved packages that satisfy a dependency of `name`."""
         stanza = self._stanzas[name]
-        wanted = [*_names(stanza.get("Pre-Depends", "")), *_names(stanza.get("Depends", ""))]
+        wanted = [
+            *package_names(stanza.get("Pre-Depends", "")),
+            *package_names(stanza.get("Depends", "")),
+        ]
         return sorted(
-            {found for item in wanted for found in self._providers.get(item, ())} - {name}
+            {provider for item in wanted for provider in self._providers.get(item, ())} - {name}
         )
 
     def reached(self, start: Sequence[str]) -> dict[str, str]:
@@ -1051,9 +980,3 @@ class DependencyGraph:
 def _source(stanza: Stanza) -> str:
     """Return the source package of a record. apt omits the field if the names are equal."""
     return stanza.get("Source", stanza["Package"]).split(" ")[0]
-
-
-def _names(relation: str) -> list[str]:
-    """Return the package names of a dependency field, alternatives included."""
-    parts = re.split(r"[,|]", relation)
-    return [re.split(r"[ (:\[]", part.strip(), maxsplit=1)[0] for part in parts if part.strip()]

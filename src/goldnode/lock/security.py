@@ -114,7 +114,7 @@ class SecurityUpdate:
 
     def lines(self) -> list[str]:
         """Return the outcome for a reader, a line each."""
-        found: list[str] = []
+        text: list[str] = []
         reported = ""
         for pair in self.passed:
             verb = {
@@ -122,24 +122,24 @@ class SecurityUpdate:
                 "unknown": "is not known to build",
                 "ok": "cannot be taken",
             }[pair.build.outcome]
-            found.append(
+            text.append(
                 f"not taken: kernel {pair.kernel}: driver {pair.driver or 'module'} {verb}: {pair.build.reason}"
             )
             if pair.build.line:
-                found.append(f"  the compiler says: {pair.build.line}")
+                text.append(f"  the compiler says: {pair.build.line}")
             if pair.build.source not in ("", reported):
                 reported = pair.build.source
-                found.append(f"  source: {reported}")
-        found.append(self.headline)
+                text.append(f"  source: {reported}")
+        text.append(self.headline)
         for one in self.pending:
-            found.append(
+            text.append(
                 f"pending: {one.package.name} {one.package.version} -> {one.version} ({one.archive}), held on nodes; `--upgrade-package {one.package.name}`"
             )
         if self.free:
-            found.append(
+            text.append(
                 f"pending: {self.free} packages of the base system, which nodes update by themselves"
             )
-        return [*found, *(f"note: {note}" for note in self.notes)]
+        return [*text, *(f"note: {note}" for note in self.notes)]
 
 
 def security_update(
@@ -237,10 +237,10 @@ def newer_kernels(
     They are of the locked kernel's series and flavour, even if the stack names an exact kernel.
     """
     exact = stack.item.kernel.release
-    found = re.match(r"\d+\.\d+", exact) if exact is not None else None
+    series = re.match(r"\d+\.\d+", exact) if exact is not None else None
     asked = (
-        Kernel(series=found.group(), flavour=exact.rpartition("-")[2])
-        if found is not None and exact is not None
+        Kernel(series=series.group(), flavour=exact.rpartition("-")[2])
+        if series is not None and exact is not None
         else None
     )
     offers = [offer for offer in archives.kernels(asked) if offer.archives & _guarded(lock)]
@@ -297,29 +297,29 @@ def _pairs(
 
 def _bulletins(stack: Stack, lock: Lock) -> list[str]:
     """Return the security bulletins of the facts for the driver and the toolkit that stay."""
-    found = []
+    bulletins = []
     driver = stack.driver
     if driver is not None and driver.branch is not None and lock.driver_version is not None:
         try:
             floor = facts.security_floor(driver.branch)
         except FactsError:
-            found.append(
+            bulletins.append(
                 f"driver branch {driver.branch} has no security facts, so nothing is known of its bulletins"
             )
         else:
             if floor.floor is not None and compare(lock.driver_version, floor.floor) < 0:
-                found.append(
+                bulletins.append(
                     f"driver {lock.driver_version} is below {floor.floor}, the oldest of branch {driver.branch} without known holes"
                 )
             if not floor.fixed:
-                found.append(
+                bulletins.append(
                     f"driver branch {driver.branch} has no version that fixes its newest bulletin"
                 )
     toolkit = stack.runtime.toolkit if stack.runtime is not None else None
     for item in lock.packages if toolkit is not None and toolkit.packages else ():
         if item.name == toolkit.packages[0] and not rules.toolkit_safe(item.version):  # type: ignore[union-attr]
             faults = ", ".join(rules.toolkit_faults(item.version))
-            found.append(
+            bulletins.append(
                 f"{item.name} {item.version} is affected by {faults}; the safe floor is {rules.toolkit_floor()}"
             )
-    return found
+    return bulletins

@@ -131,8 +131,8 @@ def open_signer(
         if not _NAMED.match(key):
             home, where = scratch, base / Path(key).expanduser()
             _import(home, where)
-        found = _secret_keys(home, key.removeprefix("0x") if home is None else None)
-        if not found:
+        keys = _secret_keys(home, key.removeprefix("0x") if home is None else None)
+        if not keys:
             if home is None:
                 raise SigningKeyError(
                     f"your keyring has no secret key {key}",
@@ -143,18 +143,16 @@ def open_signer(
                 file=where,
                 remedy="export it with `gpg --armor --export-secret-keys`",
             )
-        wanted = (
-            _fingerprints(public, public_file) if public is not None else [found[0].fingerprint]
-        )
-        if public is None and len(found) > 1:
+        wanted = _fingerprints(public, public_file) if public is not None else [keys[0].fingerprint]
+        if public is None and len(keys) > 1:
             raise SigningKeyError(
                 "the file holds several secret keys",
                 file=where,
                 remedy="name the public one in `mirror.key`",
             )
-        chosen = next((item for item in found if item.fingerprint in wanted), None)
+        chosen = next((item for item in keys if item.fingerprint in wanted), None)
         if chosen is None:
-            have = ", ".join(item.fingerprint for item in found)
+            have = ", ".join(item.fingerprint for item in keys)
             raise SigningKeyError(
                 f"the signing key is {have}, and nodes are given {', '.join(wanted)}",
                 file=public_file or where,
@@ -290,7 +288,7 @@ def _secret_keys(home: Path | None, only: str | None = None) -> list[_Secret]:
     done = _gpg(
         home, "--with-colons", "--fixed-list-mode", "--list-secret-keys", *([only] if only else [])
     )
-    found: list[_Secret] = []
+    keys: list[_Secret] = []
     state, fingerprint = "", ""
     for row in (line.split(":") for line in done.stdout.splitlines()):
         if row[0] == "sec":
@@ -300,10 +298,10 @@ def _secret_keys(home: Path | None, only: str | None = None) -> list[_Secret]:
         elif (
             row[0] == "uid"
             and fingerprint
-            and all(item.fingerprint != fingerprint for item in found)
+            and all(item.fingerprint != fingerprint for item in keys)
         ):
-            found.append(_Secret(fingerprint, state, row[9].replace("\\x3a", ":")))
-    return found
+            keys.append(_Secret(fingerprint, state, row[9].replace("\\x3a", ":")))
+    return keys
 
 
 def _public(home: Path | None, fingerprint: str) -> bytes:

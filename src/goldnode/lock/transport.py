@@ -163,9 +163,9 @@ class Transport:
         )  # https falls back to what http says
         for name in (f"::proxy::{host}", "::proxy"):
             for kind in schemes:
-                found = self._settings.get(f"acquire::{kind}{name}")
-                if found:
-                    return "" if found.upper() == "DIRECT" else found
+                proxy = self._settings.get(f"acquire::{kind}{name}")
+                if proxy:
+                    return "" if proxy.upper() == "DIRECT" else proxy
         if (
             any(f"acquire::{kind}::proxy-auto-detect" in self._settings for kind in schemes)
             and HELPER.exists()

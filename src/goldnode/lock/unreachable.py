@@ -233,7 +233,7 @@ def apt_troubles(text: str, addresses: Iterable[tuple[str, str]]) -> list[Unreac
     """
     known = sorted(addresses, key=lambda row: -len(row[1]))
     order = [kind for _, kind in _APT]
-    found: dict[str, UnreachableArchive] = {}
+    troubles: dict[str, UnreachableArchive] = {}
     for line in re.sub(r"\n\s+", " ", text).splitlines():
         if not line.startswith(("E:", "W:", "Err:")):
             continue
@@ -245,11 +245,11 @@ def apt_troubles(text: str, addresses: Iterable[tuple[str, str]]) -> list[Unreac
             (kind for pattern, kind in _APT if re.search(pattern, line)), "other"
         )
         for name, url in [row for row in owners if row[1] == owners[0][1]]:
-            before = found.get(name)
+            before = troubles.get(name)
             if before is None or _rank(kind, order) < _rank(before.kind, order):
                 detail = re.sub(r"\s+", " ", line.partition(": ")[2])
-                found[name] = UnreachableArchive(name, url, kind, detail)
-    return list(found.values())
+                troubles[name] = UnreachableArchive(name, url, kind, detail)
+    return list(troubles.values())
 
 
 def is_out_of_space(text: str) -> bool:

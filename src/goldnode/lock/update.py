@@ -203,14 +203,14 @@ def update(
     ) as archives:
         notes += _keys(stack, archives, site, day)
         if mode is UpdateMode.SECURITY and old is not None:
-            found = security_update(
+            security = security_update(
                 stack, old, archives, site, day, allow_unknown=request.allow_unknown
             )
             why = _why(old, fault, stack, archives)
             if request.write:
                 archives.places.store(target)
             before = _LockBefore(old, path, target, why, notes)
-            return _written(found.lock, before, found, write=request.write)
+            return _written(security.lock, before, security, write=request.write)
         why = _why(old, fault, stack, archives) if old is not None else ChangeReason()
         missing = [name for name in archives.options if old is not None and name not in old.options]
         if (
@@ -476,7 +476,7 @@ def _waiting(pending: LockDiff, old: Lock, mode: UpdateMode) -> list[LockProblem
     """
     wrong = mode is UpdateMode.UPGRADE
     suites = {item.id: item for item in old.archives}
-    found, base = [], []
+    problems, base = [], []
     if "kernel" in pending.header:
         was, now = pending.header["kernel"]
         rows = [
@@ -485,7 +485,7 @@ def _waiting(pending: LockDiff, old: Lock, mode: UpdateMode) -> list[LockProblem
             if kernel_release(change.name) == now and change.now is not None
         ]
         where = f" ({rows[0].now.archive})" if rows and rows[0].now is not None else ""
-        found.append(
+        problems.append(
             LockProblem(
                 "kernel",
                 f"{now} is there, {was} is locked{where}",
@@ -503,7 +503,7 @@ def _waiting(pending: LockDiff, old: Lock, mode: UpdateMode) -> list[LockProblem
             continue
         safe = change.now.archive in suites and is_security(suites[change.now.archive])
         text = f"{change.name} {change.was.version} -> {change.now.version} ({change.now.archive}), held on nodes"
-        found.append(
+        problems.append(
             LockProblem(
                 "security" if safe else "newer",
                 text,
@@ -512,10 +512,10 @@ def _waiting(pending: LockDiff, old: Lock, mode: UpdateMode) -> list[LockProblem
             )
         )
     if base:
-        found.append(
+        problems.append(
             LockProblem("newer", f"{len(base)} packages of the base system: {_some(base)}", wrong)
         )
-    return found
+    return problems
 
 
 def _some(changes: Sequence[PackageChange]) -> str:

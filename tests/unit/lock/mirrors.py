@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import yaml
@@ -19,12 +19,15 @@ from click.testing import CliRunner, Result
 from tests.unit.lock import archive as shapes
 from tests.unit.lock.archive import Archive, SigningKey
 
+from goldnode.catalog.load import Catalog, CatalogEntry
+from goldnode.catalog.models import Stack
 from goldnode.cli import main
+from goldnode.core.site import Site
 from goldnode.lock.fetch import FetchFault
 from goldnode.lock.mirror import Mirror, site_signer
 from goldnode.lock.model import Lock, LockedPackage, write_lock
 from goldnode.lock.publication import Publication
-from goldnode.lock.resolve import resolve
+from goldnode.lock.resolve import open_archives
 
 if TYPE_CHECKING:
     from tests.unit.lock.conftest import Place
@@ -173,6 +176,19 @@ def serving(root: Path) -> Iterator[Server]:
         finally:
             server.shutdown()
             thread.join()
+
+
+def resolve(
+    stack: CatalogEntry[Stack],
+    catalog: Catalog,
+    site: Site,
+    *,
+    today: dt.date | None = None,
+    **how: Any,
+) -> Lock:
+    """Return a lock of the stack without an earlier one; `how` is of `open_archives`."""
+    with open_archives(stack, catalog, site, **how) as archives:
+        return archives.resolve(today or dt.datetime.now(tz=dt.UTC).date()).lock
 
 
 class Setting:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from goldnode.catalog.load import LOCK_SUFFIX, builtin_catalog
 from goldnode.classdoc.load import load_catalog
 from goldnode.core.site import Site
 from goldnode.lock.model import check_intent, dump_lock, load_lock
-from goldnode.lock.resolve import resolve, upstream_part
+from goldnode.lock.resolve import open_archives, upstream_part
 
 CATALOG = load_catalog([builtin_catalog()])
 LOCKS = sorted((builtin_catalog() / "stacks").glob(f"*{LOCK_SUFFIX}"))
@@ -64,7 +65,8 @@ def test_resolves_against_the_real_archive(path: Path) -> None:
     """Versions move on; the choice and the shape of the answer must not."""
     entry = CATALOG.stacks[path.name.removesuffix(LOCK_SUFFIX)]
     committed = load_lock(path)
-    lock = resolve(entry, CATALOG, Site())
+    with open_archives(entry, CATALOG, Site()) as archives:
+        lock = archives.resolve(dt.datetime.now(tz=dt.UTC).date()).lock
     asked = [
         {item.name for item in one.packages if item.requested and item.part != "kernel"}
         for one in (lock, committed)

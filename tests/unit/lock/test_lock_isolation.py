@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 from tests.unit.lock.archive import Archive, SigningKey
 from tests.unit.lock.conftest import Place
+from tests.unit.lock.mirrors import resolve
 
 from goldnode.lock.model import dump_lock
-from goldnode.lock.resolve import resolve
 
 ROOT = Path(__file__).parents[3]
 COVERED = ("/etc/apt", "/var/lib/apt", "/var/cache/apt", "/var/lib/dpkg")
@@ -48,7 +48,7 @@ import datetime, hashlib, os, subprocess, sys
 from pathlib import Path
 from goldnode.classdoc.load import load_catalog
 from goldnode.lock.model import dump_lock
-from goldnode.lock.resolve import resolve
+from goldnode.lock.resolve import open_archives
 from goldnode.core.site import load_site
 
 hostile, covered = Path(sys.argv[1]), sys.argv[2].split(":")
@@ -67,7 +67,8 @@ def state():
 before = state()
 assert any("trap" in row[0] for row in before), "the machine's own directories are not covered"
 catalog = load_catalog([Path("catalog")])
-lock = resolve(catalog.stacks["small"], catalog, load_site(Path("site.yml")), today=datetime.date(2026, 11, 21))
+with open_archives(catalog.stacks["small"], catalog, load_site(Path("site.yml"))) as archives:
+    lock = archives.resolve(datetime.date(2026, 11, 21)).lock
 after = state()
 assert after == before, sorted(set(after) ^ set(before))
 sys.stdout.write(dump_lock(lock))

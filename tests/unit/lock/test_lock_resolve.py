@@ -13,17 +13,23 @@ import pytest
 from tests.unit.lock import archive as shapes
 from tests.unit.lock.archive import Archive, SigningKey
 from tests.unit.lock.conftest import Place
+from tests.unit.lock.mirrors import resolve
 
 from goldnode.core.errors import GoldnodeError, LockError, SigningKeyError, SiteError, VanishedError
 from goldnode.lock.aptroot import apt_root
 from goldnode.lock.model import Lock, dump_lock, find_lock, load_lock, write_lock
-from goldnode.lock.resolve import apt_sources, check, open_archives, resolve
+from goldnode.lock.resolve import MovedPackage, apt_sources, open_archives
 
 DAY = dt.date(2026, 11, 21)
 
 
 def locked(place: Place, **options: Any) -> Lock:
     return resolve(*place.load(), today=DAY, **options)
+
+
+def moved(lock: Lock, place: Place) -> list[MovedPackage]:
+    with open_archives(*place.load()) as archives:
+        return archives.check(lock)
 
 
 def by_name(lock: Lock) -> dict[str, str]:
@@ -389,13 +395,13 @@ def test_on_a_given_status(place: Place, tmp_path: Path, key: SigningKey) -> Non
 
 def test_vanished_and_changed(place: Place, near: Archive) -> None:
     lock = locked(place)
-    assert check(lock, *place.load()) == []
+    assert moved(lock, place) == []
     near.remove("libcuda1", "535.261.03-1")
     near.add("libcuda1", "535.309.01-1")
     near.remove("kmod", "30-1")
     near.add("kmod", "30-1", salt="rebuilt in place")
     near.publish()
-    assert [(finding.kind, finding.message) for finding in check(lock, *place.load())] == [
+    assert [(finding.kind, finding.message) for finding in moved(lock, place)] == [
         ("changed", "kmod 30-1 has other bytes than were locked"),
         ("vanished", "libcuda1 535.261.03-1 has vanished; the archives have 535.309.01-1"),
     ]

@@ -8,10 +8,10 @@ import pytest
 from tests.unit.lock import archive as shapes
 from tests.unit.lock.archive import TOOLKIT, Archive
 from tests.unit.lock.conftest import Place
+from tests.unit.lock.mirrors import resolve
 
 from goldnode.core.errors import GoldnodeError, LockError, VanishedError
 from goldnode.lock.model import Lock, intent_digest
-from goldnode.lock.resolve import resolve
 
 RUNTIME: dict[str, Any] = {
     "engine": "docker",

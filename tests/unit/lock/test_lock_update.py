@@ -13,12 +13,12 @@ from click.testing import CliRunner, Result
 from tests.unit.lock import archive as shapes
 from tests.unit.lock.archive import Archive, SigningKey
 from tests.unit.lock.conftest import Place
+from tests.unit.lock.mirrors import resolve
 
 from goldnode.cli import main
 from goldnode.core.errors import LockError
 from goldnode.lock.diff import compare_locks
 from goldnode.lock.model import Lock, dump_lock, load_lock, write_lock
-from goldnode.lock.resolve import resolve
 from goldnode.lock.update import LockCheck, LockRequest, LockUpdate, UpdateMode, check, update
 
 FIRST, SECOND = dt.date(2026, 11, 21), dt.date(2026, 11, 22)

@@ -8,10 +8,10 @@ import pytest
 from tests.unit.lock import archive as shapes
 from tests.unit.lock.archive import Archive
 from tests.unit.lock.conftest import Place
+from tests.unit.lock.mirrors import resolve
 
 from goldnode.core.errors import CatalogError
 from goldnode.lock.model import Lock, intent_digest
-from goldnode.lock.resolve import resolve
 
 RELEASE = "7.2.12+deb12-amd64"
 CHOSEN = {"guard": ["linux-image-7.*", "linux-headers-7.*", "linux-kbuild-7.*", "linux-base"]}

@@ -24,7 +24,7 @@ from click.testing import CliRunner, Result
 from tests.unit.lock import archive as shapes
 from tests.unit.lock.archive import Archive, SigningKey
 from tests.unit.lock.conftest import Place
-from tests.unit.lock.mirrors import Server, serving
+from tests.unit.lock.mirrors import Server, resolve, serving
 
 from goldnode.cli import main
 from goldnode.core import keys
@@ -32,7 +32,6 @@ from goldnode.core.errors import GoldnodeError
 from goldnode.core.site import Site, load_site
 from goldnode.lock import archives
 from goldnode.lock.model import load_lock
-from goldnode.lock.resolve import resolve
 from goldnode.lock.transport import Transport
 from goldnode.lock.unreachable import TABLE, apt_troubles
 from goldnode.node.ground import openpgp
