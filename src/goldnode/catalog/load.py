@@ -131,10 +131,10 @@ def catalog_directories() -> list[Path]:
     Raises CatalogError for a missing directory.
     """
     own = builtin_catalog()
-    found = [own] if own.is_dir() else []
+    directories = [own] if own.is_dir() else []
     for part in os.environ.get("GOLDNODE_CATALOG", "").split(os.pathsep):
         path = Path(part).expanduser()
-        if not part or path.resolve() in [item.resolve() for item in found]:
+        if not part or path.resolve() in [item.resolve() for item in directories]:
             continue
         if not path.is_dir():
             raise CatalogError(
@@ -142,13 +142,13 @@ def catalog_directories() -> list[Path]:
                 remedy="correct the variable",
             )
         _check_folders(path, "GOLDNODE_CATALOG")
-        found.append(path)
-    if not found:
+        directories.append(path)
+    if not directories:
         raise CatalogError(
             f"there is no catalog: {own} is missing",
             remedy="install goldnode again, or set GOLDNODE_CATALOG",
         )
-    return found
+    return directories
 
 
 def site_catalog(known: Sequence[Path]) -> list[Path]:
@@ -225,8 +225,8 @@ def _defined_name(kind: str, fault: GoldnodeError) -> str | None:
         text = Path(fault.file).read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    found = re.search(rf"(?m)^{kind}:[ \t]*[\"']?([\w.-]+)", text)
-    return found.group(1) if found else None
+    key = re.search(rf"(?m)^{kind}:[ \t]*[\"']?([\w.-]+)", text)
+    return key.group(1) if key else None
 
 
 @contextmanager

@@ -57,15 +57,15 @@ def model_of(capture: Mapping[str, Any]) -> str | None:
     None if no model matches, or the capture has no GPU.
     """
     ids = {row.get("pci_id") for row in as_list(capture.get("gpus")) if isinstance(row, dict)}
-    found = [name for name, row in facts.gpus().items() if ids and ids <= set(row.pci_ids)]
+    names = [name for name, row in facts.gpus().items() if ids and ids <= set(row.pci_ids)]
     # Models can share a PCI id: prefer the one whose memory size matches.
     memory = {fetch(row, "memory.total_mib") for row in as_list(capture.get("gpus"))}
     near = [
         name
-        for name in found
+        for name in names
         if any(is_number(size) and _near(size, facts.gpu(name).memory_mib) for size in memory)
     ]
-    return next(iter([*near, *found]), None)
+    return next(iter([*near, *names]), None)
 
 
 def _near(size: float, stated: int | None) -> bool:
@@ -99,7 +99,7 @@ def doubts(
     # A capture has no history. Work may be running, so rules for the first check of a boot do not apply.
     counted, _ = deltas.step({}, capture)
     counted.first_of_boot = False
-    found = []
+    reasons = []
     for item in table.judge(cast(ClassDocument, document), capture, counted):
         designed = reason is not None and item.outcome == MISMATCH and item.id in BY_DESIGN
         if (
@@ -108,7 +108,7 @@ def doubts(
             and item.expected is not None
         ):
             about = f" of {item.subject}" if item.subject else ""
-            found.append(
+            reasons.append(
                 f"{item.id}{about}: {item.got} (want {item.expected})"
                 + "".join(f"; {text}" for text in item.evidence[:2])
             )
@@ -116,21 +116,21 @@ def doubts(
         for path, what in CLEAN:
             value = fetch(row, path)
             if is_number(value) and value > 0:
-                found.append(f"{as_map(row).get('address')} has {value} {what}")
+                reasons.append(f"{as_map(row).get('address')} has {value} {what}")
     events = as_map(capture.get("events"))
     reported = [
         row
         for row in as_list(events.get("rows"))
         if isinstance(row, dict) and row.get("kind") not in ("oom", "link_down")
     ]
-    found += [
+    reasons += [
         f"the kernel's log says: {rules.sanitized(row.get('text'), 120)}" for row in reported[:4]
     ]
     if is_fault(capture.get("events")) or events.get("truncated") is True:
-        found.append("the kernel's log could not be read from its beginning")
+        reasons.append("the kernel's log could not be read from its beginning")
     if capture.get("simulated"):
-        found.append("its hardware is simulated")
-    return found
+        reasons.append("its hardware is simulated")
+    return reasons
 
 
 def propose(
@@ -140,10 +140,10 @@ def propose(
 
     Pure. The captures must pass :func:`doubts`.
     """
-    found = BaselineProposal({})
-    gpu = _gpus(captures, reason, found.notes)
+    proposal = BaselineProposal({})
+    gpu = _gpus(captures, reason, proposal.notes)
     if gpu:
-        found.baseline["gpu"] = gpu
+        proposal.baseline["gpu"] = gpu
     for key, make in (
         ("cpu", _cpu),
         ("memory", _memory),
@@ -151,9 +151,9 @@ def propose(
         ("infiniband", _infiniband),
         ("storage", _storage),
     ):
-        value = make([capture for _, capture in captures], found.notes)
+        value = make([capture for _, capture in captures], proposal.notes)
         if value:
-            found.baseline[key] = value
+            proposal.baseline[key] = value
     active = [
         {
             name
@@ -164,11 +164,11 @@ def propose(
     ]
     units = [name for name in UNITS if all(name in names for names in active)]
     if units:
-        found.baseline["services"] = units
-    found.notes.append(
+        proposal.baseline["services"] = units
+    proposal.notes.append(
         "mounts, paths and kernel modules are not proposed: which of them work needs is for you to say"
     )
-    return found
+    return proposal
 
 
 def _same(values: Sequence[Any], what: str, notes: list[str]) -> Any:
@@ -197,13 +197,13 @@ def _gpus(
     ]
     if not rows:
         return {}
-    found: Json = {}
+    common: Json = {}
     for key, path in (("vbios", "vbios"), ("subsystem_ids", "subsystem_id")):
         values = sorted(
             {str(fetch(row, path)) for row in rows if isinstance(fetch(row, path), str)}
         )
         if values:
-            found[key] = values
+            common[key] = values
     sizes = sorted(
         {
             int(fetch(row, "memory.total_mib"))
@@ -212,12 +212,12 @@ def _gpus(
         }
     )
     if sizes:
-        found["memory_mib"] = sizes
+        common["memory_mib"] = sizes
     for key in ("vbios", "subsystem_ids", "memory_mib"):
-        if len(found.get(key, ())) > 1:
+        if len(common.get(key, ())) > 1:
             notes.append(
-                f"baseline.gpu.{key} has {len(found[key])} values, all taken for right: "
-                f"{', '.join(map(str, found[key]))}"
+                f"baseline.gpu.{key} has {len(common[key])} values, all taken for right: "
+                f"{', '.join(map(str, common[key]))}"
             )
     pcie = {
         "gen": _same([_most(row) for row in rows], "baseline.gpu.pcie.gen", notes),
@@ -225,12 +225,12 @@ def _gpus(
             [fetch(row, "pcie.width.current") for row in rows], "baseline.gpu.pcie.width", notes
         ),
     }
-    found["pcie"] = {key: value for key, value in pcie.items() if is_number(value)}
-    found["nvlinks"] = _same([_active(row) for row in rows], "baseline.gpu.nvlinks", notes)
-    found["bar1_mib"] = _same(
+    common["pcie"] = {key: value for key, value in pcie.items() if is_number(value)}
+    common["nvlinks"] = _same([_active(row) for row in rows], "baseline.gpu.nvlinks", notes)
+    common["bar1_mib"] = _same(
         [fetch(row, "memory.bar1_mib") for row in rows], "baseline.gpu.bar1_mib", notes
     )
-    found["max_clocks"] = _same([_clocks(row) for row in rows], "baseline.gpu.max_clocks", notes)
+    common["max_clocks"] = _same([_clocks(row) for row in rows], "baseline.gpu.max_clocks", notes)
     nodes = [
         {
             str(address): fetch(row, "node")
@@ -240,10 +240,10 @@ def _gpus(
         }
         for _, capture in captures
     ]
-    found["numa"] = _same([node or None for node in nodes], "baseline.gpu.numa", notes)
+    common["numa"] = _same([node or None for node in nodes], "baseline.gpu.numa", notes)
     if reason is not None:
-        found["reason"] = reason
-    return {key: value for key, value in found.items() if value not in (None, {}, [])}
+        common["reason"] = reason
+    return {key: value for key, value in common.items() if value not in (None, {}, [])}
 
 
 def _most(row: Mapping[str, Any]) -> Any:
@@ -266,20 +266,20 @@ def _active(row: Mapping[str, Any]) -> int | None:
 
 
 def _clocks(row: Mapping[str, Any]) -> Json | None:
-    found = {
+    clocks = {
         key: fetch(row, f"clocks.max.{key}") for key in ("graphics_mhz", "sm_mhz", "memory_mhz")
     }
-    return {key: value for key, value in found.items() if is_number(value)} or None
+    return {key: value for key, value in clocks.items() if is_number(value)} or None
 
 
 def _cpu(captures: Sequence[Mapping[str, Any]], notes: list[str]) -> Json:
-    found = {
+    common = {
         key: _same(
             [fetch(capture, f"cpu.{key}") for capture in captures], f"baseline.cpu.{key}", notes
         )
         for key in ("sockets", "cores", "smt")
     }
-    return {key: value for key, value in found.items() if value is not None}
+    return {key: value for key, value in common.items() if value is not None}
 
 
 def _memory(captures: Sequence[Mapping[str, Any]], notes: list[str]) -> Json:
@@ -302,7 +302,7 @@ def _network(captures: Sequence[Mapping[str, Any]], notes: list[str]) -> Json:
             if isinstance(row, dict) and row.get("address") and row.get("state") == "up"
         }
 
-    found: Json = {}
+    common: Json = {}
     for name in _names([of(capture) for capture in captures], "baseline.network", notes):
         rows = [of(capture)[name] for capture in captures]
         entry = {
@@ -310,12 +310,12 @@ def _network(captures: Sequence[Mapping[str, Any]], notes: list[str]) -> Json:
             for key in ("mtu", "speed_mbps", "numa_node")
         }
         entry["firmware"] = _firmware(rows)
-        found[name] = {
+        common[name] = {
             key: value
             for key, value in entry.items()
             if value not in (None, []) and not (key == "speed_mbps" and value <= 0)
         }
-    return found
+    return common
 
 
 def _firmware(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -351,7 +351,7 @@ def _infiniband(captures: Sequence[Mapping[str, Any]], notes: list[str]) -> Json
             )
         }
 
-    found: Json = {}
+    common: Json = {}
     for name in _names([of(capture) for capture in captures], "baseline.infiniband", notes):
         rows = [of(capture)[name] for capture in captures]
         rates = [fetch(port, "rate_gbps") for row in rows for port in row["ports"].values()]
@@ -364,8 +364,8 @@ def _infiniband(captures: Sequence[Mapping[str, Any]], notes: list[str]) -> Json
             "ports": ports,
             "firmware": _firmware(rows),
         }
-        found[name] = {key: value for key, value in entry.items() if value not in (None, [])}
-    return found
+        common[name] = {key: value for key, value in entry.items() if value not in (None, [])}
+    return common
 
 
 def _storage(captures: Sequence[Mapping[str, Any]], notes: list[str]) -> Json:
@@ -381,6 +381,6 @@ def _storage(captures: Sequence[Mapping[str, Any]], notes: list[str]) -> Json:
             if isinstance(fetch(row, "model"), str)
         }
     )
-    found = {"count": count, "models": [model for model in models if model]}
-    storage = {key: value for key, value in found.items() if value not in (None, [])}
+    stated = {"count": count, "models": [model for model in models if model]}
+    storage = {key: value for key, value in stated.items() if value not in (None, [])}
     return {"devices": storage} if storage else {}

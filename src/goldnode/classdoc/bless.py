@@ -21,7 +21,7 @@ Json = dict[str, Any]
 def read(path: Path) -> Json:
     """Return the capture in a file. Raises CatalogError if the file is not a capture."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        capture = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise CatalogError(
             f"the capture cannot be read: {error.strerror}",
@@ -34,19 +34,19 @@ def read(path: Path) -> Json:
             file=path,
             remedy="make one with `goldnode-node capture` on the node",
         ) from None
-    if not isinstance(found, dict) or found.get("schema") != SCHEMA:
+    if not isinstance(capture, dict) or capture.get("schema") != SCHEMA:
         raise CatalogError(
             f"this is no capture of schema {SCHEMA}",
             file=path,
             remedy="make one with `goldnode-node capture` on the node",
         )
-    if found.get("source") in ("nvidia-smi-xml", "nvidia-smi-text"):
+    if capture.get("source") in ("nvidia-smi-xml", "nvidia-smi-text"):
         raise CatalogError(
             "the output of nvidia-smi says too little of a node",
             file=path,
             remedy="make a capture with `goldnode-node capture`",
         )
-    return found
+    return capture
 
 
 def bless(
@@ -92,20 +92,22 @@ def bless(
                 file=path,
                 remedy="add it to facts/gpus.yml with its source",
             )
-        found = []
+        reasons = []
         if item is not None and item.gpu is not None and len(gpus) != item.gpu.count:
-            found.append(f"{len(gpus)} GPUs, and class {name} has {item.gpu.count}")
+            reasons.append(f"{len(gpus)} GPUs, and class {name} has {item.gpu.count}")
         if (
             item is not None
             and item.gpu is not None
             and baseline.model_of(capture) not in (None, model)
         ):
-            found.append(
+            reasons.append(
                 f"its GPUs are {baseline.model_of(capture)}, and class {name} is of {model}"
             )
-        found += baseline.doubts(capture, model, platform is not None and platform.nvswitch, reason)
-        if found:
-            problems = "\n  ".join(found)
+        reasons += baseline.doubts(
+            capture, model, platform is not None and platform.nvswitch, reason
+        )
+        if reasons:
+            problems = "\n  ".join(reasons)
             more = "bless a node that nothing speaks against" + (
                 "" if reason else ", or say with --reason why its hardware is right as it is"
             )

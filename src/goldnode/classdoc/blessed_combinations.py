@@ -133,7 +133,7 @@ def blessed_combinations(catalog: Catalog, site: Site) -> BlessedCombinations:
 
 def _stack(name: str, catalog: Catalog, site: Site, day: dt.date) -> CombinationRow:
     stack, host = catalog.stacks[name].item, host_of_stack(name, catalog, site, on=day)
-    found = check(host)
+    findings = check(host)
     cells = {
         "OS": f"{stack.os.id.capitalize()} {stack.os.version}"
         + ("" if stack.os.architecture == "amd64" else f", {stack.os.architecture}"),
@@ -145,11 +145,11 @@ def _stack(name: str, catalog: Catalog, site: Site, day: dt.date) -> Combination
         "Security": _security(host),
         "Tried out": _EXERCISED[stack.exercised],
     }
-    notes = _notes(found)
+    notes = _notes(findings)
     how = unmeasured(host, host.flavour or "proprietary")
     if cells["Module build"] == NOT_MEASURED and how is not None:
         notes = (*notes, CombinationNote(None, f"Module build: {how}"))
-    return CombinationRow(name, cells, _heaviest(found), notes, tuple(stack.limits))
+    return CombinationRow(name, cells, _heaviest(findings), notes, tuple(stack.limits))
 
 
 def _kernel(host: CompatHost) -> str:
@@ -178,14 +178,14 @@ def _module_build(stack: models.Stack, host: CompatHost) -> str:
         return NONE
     if host.driver_package is None or host.kernel is None:
         return "not locked"
-    found = module_builds.measured(
+    build = module_builds.measured(
         host.driver_package,
         host.flavour or "proprietary",
         host.kernel,
         host.kernel_version,
         host.architecture,
     )
-    return f"{found.outcome}, measured on {found.date}" if found is not None else NOT_MEASURED
+    return f"{build.outcome}, measured on {build.date}" if build is not None else NOT_MEASURED
 
 
 def _containers(stack: models.Stack, host: CompatHost) -> str:
@@ -239,7 +239,7 @@ def _security(host: CompatHost) -> str:
 
 def _class(name: str, catalog: Catalog, site: Site, day: dt.date) -> CombinationRow:
     item, host = catalog.classes[name].item, read_class(name, catalog, site, on=day).host
-    found = check(host)
+    findings = check(host)
     cells = dict.fromkeys(
         ("CUDA", "CUDA, minor", "CUDA, forward", "cuDNN", "NCCL", "PyTorch", "ROCm"), NONE
     )
@@ -249,10 +249,10 @@ def _class(name: str, catalog: Catalog, site: Site, day: dt.date) -> Combination
     cells["Stack"] = item.stack
     more: list[CombinationNote] = []
     if host.gpus and host.vendor == "nvidia":
-        more = _cuda(_Asked(host, found), cells)
+        more = _cuda(_Asked(host, findings), cells)
     elif host.gpus and host.vendor == "amd":
-        more = _rocm(_Asked(host, found), cells)
-    return CombinationRow(name, cells, _heaviest(found), (*_notes(found), *more))
+        more = _rocm(_Asked(host, findings), cells)
+    return CombinationRow(name, cells, _heaviest(findings), (*_notes(findings), *more))
 
 
 class _Asked:
@@ -366,12 +366,12 @@ def _torch(build: str) -> dict[str, Any]:
 @cache
 def _torch_builds() -> tuple[str, ...]:
     """Return versions of PyTorch with their CUDA builds ("2.14.1+cu130"), newest first."""
-    found = []
+    labels = []
     for version in sorted(software.torch_wheels(), key=facts.numbers, reverse=True):
         row = software.torch_releases().get(".".join(version.split(".")[:2]))
         builds = sorted(row["cuda_builds"], reverse=True) if row is not None else []
-        found += [f"{version}+{build}" for build in builds]
-    return tuple(found)
+        labels += [f"{version}+{build}" for build in builds]
+    return tuple(labels)
 
 
 def _rocm(ask: _Asked, cells: dict[str, str]) -> list[CombinationNote]:

@@ -66,10 +66,16 @@ def state(places: Iterable[str]) -> str:
 
 def _row(path: str) -> tuple[str, ...]:
     try:
-        found = os.stat(path)  # noqa: PTH116 - called for several hundred files in each run
+        status = os.stat(path)  # noqa: PTH116 - called for several hundred files in each run
     except OSError as problem:
         return (path, str(problem.errno))
-    return (path, str(found.st_mode), str(found.st_size), str(found.st_mtime_ns), str(found.st_ino))
+    return (
+        path,
+        str(status.st_mode),
+        str(status.st_size),
+        str(status.st_mtime_ns),
+        str(status.st_ino),
+    )
 
 
 class ClassDocuments:
@@ -122,8 +128,8 @@ class ClassDocuments:
         """Return the names of all classes, also of those whose files have errors. Raises GoldnodeError."""
         if "made_from" not in self._cached:
             self._compiled()
-        found: list[str] = self._cached["classes"]
-        return found
+        classes: list[str] = self._cached["classes"]
+        return classes
 
     def faults(self) -> list[str]:
         """Return the errors of the catalog's files, one line each. What depends on them has no document.
@@ -132,15 +138,15 @@ class ClassDocuments:
         """
         if "made_from" not in self._cached:
             self._compiled()
-        found: list[str] = self._cached["faults"]
-        return found
+        faults: list[str] = self._cached["faults"]
+        return faults
 
     def deny_list(self) -> Json:
         """Return where the deny list of this site is: ``{file, required, keys}``, or nothing. Raises GoldnodeError."""
         if "made_from" not in self._cached:
             self._compiled()
-        found: Json = self._cached["deny_list"]
-        return found
+        place: Json = self._cached["deny_list"]
+        return place
 
     def return_tests(self, name: str, cause: str) -> list[str]:
         """Return the jobs that a class wants passed before a node returns after `cause`. Raises GoldnodeError.
@@ -149,8 +155,8 @@ class ClassDocuments:
         """
         if "made_from" not in self._cached:
             self._compiled()
-        found: list[str] = self._cached["return_tests"].get(name, {}).get(f"after_{cause}", [])
-        return found
+        jobs: list[str] = self._cached["return_tests"].get(name, {}).get(f"after_{cause}", [])
+        return jobs
 
     def document(self, name: str) -> Json:
         """Return the class document of a class, or ``{class, error}`` if its lock is unusable.
@@ -167,8 +173,8 @@ class ClassDocuments:
                     return document
                 self._unusable[name] = document
             return self._unusable[name]
-        found: Json = self._cached["documents"][name]
-        return found
+        cached: Json = self._cached["documents"][name]
+        return cached
 
     def remarks(self, name: str) -> list[str]:
         """Return the compatibility findings of a class that do not block it, one line each.
@@ -176,12 +182,12 @@ class ClassDocuments:
         Raises GoldnodeError.
         """
         self.document(name)
-        found: list[str] = (
+        messages: list[str] = (
             self._cached["messages"].get(name, [])
             if name not in self._unusable
             else self._compiled().remarks(name)
         )
-        return found
+        return messages
 
     def cohort(self, name: str, classes: Sequence[str]) -> Json:
         """Return the findings about nodes of these classes that train together.
@@ -191,8 +197,8 @@ class ClassDocuments:
         key = json.dumps([name, *classes])
         if key not in self._cached["cohorts"]:
             self._keep("cohorts", key, self._compiled().cohort(name, classes))
-        found: Json = self._cached["cohorts"][key]
-        return found
+        verdict: Json = self._cached["cohorts"][key]
+        return verdict
 
     def _compiled(self) -> Compiler:
         if self._compiler is None:
@@ -278,8 +284,8 @@ class Compiler:
 
     def deny_list(self) -> Json:
         """Return where the deny list of this site is."""
-        found = self.site.deny_list()
-        return asdict(found) if found is not None else {}
+        place = self.site.deny_list()
+        return asdict(place) if place is not None else {}
 
     def return_tests(self) -> Json:
         """Return the jobs of each class that names tests before a return, by cause."""
@@ -370,11 +376,11 @@ class Compiler:
         from goldnode.classdoc.findings import findings_of_cohort
         from goldnode.compat.report import brief, mark, refusal
 
-        found = findings_of_cohort(name, classes, self.catalog, self.site)
+        verdict = findings_of_cohort(name, classes, self.catalog, self.site)
         return {
-            "refusals": [refusal(finding) for finding in found if finding.fatal],
+            "refusals": [refusal(finding) for finding in verdict if finding.fatal],
             "messages": [
-                f"{mark(finding)}: {brief(finding)}" for finding in found if not finding.fatal
+                f"{mark(finding)}: {brief(finding)}" for finding in verdict if not finding.fatal
             ],
         }
 

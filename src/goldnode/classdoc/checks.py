@@ -316,21 +316,23 @@ def not_checked(entry: CatalogEntry[models.NodeClass]) -> list[str]:
             "the GPU model is the node's own (auto); the node is judged by the facts of its model"
         ]
     gpu = facts.gpu(item.gpu.model)
-    found = []
+    sentences = []
     policies = [item.policy, *item.policy.overrides]
     if any(policy.clocks is not None for policy in policies):
-        found.append(
+        sentences.append(
             f"policy.clocks was not checked: the facts hold no supported clocks of {gpu.sku}"
         )
     if (
         any(policy.power_limit_watts is not None for policy in policies)
         and gpu.power_limit_default_w is None
     ):
-        found.append(
+        sentences.append(
             f"policy.power_limit_watts was not checked: the facts hold no power limit of {gpu.sku}"
         )
     if any(policy.mig is not None for policy in policies) and gpu.mig_capable is None:
-        found.append(f"policy.mig was not checked: the facts do not say whether {gpu.sku} has MIG")
+        sentences.append(
+            f"policy.mig was not checked: the facts do not say whether {gpu.sku} has MIG"
+        )
     known = health.hardware(item.gpu.model)
     pcie = item.baseline.gpu.pcie if item.baseline.gpu is not None else None
     for key, name, fact in (
@@ -338,15 +340,15 @@ def not_checked(entry: CatalogEntry[models.NodeClass]) -> list[str]:
         ("width", "width", known.pcie_width),
     ):
         if fact is None and (pcie is None or getattr(pcie, key) is None):
-            found.append(
+            sentences.append(
                 f"the PCIe {name} of {gpu.sku} is neither in the facts nor in baseline.gpu.pcie: nodes "
                 "validate it against the maximum of both ends"
             )
     if item.policy.module_options:
-        found.append(
+        sentences.append(
             "policy.module_options was not checked: the facts hold no list of module options"
         )
-    return found
+    return sentences
 
 
 def _check_toolkit(entry: CatalogEntry[models.Stack]) -> None:
@@ -866,5 +868,5 @@ def _check_hardware(
 
 def _origin(gpu: facts.GpuModel, name: str) -> str:
     # AMD's rows have separate sources for power and memory, NVIDIA's one source for both.
-    found = gpu.origins(name) or gpu.origins("power")
-    return "; ".join(str(origin) for origin in found) or "facts/gpus.yml"
+    origins = gpu.origins(name) or gpu.origins("power")
+    return "; ".join(str(origin) for origin in origins) or "facts/gpus.yml"

@@ -202,12 +202,12 @@ def _enforced_tests(tests: models.ReturnTests | None) -> dict[str, Any]:
     """Return the tests that the gate on the node enforces. Those after a rollout are the controller's."""
     if tests is None:
         return {}
-    found: dict[str, Any] = {
+    enforced: dict[str, Any] = {
         key: jobs for key in (f"after_{cause}" for cause in CAUSES) if (jobs := getattr(tests, key))
     }
-    if "after_absence" in found:
-        found["absence_days"] = tests.absence_days
-    return found
+    if "after_absence" in enforced:
+        enforced["absence_days"] = tests.absence_days
+    return enforced
 
 
 def declaration(name: str, catalog: Catalog, site: Site | None = None) -> dict[str, Any]:
@@ -369,14 +369,14 @@ def _health(
     With `model: auto`, `models` has the facts of each model by PCI id, as for a node without a class.
     """
     if gpus is None or gpus["model"] != models.AUTO:
-        found = health_facts(item.gpu.model if item.gpu is not None else None)
+        health = health_facts(item.gpu.model if item.gpu is not None else None)
     else:
         names = [name for text in gpus["models"].values() for name in text.split(" or ")]
         rows = {pci_id: row["health"] for pci_id, row in by_pci_id(names).items()}
-        found = {**health_facts(None), **shared_facts(names), "gpu": {}, "models": rows}
+        health = {**health_facts(None), **shared_facts(names), "gpu": {}, "models": rows}
     if baseline:
-        found["baseline"] = baseline
-    return found
+        health["baseline"] = baseline
+    return health
 
 
 def _xid(gpus: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -395,14 +395,16 @@ def _policy(policy: models.Policy) -> dict[str, Any]:
 
     A node identifies GPUs by PCI id, so an override for a model includes its ids.
     """
-    found: dict[str, Any] = policy.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
-    for override, stated in zip(found.get("overrides", ()), policy.overrides, strict=False):
+    stated_policy: dict[str, Any] = policy.model_dump(
+        mode="json", exclude_none=True, exclude_defaults=True
+    )
+    for override, stated in zip(stated_policy.get("overrides", ()), policy.overrides, strict=False):
         # `exclude_defaults` drops a mode that equals the default, but the class may have the other mode.
         if stated.clocks is not None and "mode" in stated.clocks.model_fields_set:
             override["clocks"]["mode"] = stated.clocks.mode
         if "model" in override:
             override["pci_ids"] = list(facts.gpu(override["model"]).pci_ids)
-    return found
+    return stated_policy
 
 
 def _runtime(runtime: models.Runtime | None, versions: Mapping[str, str]) -> dict[str, Any] | None:
@@ -485,7 +487,7 @@ def mirror_archive(
             file=directory,
             remedy=again,
         )
-    found = publication.Publication.read(where)
+    published = publication.Publication.read(where)
     path = (
         site.resolve(site.mirror.key)
         if site.mirror.key is not None
@@ -501,9 +503,9 @@ def mirror_archive(
             file=path,
             remedy="correct `mirror.key`",
         ) from error
-    if found.fingerprint not in fingerprints:
+    if published.fingerprint not in fingerprints:
         raise MirrorError(
-            f"the publication is signed with {found.fingerprint}, and nodes would be given "
+            f"the publication is signed with {published.fingerprint}, and nodes would be given "
             f"{', '.join(fingerprints)}",
             file=path,
             remedy=f"let `mirror.key` and `mirror.signing_key` name one key pair, and {again}",
@@ -528,12 +530,12 @@ def site_archives(
     keyring. Raises SiteError and SigningKeyError, and LockError for a key that has to be fetched and cannot be.
     """
     places = ArchivePlaces(catalog, site, stack.item.os, KeyAccess(key_stores(stack, site)))
-    names, found = archives_of(stack.item, options), []
+    names, rows = archives_of(stack.item, options), []
     judge_keys(names, places, dt.datetime.now(tz=dt.UTC).date())
     for name in names:
         archive = catalog.archives[name].item
         key, fingerprints = places.key(name)
-        found.append(
+        rows.append(
             {
                 "id": name,
                 "uri": places.address(name),
@@ -546,7 +548,7 @@ def site_archives(
                 "key": None if key is None else base64.b64encode(keys.armor(key)).decode(),
             }
         )
-    return found
+    return rows
 
 
 def _require_options(

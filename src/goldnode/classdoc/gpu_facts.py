@@ -15,11 +15,11 @@ def health_facts(model: str | None) -> dict[str, Any]:
 
     Raises FactsError for an unknown model.
     """
-    found: dict[str, Any] = {
+    health_of_model: dict[str, Any] = {
         "limits": {name: row.value for name, row in sorted(health.limits().items())}
     }
     if model is None:
-        return found
+        return health_of_model
     known = health.hardware(model)
     stated = {
         "pcie": {
@@ -32,11 +32,13 @@ def health_facts(model: str | None) -> dict[str, Any]:
         "ecc": known.ecc,
         "mig": known.mig,
     }
-    found["gpu"] = {key: value for key, value in stated.items() if value not in (None, {}, [])}
+    health_of_model["gpu"] = {
+        key: value for key, value in stated.items() if value not in (None, {}, [])
+    }
     if facts.gpu(model).vendor != "nvidia":
-        found["on_package"] = list(pci_bridges.on_package())
+        health_of_model["on_package"] = list(pci_bridges.on_package())
     else:
-        found["cuda"] = {
+        health_of_model["cuda"] = {
             "families": {str(row.major): row.minimum for row in facts_workload.families().values()},
             "bundled": {
                 row.version: row.bundled
@@ -44,17 +46,17 @@ def health_facts(model: str | None) -> dict[str, Any]:
                 if row.bundled is not None
             },
         }
-    return found
+    return health_of_model
 
 
 def shared_facts(models: Iterable[str]) -> dict[str, Any]:
     """Return the facts of :func:`health_facts` that models of one vendor share."""
-    found: dict[str, Any] = {}
+    shared: dict[str, Any] = {}
     for sku in models:
-        found |= {
+        shared |= {
             key: value for key, value in health_facts(sku).items() if key not in ("gpu", "limits")
         }
-    return found
+    return shared
 
 
 def by_pci_id(models: Iterable[str]) -> dict[str, dict[str, Any]]:
@@ -71,7 +73,7 @@ def by_pci_id(models: Iterable[str]) -> dict[str, dict[str, Any]]:
                     "health": health_facts(sku).get("gpu", {}),
                 }
             )
-    return {pci_id: common(found) for pci_id, found in sorted(rows.items())}
+    return {pci_id: common(same_id) for pci_id, same_id in sorted(rows.items())}
 
 
 def common(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -82,25 +82,25 @@ def _known_bad() -> list[dict[str, Any]]:
 
 
 def _branch(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = {"end_of_life": facts.branch(name).end_of_life}
+    branch: dict[str, Any] = {"end_of_life": facts.branch(name).end_of_life}
     try:
         floor = facts.security_floor(name)
     except FactsError:
-        return found
-    found["security"] = {
+        return branch
+    branch["security"] = {
         "floor": floor.floor,
         "fixed": floor.fixed,
         "bulletin": None if floor.bulletin is None else str(floor.bulletin),
         "date": None if floor.bulletin_date is None else str(floor.bulletin_date),
     }
-    return found
+    return branch
 
 
 def module() -> str:
     """Return the source of :mod:`goldnode.node.ground.known`: one fact per line, so that changes can be reviewed."""
-    found = collect()
+    collected = collect()
     lines = []
-    for key, value in found.items():
+    for key, value in collected.items():
         if isinstance(value, dict):
             inner = ",\n".join(
                 f"  {json.dumps(name)}: {_line(item)}" for name, item in value.items()

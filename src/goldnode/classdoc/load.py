@@ -28,11 +28,11 @@ def load_catalog(
     on the date (end of life, waivers) apply when a class is used: see `findings.check_use`.
     """
     if faults is None and directories is None:
-        found: list[GoldnodeError] = []
-        catalog = load_catalog(faults=found)
+        own_faults: list[GoldnodeError] = []
+        catalog = load_catalog(faults=own_faults)
         if ("site", None) in catalog.broken:
             raise catalog.broken["site", None]
-        for fault in found:
+        for fault in own_faults:
             _LOG.warning("warning: not used: %s", fault)
         return catalog
     catalog = read_catalog(directories, faults)

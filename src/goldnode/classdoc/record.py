@@ -50,16 +50,16 @@ def judge(record: str, name: str | None, now: float | None = None) -> dict[str, 
 def document_in(name: str) -> ClassDocument:
     """Return the class document in a file. Raises GoldnodeError if it is none."""
     try:
-        found = json.loads(Path(name).read_text(encoding="utf-8"))
+        document = json.loads(Path(name).read_text(encoding="utf-8"))
     except (OSError, ValueError) as problem:
         text = problem.strerror if isinstance(problem, OSError) else f"not JSON ({problem})"
         raise GoldnodeError(
             f"{name}: {text}",
             remedy="write it with `goldnode class export CLASS`, or name a class of the catalog",
         ) from None
-    wrong = program.not_a_document(found)
+    wrong = program.not_a_document(document)
     if wrong is not None:
         raise GoldnodeError(
             f"{name}: {wrong}", remedy="write it with `goldnode class export CLASS`"
         )
-    return cast(ClassDocument, found)
+    return cast(ClassDocument, document)

@@ -26,12 +26,12 @@ def registry() -> dict[str, CompatRule]:
     """
     from goldnode.compat import rules_wheels, rules_workload
 
-    found: dict[str, CompatRule] = {}
+    by_id: dict[str, CompatRule] = {}
     for rule in (*rules_host.RULES, *rules_host.MORE, *rules_workload.RULES, *rules_wheels.RULES):
-        if rule.id in found:
+        if rule.id in by_id:
             raise FactsError(f'two rules are called "{rule.id}"')
-        found[rule.id] = rule
-    return found
+        by_id[rule.id] = rule
+    return by_id
 
 
 def rule(name: str) -> CompatRule:
@@ -50,17 +50,17 @@ def check(host: CompatHost | None, workloads: Sequence[Workload] = ()) -> list[C
     with `accepted` set. A finding is `fatal` if it is not accepted and blocks. An unknown is fatal too if the
     class sets `unknown: block`.
     """
-    found: list[CompatFinding] = []
+    findings: list[CompatFinding] = []
     with facts.unchanged() as state:
         if host is not None:
             judged = _judged_once(host, state)
             if judged.models is None:
                 judged.models = tuple(_model(host))
-            found += remedies.proved(judged.own, _judge(workloads), host, None)
-            found += judged.models
+            findings += remedies.proved(judged.own, _judge(workloads), host, None)
+            findings += judged.models
         for workload in workloads:
-            found += remedies.proved(_of_workload(host, workload), _judge(), host, workload)
-        return settle(found, host)
+            findings += remedies.proved(_of_workload(host, workload), _judge(), host, workload)
+        return settle(findings, host)
 
 
 @dataclasses.dataclass
@@ -81,14 +81,14 @@ _HOSTS = 64
 
 def _judged_once(host: CompatHost, state: object) -> _JudgedHost:
     """Return the findings about a host alone; an equal host is judged once for the facts of `state`."""
-    found = _JUDGED.get(id(host))
-    if found is None or found.host is not host or found.state != state:
+    judged = _JUDGED.get(id(host))
+    if judged is None or judged.host is not host or judged.state != state:
         equal = (each for each in _JUDGED.values() if each.state == state and each.host == host)
-        found = next(equal, None) or _JudgedHost(host, state, tuple(_of_host(host)))
-        _JUDGED[id(found.host)] = found
+        judged = next(equal, None) or _JudgedHost(host, state, tuple(_of_host(host)))
+        _JUDGED[id(judged.host)] = judged
         while len(_JUDGED) > _HOSTS:
             _JUDGED.popitem(last=False)
-    return found
+    return judged
 
 
 def _judge(workloads: Sequence[Workload] = ()) -> remedies.Judge:
@@ -99,10 +99,10 @@ def _judge(workloads: Sequence[Workload] = ()) -> remedies.Judge:
 
     def judge(host: CompatHost | None, workload: Workload | None) -> list[CompatFinding]:
         with facts.unchanged() as state:
-            found = [] if host is None else [*_judged_once(host, state).own]
+            findings = [] if host is None else [*_judged_once(host, state).own]
             for each in workloads if workload is None else (workload,):
-                found += _of_workload(host, each)
-            return known_bad.without_repetitions(found)
+                findings += _of_workload(host, each)
+            return known_bad.without_repetitions(findings)
 
     return judge
 
@@ -126,14 +126,14 @@ def fatal_of_models(host: CompatHost) -> dict[str, list[CompatFinding]]:
     These are the models of the host's vendor. CompatFindings that do not depend on the model are left out.
     """
     always = {(each.rule, each.message) for each in settle(_of_host(host), host) if each.fatal}
-    found = {}
+    fatal = {}
     for sku, gpu in facts.gpus().items():
         if gpu.vendor == host.vendor:
             judged = settle(_of_host(dataclasses.replace(host, gpus=(gpu,))), host)
-            found[sku] = [
+            fatal[sku] = [
                 each for each in judged if each.fatal and (each.rule, each.message) not in always
             ]
-    return found
+    return fatal
 
 
 def _model(host: CompatHost) -> Iterator[CompatFinding]:

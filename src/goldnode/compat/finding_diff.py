@@ -30,18 +30,18 @@ def finding_changes(
     side is one change. With more, which belong together is not known, so they are listed as gone and new.
     """
     old, new = {_same(item): item for item in before}, {_same(item): item for item in after}
-    found = [FindingChange("unchanged", old[key], new[key]) for key in old if key in new]
+    changes = [FindingChange("unchanged", old[key], new[key]) for key in old if key in new]
     gone = [item for key, item in old.items() if key not in new]
     come = [item for key, item in new.items() if key not in old]
     for rule in dict.fromkeys(_about(item) for item in (*gone, *come)):
         left = [item for item in gone if _about(item) == rule]
         right = [item for item in come if _about(item) == rule]
         if len(left) == len(right) == 1:
-            found.append(FindingChange("changed", left[0], right[0]))
+            changes.append(FindingChange("changed", left[0], right[0]))
             continue
-        found += [FindingChange("gone", item, None) for item in left]
-        found += [FindingChange("new", None, item) for item in right]
-    return sorted(found, key=lambda item: _ORDER[item.change])
+        changes += [FindingChange("gone", item, None) for item in left]
+        changes += [FindingChange("new", None, item) for item in right]
+    return sorted(changes, key=lambda item: _ORDER[item.change])
 
 
 def severity_of(

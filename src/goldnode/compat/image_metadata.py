@@ -114,9 +114,9 @@ def inspect(reference: str) -> ImageMetadata:
     from docker.errors import DockerException, ImageNotFound
 
     try:
-        found = docker.from_env(timeout=10).images.get(reference)
-        made = [ImageBuildStep(created_by=item.get("CreatedBy") or "") for item in found.history()]
-        return ImageMetadata.model_validate(found.attrs).model_copy(update={"history": made})
+        image = docker.from_env(timeout=10).images.get(reference)
+        made = [ImageBuildStep(created_by=item.get("CreatedBy") or "") for item in image.history()]
+        return ImageMetadata.model_validate(image.attrs).model_copy(update={"history": made})
     except ImageNotFound:
         message = f"the local Docker engine does not hold image {reference}"
         raise WorkloadError(
@@ -205,7 +205,7 @@ def _blob(digest: str) -> str:
 
 
 def _required_member(member: Callable[[str], bytes | None], name: str) -> bytes:
-    found = member(name)
-    if found is None:
+    opened = member(name)
+    if opened is None:
         raise ValueError(f"its manifest names {name}, which it does not hold")
-    return found
+    return opened

@@ -313,11 +313,11 @@ def _parts(text: str) -> list[tuple[str, str]]:
 
     No comparator means "=".
     """
-    found = []
+    parts = []
     for part in str(text).split():
         version = part.lstrip("<>=")
-        found.append((part.removesuffix(version) or "=", version))
-    return found
+        parts.append((part.removesuffix(version) or "=", version))
+    return parts
 
 
 def _by_numbers(version: str, limit: str) -> int:
@@ -355,10 +355,10 @@ def kernel_range(host: CompatHost) -> tuple[str, str]:
     A release like 6.1.0-56-amd64 names only a series.
     """
     text = host.kernel_version or host.kernel or ""
-    found = numbers(text)
-    if host.kernel_version is not None or (len(found) > 2 and found[2] > 0):
+    version = numbers(text)
+    if host.kernel_version is not None or (len(version) > 2 and version[2] > 0):
         return text, text
-    series = ".".join(str(part) for part in found[:2])
+    series = ".".join(str(part) for part in version[:2])
     return series, f"{series}.9999"
 
 
@@ -427,8 +427,8 @@ def _list(wanted: object) -> list[object]:
 
 
 def _realtime(host: CompatHost, wanted: Any) -> Answer:
-    found = re.search(r"(^|-)rt(\d|-|$)", (host.kernel or "").partition("-")[2]) is not None
-    return found if wanted else not found
+    realtime = re.search(r"(^|-)rt(\d|-|$)", (host.kernel or "").partition("-")[2]) is not None
+    return realtime if wanted else not realtime
 
 
 def _from_debian(host: CompatHost, wanted: Any) -> Answer:

@@ -59,9 +59,9 @@ class CompatRemedy(str):
         """Return the remedy of groups of options; its text has the first option of each."""
         filled = tuple(tuple(group) for group in groups if group)
         frame = RemedyFrame(verb, ending, between, otherwise)
-        found = cls(frame.around([group[0].text for group in filled]))
-        found.groups, found.frame = filled, frame
-        return found
+        remedy = cls(frame.around([group[0].text for group in filled]))
+        remedy.groups, remedy.frame = filled, frame
+        return remedy
 
 
 @dataclass(frozen=True)
@@ -233,7 +233,7 @@ def _with_driver(host: CompatHost, version: str) -> CompatHost:
 def drivers(least: str) -> list[RemedyOption]:
     """Return the options of driver `least` or later, the nearest first: with the fixes of its branch, and of later branches."""
     branch = least.split(".")[0]
-    found = [least]
+    versions = [least]
     later = [name for name in facts.fixed_branches() if numbers(name) > numbers(branch)]
     for name in (branch, *later):
         try:
@@ -241,10 +241,10 @@ def drivers(least: str) -> list[RemedyOption]:
         except FactsError:
             floor = None
         if floor is not None and numbers(floor) > numbers(least):
-            found.append(floor)
+            versions.append(floor)
     first = f"driver {'' if '.' in least else 'branch '}{{}} or later"
     return [
-        driver(version, first if version == least else "driver {} or later") for version in found
+        driver(version, first if version == least else "driver {} or later") for version in versions
     ]
 
 
@@ -394,8 +394,8 @@ def nearest(version: str, known: Iterable[str], count: int = 8) -> list[str]:
     ordered = sorted(known, key=numbers)
     below = [item for item in reversed(ordered) if numbers(item) <= numbers(version)]
     above = [item for item in ordered if numbers(item) > numbers(version)]
-    found: list[str] = []
-    while (below or above) and len(found) < count:
-        found += [*below[:1], *above[:1]]
+    nearby: list[str] = []
+    while (below or above) and len(nearby) < count:
+        nearby += [*below[:1], *above[:1]]
         below, above = below[1:], above[1:]
-    return found[:count]
+    return nearby[:count]

@@ -50,13 +50,16 @@ class CompatReport:
 
     def counts(self) -> dict[str, int]:
         """Return the number of unaccepted findings per severity, and the number of accepted ones."""
-        found = {
+        numbers = {
             name: sum(
                 1 for item in self.findings if item.severity == name and item.accepted is None
             )
             for name in _LEVELS
         }
-        return {**found, "accepted": sum(1 for item in self.findings if item.accepted is not None)}
+        return {
+            **numbers,
+            "accepted": sum(1 for item in self.findings if item.accepted is not None),
+        }
 
 
 # For a person
@@ -169,7 +172,7 @@ def last_lines(report: CompatReport) -> list[str]:
         else []
     )
     counts = report.counts()
-    found = ", ".join(
+    totals = ", ".join(
         f"{count} {name}" for name, count in counts.items() if count or name == "block"
     )
     rules = (
@@ -178,7 +181,7 @@ def last_lines(report: CompatReport) -> list[str]:
         else f"{len(rules_host.RULES)} rules of nodes"
     )
     line = (
-        f"{', '.join(things)} validated against {rules} and facts of {facts.compiled()}: {found}."
+        f"{', '.join(things)} validated against {rules} and facts of {facts.compiled()}: {totals}."
     )
     line += f" Not checked: {'; '.join(report.not_checked)}." if report.not_checked else ""
     line += f" {not_applicable(report.unlocked)}" if report.unlocked else ""

@@ -18,7 +18,6 @@ from goldnode.compat.model import (
     CompatFinding,
     CompatHost,
     CompatRule,
-    CompatSeverity,
     DeclaredAt,
     FindingSubject,
     StackWaiver,
@@ -192,13 +191,13 @@ def _order(architecture: str | None) -> int | None:
     if architecture is None:
         return None
     order = facts.load("nvidia_drivers.yml")["rules"]["architectures"]["oldest_first"]
-    found = [
+    ranks = [
         index
         for index, name in enumerate(order)
         if architecture.casefold().startswith(name.casefold())
     ]
     # The longest match wins, because one name may be a prefix of another.
-    return max(found, key=lambda index: len(order[index]), default=None)
+    return max(ranks, key=lambda index: len(order[index]), default=None)
 
 
 def module_flavour(
@@ -285,10 +284,10 @@ def _kernel(host: CompatHost) -> tuple[str, bool] | None:
         return host.kernel_version, True
     if host.kernel is None:
         return None
-    found = numbers(host.kernel)
-    if len(found) > 2 and found[2] > 0:
-        return ".".join(map(str, found[:3])), True
-    return ".".join(map(str, found[:2])), False
+    version = numbers(host.kernel)
+    if len(version) > 2 and version[2] > 0:
+        return ".".join(map(str, version[:3])), True
+    return ".".join(map(str, version[:2])), False
 
 
 def kernel_driver(
@@ -450,7 +449,7 @@ def _older_kernels(
 
     Of a series whose later updates break the build, the option is the last update before them.
     """
-    found = []
+    options = []
     before = [name for name in facts.kernels_built() if numbers(name) <= numbers(kernel)]
     exact = [name for name in before if len(numbers(name)) > 2]
     for name in sorted(before, key=numbers, reverse=True):
@@ -459,7 +458,7 @@ def _older_kernels(
         if _ok(name, driver, flavour) and (
             len(point) > 2 or _ok(f"{name}.{_ANY_UPDATE}", driver, flavour)
         ):
-            found.append(remedies.kernel(name, f"kernel {name}, {text}"))
+            options.append(remedies.kernel(name, f"kernel {name}, {text}"))
         elif len(point) > 2 and _ok(
             last := f"{point[0]}.{point[1]}.{point[2] - 1}", driver, flavour
         ):
@@ -467,8 +466,8 @@ def _older_kernels(
                 numbers(other)[:2] == point[:2] and _ok(other, driver, flavour) for other in exact
             ):
                 continue  # an update of the series on which it was built is better
-            found.append(remedies.kernel(last, f"kernel {last} or older of its series, {text}"))
-    return found
+            options.append(remedies.kernel(last, f"kernel {last} or older of its series, {text}"))
+    return options
 
 
 def gpu_mix(host: CompatHost | None, workload: Workload | None = None) -> Iterator[CompatFinding]:
@@ -771,12 +770,12 @@ def _other_package(host: CompatHost, package: str, other: str) -> remedies.Remed
 
 def _archive_drivers(row: Mapping[str, Any]) -> list[str]:
     """Return the driver versions in an OS's own archive."""
-    found: list[str] = []
+    drivers: list[str] = []
     for name, versions in (row.get("driver_packages") or {}).items():
         if name.startswith("nvidia-") and name.endswith("driver"):
             texts = versions.values() if isinstance(versions, dict) else [versions]
-            found += [facts.release_numbers(str(text)) for text in texts if text is not None]
-    return found
+            drivers += [facts.release_numbers(str(text)) for text in texts if text is not None]
+    return drivers
 
 
 def _os_id(host: CompatHost) -> str:
@@ -788,16 +787,16 @@ def _os_name(host: CompatHost) -> str:
 
 
 def _distro_origins(row: Mapping[str, Any], *keys: str) -> tuple[Origin, ...]:
-    found = [row["source"][key] for key in keys if key in row["source"]]
+    sources = [row["source"][key] for key in keys if key in row["source"]]
     return facts.origins(
         "distros.yml",
-        [item for part in found for item in (part if isinstance(part, list) else [part])],
+        [item for part in sources for item in (part if isinstance(part, list) else [part])],
     )
 
 
 def _day(text: object) -> dt.date | None:
-    found = re.match(r"\d{4}-\d{2}-\d{2}", str(text))
-    return dt.date.fromisoformat(found[0]) if found else None
+    date = re.match(r"\d{4}-\d{2}-\d{2}", str(text))
+    return dt.date.fromisoformat(date[0]) if date else None
 
 
 # NVSwitch
@@ -1173,14 +1172,18 @@ def end_of_life(
     host: CompatHost | None, workload: Workload | None = None
 ) -> Iterator[CompatFinding]:
     """Check that the stack is supported on the day, or that a waiver in force lets the class use it."""
-    found = _support(host) if host is not None else None
-    if host is None or found is None:
+    support = _support(host) if host is not None else None
+    if host is None or support is None:
         return
     sources = _branch_ends(host)
     where = (
-        host.at("waiver", "stack") if found.state == "expired" else host.at("stack", "end_of_life")
+        host.at("waiver", "stack")
+        if support.state == "expired"
+        else host.at("stack", "end_of_life")
     )
-    accepted = _waived(host.waiver) if found.state == "waived" and host.waiver is not None else None
+    accepted = (
+        _waived(host.waiver) if support.state == "waived" and host.waiver is not None else None
+    )
     if host.simulated and accepted is None:
         accepted = "its hardware is simulated: it shows the machinery, and is no stack to run"
     branch = _branch(host)
@@ -1190,7 +1193,12 @@ def end_of_life(
         else None
     )
     yield FindingSubject(host.subject, where).block(
-        "end-of-life", found.message, sources, remedy=found.remedy, doubt=doubt, accepted=accepted
+        "end-of-life",
+        support.message,
+        sources,
+        remedy=support.remedy,
+        doubt=doubt,
+        accepted=accepted,
     )
 
 
@@ -1268,73 +1276,6 @@ def known_bad_host(
 # Several hosts
 
 
-def image_on(image: CompatHost, observed: CompatHost) -> list[CompatFinding]:
-    """Return the findings about a disk image of class host `image` on the hardware of `observed`.
-
-    Only the architecture, GPUs and NVSwitch of `observed` are used; an empty tuple of GPUs means that it has
-    none. The image determines OS, kernel, driver and modules. The GPU and driver rules run against the GPUs
-    of `observed`.
-    """
-    put = dataclasses.replace(
-        image,
-        subject=f"image of {image.subject} on {observed.subject}",
-        gpus=observed.gpus,
-        nvswitch=observed.nvswitch,
-        simulated=image.simulated or observed.simulated,
-        platform=observed.platform,
-        place=observed.place or image.place,
-    )
-    found = list(_image_hardware(put, image, observed))
-    for check in (gpu_driver, module_flavour, gpu_mix, fabric_manager, amdgpu, known_bad_host):
-        found += check(put)
-    return known_bad.without_repetitions(list(dict.fromkeys(found)))
-
-
-def _image_hardware(
-    put: CompatHost, image: CompatHost, observed: CompatHost
-) -> Iterator[CompatFinding]:
-    def finding(severity: CompatSeverity, message: str, remedy: str) -> CompatFinding:
-        return about(put).finding("image-hardware", severity, message, remedy=remedy)
-
-    if image.architecture != observed.architecture:
-        message = (
-            f"the image is for {image.architecture}, and the machine is {observed.architecture}"
-        )
-        yield finding("block", message, f"make an image for {observed.architecture}")
-        return
-    have, made_for = (
-        {gpu.vendor for gpu in observed.gpus},
-        {gpu.vendor for gpu in image.gpus} or {image.vendor} - {None},
-    )
-    if made_for and not observed.gpus:
-        message = f"the image contains a driver for {_models(image)}, and the machine has no GPU"
-        yield finding("block", message, "put an image of a class of backend cpu on it")
-    elif have and not have & made_for:
-        which = f"a driver for {_models(image)}" if made_for else "no GPU driver"
-        yield finding(
-            "block",
-            f"the image contains {which}, and the machine has {_models(observed)}",
-            "use the image of the machine's own class",
-        )
-    elif {gpu.sku for gpu in observed.gpus} != {gpu.sku for gpu in image.gpus}:
-        message = (
-            f"the image is of a class with {_models(image)}, and the machine has {_models(observed)}: "
-            "policy and baseline are of other GPUs"
-        )
-        yield finding(
-            "warn",
-            message,
-            "use the image of the machine's own class, or declare one for these GPUs",
-        )
-
-
-def _models(host: CompatHost) -> str:
-    return ", ".join(dict.fromkeys(gpu.sku for gpu in host.gpus)) or {
-        "nvidia": "NVIDIA's GPUs",
-        "amd": "AMD's GPUs",
-    }.get(host.vendor or "", "no GPU")
-
-
 def check_cohorts(
     hosts: Sequence[CompatHost], workloads: Mapping[str, Sequence[Workload]] | None = None
 ) -> list[CompatFinding]:
@@ -1348,15 +1289,15 @@ def check_cohorts(
     for host in hosts:
         if host.cohort is not None:
             cohorts.setdefault(host.cohort, []).append(host)
-    found: list[CompatFinding] = []
+    findings: list[CompatFinding] = []
     for name, members in sorted(cohorts.items()):
         # One host per class is enough: all nodes of a class have the same versions.
-        found += _cohort(
+        findings += _cohort(
             f"cohort {name}",
             list({host.subject: host for host in members}.values()),
             workloads or {},
         )
-    return found
+    return findings
 
 
 def _cohort(
@@ -1416,10 +1357,10 @@ def _nccl(workloads: Sequence[Workload]) -> str:
 
 def _by(values: Mapping[str, str]) -> dict[str, list[str]]:
     """Group the keys by value."""
-    found: dict[str, list[str]] = {}
+    keys: dict[str, list[str]] = {}
     for who, value in values.items():
-        found.setdefault(value, []).append(who)
-    return found
+        keys.setdefault(value, []).append(who)
+    return keys
 
 
 def _values_text(values: Mapping[str, list[str]]) -> str:
@@ -1604,7 +1545,7 @@ def facts_age(limit: int, on: dt.date) -> list[CompatFinding]:
     ]
 
 
-# Rules that `check.check`, `image_on`, `check_cohorts` and `facts_age` implement.
+# Rules that `check.check`, `check_cohorts` and `facts_age` implement.
 MORE: tuple[CompatRule, ...] = (
     CompatRule(
         "facts-age",
@@ -1619,13 +1560,6 @@ MORE: tuple[CompatRule, ...] = (
         "A class with `gpu: {model: auto}` takes the model that a node has. Without a node its GPU is unknown: each "
         "model of the facts is judged, and those that the stack does not fit are named. The node refuses them by its "
         "PCI bus. `--gpu MODEL`, a capture and `goldnode apply --local` give the model.",
-        None,
-    ),
-    CompatRule(
-        "image-hardware",
-        "A disk image fits the machine it is put on",
-        "An image is made for a class: its architecture, its vendor's driver, its branch and flavour of "
-        "modules. The machine's own GPUs are validated against them.",
         None,
     ),
     CompatRule(

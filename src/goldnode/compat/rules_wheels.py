@@ -119,10 +119,10 @@ def _holds(marker: str, machine: str, python: str | None, extras: tuple[str, ...
 
 def _closure(host: CompatHost | None, workload: Workload) -> _Closure:
     python = None if workload.python is None else ".".join(map(str, key(workload.python)[:2]))
-    found = _Closure(_machine(host), python, dict(workload.pins))
+    closure = _Closure(_machine(host), python, dict(workload.pins))
     queue = [
         (name, version, tuple(workload.extras.get(name, ())), f"{name} {version}")
-        for name, version in found.pinned.items()
+        for name, version in closure.pinned.items()
     ]
     seen: set[tuple[str, tuple[str, ...]]] = set()
     while queue:
@@ -131,28 +131,28 @@ def _closure(host: CompatHost | None, workload: Workload) -> _Closure:
         if (name, extras) in seen:
             continue
         seen.add((name, extras))
-        implied = name in _PINNING and name not in found.pinned
+        implied = name in _PINNING and name not in closure.pinned
         if (release is not None and release.requires is None) or (release is None and implied):
-            found.unread.append(chain)
+            closure.unread.append(chain)
         if release is None or release.requires is None:
             continue
         for text in release.requires:
             demand = _Demand(_parsed(text), name, chain)
-            if not _applies(demand.requirement, found, extras) or _of_another_build(
+            if not _applies(demand.requirement, closure, extras) or _of_another_build(
                 name, version, demand.name
             ):
                 continue
-            found.demands.append(demand)
-            wanted = found.pinned.get(demand.name) or demand.exact
+            closure.demands.append(demand)
+            wanted = closure.pinned.get(demand.name) or demand.exact
             if wanted is None:
                 continue
-            if demand.name not in found.pinned:
-                found.implied.setdefault(demand.name, (wanted, chain))
+            if demand.name not in closure.pinned:
+                closure.implied.setdefault(demand.name, (wanted, chain))
             more = tuple(sorted(demand.requirement.extras))
             queue.append(
                 (demand.name, wanted, more, f"{demand.name} {wanted} (required by {chain})")
             )
-    return found
+    return closure
 
 
 def _public(name: str, version: str) -> str:
@@ -483,10 +483,10 @@ def _ordered(pythons: Iterable[str]) -> list[str]:
 
 
 def _spans(pythons: Iterable[str]) -> str:
-    found = _ordered(pythons)
-    if not found:
+    ordered = _ordered(pythons)
+    if not ordered:
         return "no wheel for a Python 3.8 to 3.15"
-    return f"wheels for Python {found[0]}" + (f" to {found[-1]}" if len(found) > 1 else "")
+    return f"wheels for Python {ordered[0]}" + (f" to {ordered[-1]}" if len(ordered) > 1 else "")
 
 
 def _other_python(pythons: Iterable[str]) -> CompatRemedy:

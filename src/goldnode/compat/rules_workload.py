@@ -50,9 +50,9 @@ class CudaRuntime:
 def runtimes(workload: Workload) -> list[CudaRuntime]:
     """Return the CUDA runtimes of a workload, one per minor: its own, and those of its frameworks."""
     # The workload's own statement goes first; frameworks only add other minors.
-    found: dict[str, CudaRuntime] = {}
+    by_minor: dict[str, CudaRuntime] = {}
     if workload.cuda is not None:
-        found[minor(workload.cuda)] = CudaRuntime(workload.cuda, None)
+        by_minor[minor(workload.cuda)] = CudaRuntime(workload.cuda, None)
     torch = _torch(workload)
     if torch is not None and torch[0].cuda is not None:
         build, called = torch
@@ -61,7 +61,7 @@ def runtimes(workload: Workload) -> list[CudaRuntime]:
             if build.default and workload.kind == "requirements"
             else None
         )
-        found.setdefault(
+        by_minor.setdefault(
             build.cuda or "", CudaRuntime(build.cuda or "", called, build.sources, remark)
         )
     major = workload.library_cuda.get("tensorflow")
@@ -73,36 +73,36 @@ def runtimes(workload: Workload) -> list[CudaRuntime]:
     if row is not None and row["cudart"]:
         least = ".".join(str(part) for part in key(row["cudart"].partition("=")[2].lstrip("="))[:2])
         name = f"tensorflow {row['version']}"
-        if not any(item.split(".")[0] == str(row["cuda_major"]) for item in found):
-            found.setdefault(least, CudaRuntime(least, name, facts.framework_sources(row)))
+        if not any(item.split(".")[0] == str(row["cuda_major"]) for item in by_minor):
+            by_minor.setdefault(least, CudaRuntime(least, name, facts.framework_sources(row)))
     runtime = facts.onnxruntime(workload.frameworks.get("onnxruntime", "0"))
-    if runtime is not None and workload.kind == "requirements" and not found:
+    if runtime is not None and workload.kind == "requirements" and not by_minor:
         called = f"onnxruntime-gpu {workload.frameworks['onnxruntime']}"
-        found[runtime["cuda"]] = CudaRuntime(
+        by_minor[runtime["cuda"]] = CudaRuntime(
             runtime["cuda"], called, facts.framework_sources(runtime)
         )
-    return list(found.values())
+    return list(by_minor.values())
 
 
 def _with_families(workload: Workload) -> list[CudaRuntime]:
     """Return the CUDA runtimes of a workload, with the families that only names of packages state."""
-    found = runtimes(workload)
-    known = {item.version.partition(".")[0] for item in found}
+    stated = runtimes(workload)
+    known = {item.version.partition(".")[0] for item in stated}
     for major in sorted(set(workload.families.values()) - known):
         names = [name for name, family in workload.families.items() if family == major]
         first = next((item for item in facts.cudas() if item.startswith(f"{major}.")), f"{major}.0")
         shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
         doubt = f"only the CUDA family is stated, by name or local version; {first} is its first release"
-        found.append(CudaRuntime(first, shown, doubt=doubt, family=True))
-    return found
+        stated.append(CudaRuntime(first, shown, doubt=doubt, family=True))
+    return stated
 
 
 def _torch(workload: Workload) -> tuple[facts.TorchBuild, str] | None:
     """Return the PyTorch build of a workload and its label: its own, or the one that its vLLM pins."""
-    found = _torch_of_any(workload)
-    if found is None or not on_cpu(workload, found[0]):
-        return found
-    build = dataclasses.replace(found[0], build="cpu", cudnn=None, nccl=None)
+    torch = _torch_of_any(workload)
+    if torch is None or not on_cpu(workload, torch[0]):
+        return torch
+    build = dataclasses.replace(torch[0], build="cpu", cudnn=None, nccl=None)
     return (
         build,
         f"torch {build.version} (the CPU build that the package index has for {workload.machine})",
@@ -405,12 +405,12 @@ def _native_driver(row: CudaMinor) -> tuple[int, str] | None:
 
 def _dropped(host: CompatHost, branch: int) -> list[GpuModel]:
     """Return the GPUs of a host that driver `branch` no longer supports."""
-    found = []
+    models = []
     for gpu in _models(host):
         known = facts.architectures().get(gpu.compute_capability or "")
         if known is not None and known.last_branch is not None and branch > known.last_branch:
-            found.append(gpu)
-    return found
+            models.append(gpu)
+    return models
 
 
 def _forward(
@@ -597,7 +597,7 @@ def _torch_options(workload: Workload, fits: Callable[[str], bool]) -> list[Reme
     order = sorted(facts.torch_releases(), key=key)
     later = [item for item in order if key(item) > key(own)]
     earlier = [item for item in reversed(order) if key(item) < key(own)]
-    found = []
+    options = []
     for release in ([own] if own in order else []) + later + earlier:
         for name in reversed(facts.torch_releases()[release]["cuda_builds"]):
             cuda = re.fullmatch(r"cu(\d+)(\d)", name)
@@ -610,12 +610,12 @@ def _torch_options(workload: Workload, fits: Callable[[str], bool]) -> list[Reme
             version = (
                 f"{_newest_of(release) if release != own else stated.partition('+')[0]}+{name}"
             )
-            found.append(
+            options.append(
                 remedies.framework(
                     "torch", version, f"the {name} build of PyTorch {release}", workload
                 )
             )
-    return found[:_TRIES]
+    return options[:_TRIES]
 
 
 def _newest_of(release: str) -> str:
@@ -902,7 +902,7 @@ def cudnn_gpu(host: CompatHost | None, workload: Workload | None) -> Iterator[Co
         name = f"{gpu.sku} (compute capability {gpu.compute_capability}) of {host.subject}"
         if exact:
             driver = None if workload.forward_compat else host.driver
-            found = _cudnn_in_matrix(
+            verdict = _cudnn_in_matrix(
                 exact,
                 capability=gpu.compute_capability,
                 name=name,
@@ -912,16 +912,16 @@ def cudnn_gpu(host: CompatHost | None, workload: Workload | None) -> Iterator[Co
                 driver=driver,
             )
         else:
-            found = _cudnn_between_matrices(gpu.compute_capability, name, version, major)
-        if found is not None:
-            remedy = found.remedy or _cudnn_with(workload, gpu.compute_capability, major)
+            verdict = _cudnn_between_matrices(gpu.compute_capability, name, version, major)
+        if verdict is not None:
+            remedy = verdict.remedy or _cudnn_with(workload, gpu.compute_capability, major)
             yield about(workload).finding(
                 "cudnn-gpu",
-                found.severity,
-                found.message,
-                found.sources,
+                verdict.severity,
+                verdict.message,
+                verdict.sources,
                 remedy=remedy,
-                doubt=found.doubt,
+                doubt=verdict.doubt,
             )
 
 
@@ -1402,10 +1402,10 @@ def torch_cpu(host: CompatHost | None, workload: Workload | None) -> Iterator[Co
     """Check that the PyTorch that pip takes on the machine is built for its GPU: some releases have a CPU build only."""
     if host is None or workload is None or host.vendor != "nvidia":
         return
-    found = _torch_of_any(workload)
-    if found is None or not on_cpu(workload, found[0]):
+    torch = _torch_of_any(workload)
+    if torch is None or not on_cpu(workload, torch[0]):
         return
-    build, _ = found
+    build, _ = torch
     message = (
         f"torch {build.version} has no wheel with CUDA for {workload.machine} on the package index: pip installs the "
         f"CPU build, which does not use the GPUs of {host.subject}"
@@ -2100,14 +2100,14 @@ def _image_limits() -> tuple[_Limit, ...]:
         "amzn2023_first": (("amzn 2023",), True),
         "rockylinux10_ubi10_first": (("rockylinux 10", "ubi 10"), True),
     }
-    found = []
+    limits = []
     for name, (systems, first) in names.items():
         version = ".".join(map(str, key(table[name])))
-        found += [
+        limits += [
             _Limit(system, version if first else None, None if first else version, sources)
             for system in systems
         ]
-    return tuple(found)
+    return tuple(limits)
 
 
 def _glibc_need(cuda: str) -> tuple[str, tuple[Origin, ...]] | None:
@@ -2119,9 +2119,9 @@ def _glibc_need(cuda: str) -> tuple[str, tuple[Origin, ...]] | None:
     table = load(facts.CUDA)["host_compilers"]
     for remark in table["other"]:
         # The facts state this limit as a sentence.
-        found = re.search(r"([\d.]+) and later \S+ needs glibc >= ([\d.]+)", remark)
-        if found and key(cuda) >= key(found.group(1)):
-            return found.group(2), origins(facts.CUDA, table["source"])
+        need = re.search(r"([\d.]+) and later \S+ needs glibc >= ([\d.]+)", remark)
+        if need and key(cuda) >= key(need.group(1)):
+            return need.group(2), origins(facts.CUDA, table["source"])
     return None
 
 
@@ -2178,11 +2178,11 @@ def _admits(group: str, host: CompatHost, branch: int | None) -> bool | None:
 
     outcome: bool | None = True
     for condition in group.split(","):
-        found = re.fullmatch(r"(cuda|driver|brand|arch)(>=|<=|!=|=|<|>)(.+)", condition)
-        if found is None:
+        parts = re.fullmatch(r"(cuda|driver|brand|arch)(>=|<=|!=|=|<|>)(.+)", condition)
+        if parts is None:
             outcome = None
             continue
-        name, sign, wanted = found.groups()
+        name, sign, wanted = parts.groups()
         answers: list[bool | None]
         if name == "brand":
             answers = [_brand(gpu, wanted) if sign == "=" else None for gpu in _models(host)] or [

@@ -53,9 +53,9 @@ class ImageReference:
 def parse_reference(text: str, place: DeclaredAt | None = None) -> ImageReference:
     """Parse an image reference. Raises WorkloadError if no registry would accept it."""
     rest, _, digest = text.partition("@")
-    found = _HOST.match(rest)
-    registry = found.group()[:-1] if found else None
-    path = rest[found.end() :] if found else rest
+    host = _HOST.match(rest)
+    registry = host.group()[:-1] if host else None
+    path = rest[host.end() :] if host else rest
     name, colon, tag = path.partition(":")
     fault = None
     if not _NAME.fullmatch(name):
@@ -92,12 +92,12 @@ class _Stated:
 
 def _cuda_image(name: str, tag: str) -> _Stated | None:
     """Parse a tag like ``12.4.1-cudnn-runtime-ubuntu22.04``."""
-    found = re.match(
+    named = re.match(
         r"(\d+\.\d+(?:\.\d+)?)(?:-(cudnn)(\d*))?-(base|runtime|devel)-([a-z]+)-?(\d[\d.]*)$", tag
     )
-    if found is None:
+    if named is None:
         return None
-    cuda, cudnn, cudnn_major, flavour, system, release = found.groups()
+    cuda, cudnn, cudnn_major, flavour, system, release = named.groups()
     written: dict[str, Any] = {"cuda": cuda, "os": f"{system} {release}"}
     derived: dict[str, Any] = {}
     left = []
@@ -124,10 +124,10 @@ def _cuda_image(name: str, tag: str) -> _Stated | None:
 
 def _pytorch_image(name: str, tag: str) -> _Stated | None:
     """Parse a tag like ``2.5.1-cuda12.4-cudnn9-runtime``."""
-    found = re.match(r"(\d+\.\d+(?:\.\d+)?)-cuda(\d+)\.(\d+)(?:-cudnn\d+)?-(?:runtime|devel)$", tag)
-    if found is None:
+    named = re.match(r"(\d+\.\d+(?:\.\d+)?)-cuda(\d+)\.(\d+)(?:-cudnn\d+)?-(?:runtime|devel)$", tag)
+    if named is None:
         return None
-    version, major, low = found.groups()
+    version, major, low = named.groups()
     return _Stated({"cuda": f"{major}.{low}"}, frameworks={"torch": f"{version}+cu{major}{low}"})
 
 
@@ -150,9 +150,9 @@ def _rocm_image(name: str, tag: str) -> _Stated | None:
         ("jax", r"(?:^|[_-])jax(\d+\.\d+(?:\.\d+)?)"),
         ("vllm", r"vllm_(\d+\.\d+(?:\.\d+)?)"),
     ):
-        found = re.search(pattern, tag)
-        if found is not None:
-            frameworks[framework] = found.group(1) + (
+        named = re.search(pattern, tag)
+        if named is not None:
+            frameworks[framework] = named.group(1) + (
                 f"+rocm{rocm.group(1)}" if framework == "torch" else ""
             )
     return _Stated(written, frameworks=frameworks)
@@ -172,10 +172,10 @@ def _rocm_dev_image(name: str, tag: str) -> _Stated | None:
 
 def _tensorflow_image(name: str, tag: str) -> _Stated | None:
     """Parse a tag like ``2.16.1-gpu``; a tag without -gpu is a CPU build."""
-    found = re.match(r"(\d+\.\d+\.\d+(?:rc\d+)?)((?:-[a-z]+)*)$", tag)
-    if found is None:
+    named = re.match(r"(\d+\.\d+\.\d+(?:rc\d+)?)((?:-[a-z]+)*)$", tag)
+    if named is None:
         return None
-    version, variants = found.groups()
+    version, variants = named.groups()
     if "-gpu" not in variants:
         return _Stated(nothing_to_check=True)
     return _Stated(frameworks={"tensorflow": version}, library_cuda={"tensorflow": "tensorflow"})
@@ -183,23 +183,23 @@ def _tensorflow_image(name: str, tag: str) -> _Stated | None:
 
 def _vllm_image(name: str, tag: str) -> _Stated | None:
     """Parse a tag like ``v0.6.3.post1`` or ``v0.11.0-x86_64``."""
-    found = re.match(r"v(\d+\.\d+\.\d+(?:\.post\d+)?)(?:-(x86_64|aarch64))?$", tag)
-    if found is None:
+    named = re.match(r"v(\d+\.\d+\.\d+(?:\.post\d+)?)(?:-(x86_64|aarch64))?$", tag)
+    if named is None:
         return None
-    machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(found.group(2) or "")
+    machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(named.group(2) or "")
     return _Stated(
-        {"architecture": machine} if machine else {}, frameworks={"vllm": found.group(1)}
+        {"architecture": machine} if machine else {}, frameworks={"vllm": named.group(1)}
     )
 
 
 def _triton_image(name: str, tag: str) -> _Stated | None:
     """Parse a tag like ``25.12-vllm-python-py3``; the table of Triton's documentation has its content."""
-    found = re.match(r"(\d\d\.\d\d)-(trtllm|vllm)-python-py3$", tag)
-    if found is None:
+    named = re.match(r"(\d\d\.\d\d)-(trtllm|vllm)-python-py3$", tag)
+    if named is None:
         return _recorded_image(name, tag)
-    row = facts.triton_images().get((found.group(1), found.group(2)))
+    row = facts.triton_images().get((named.group(1), named.group(2)))
     if row is None:
-        return _Stated(gap=_not_read(found.group(1)))
+        return _Stated(gap=_not_read(named.group(1)))
     return _Stated(derived={"cuda": row["cuda"], "python": row["python"]})
 
 
@@ -209,26 +209,26 @@ def _not_read(release: str) -> str:
 
 def _recorded_image(name: str, tag: str) -> _Stated | None:
     """Parse a tag that begins with a release: ``25.12-py3``, ``v0.5.5``, ``3.3.4-rocm``; the facts have its content."""
-    found = re.match(r"v?(\d+(?:\.\d+){1,2})(?:\.post\d+)?(?:-[a-z0-9.-]+)?$", tag)
-    if found is None:
+    named = re.match(r"v?(\d+(?:\.\d+){1,2})(?:\.post\d+)?(?:-[a-z0-9.-]+)?$", tag)
+    if named is None:
         return None
-    row = facts.image_content(name, found.group(1))
+    row = facts.image_content(name, named.group(1))
     if row is None or re.search(r"-(?:rocm|intel|xpu|cpu|neuron|gaudi|trtllm)", tag):
         return _Stated(gap=_not_read(tag))
     fields = ("cuda", "python", "cudnn", "nccl", "forward_compat")
     derived = {field: row[field] for field in fields if row.get(field) is not None}
     frameworks = {"torch": row["torch"]} if row.get("torch") else {}
     if name == "tensorrt-llm/release":
-        frameworks["tensorrt-llm"] = found.group(1)
+        frameworks["tensorrt-llm"] = named.group(1)
     return _Stated(derived=derived, frameworks=frameworks)
 
 
 def _ollama_image(name: str, tag: str) -> _Stated | None:
     """Parse a tag like ``0.32.15``, with libraries of several CUDA versions, or ``0.32.15-rocm``."""
-    found = re.match(r"(\d+\.\d+\.\d+)(-rocm)?$", tag)
-    if found is None:
+    named = re.match(r"(\d+\.\d+\.\d+)(-rocm)?$", tag)
+    if named is None:
         return None
-    version, rocm = found.groups()
+    version, rocm = named.groups()
     if rocm is None:
         return _Stated(frameworks={"ollama": version}, library_cuda={"ollama": "ollama"})
     row = facts.engine_minimum("ollama", version)
@@ -240,12 +240,12 @@ def _ollama_image(name: str, tag: str) -> _Stated | None:
 def _own_image(name: str, tag: str) -> _Stated | None:
     """Parse goldnode's own tags: ``12.4.1-runtime-debian12``, with the build id or without it."""
     backend = name.rpartition("/")[2]
-    found = re.match(
+    named = re.match(
         r"(\d[\d.]*|distro)-([a-z]+)(\d[\d.]*)?-([a-z]+)(\d[\d.]*)(?:-[0-9a-f]{12})?$", tag
     )
-    if found is None:
+    if named is None:
         return None
-    version, flavour, part, system, release = found.groups()
+    version, flavour, part, system, release = named.groups()
     written: dict[str, Any] = {"os": f"{system} {release}"}
     if backend == "cpu":
         return _Stated(written, nothing_to_check=True)
@@ -446,8 +446,8 @@ def metadata(
     from goldnode.compat import image_metadata  # deferred: a check of names alone does not need it
 
     with _placed(place):
-        found = image_metadata.read(path)
-    return _described(found, f"image {path}", stated, place or DeclaredAt(path))
+        content = image_metadata.read(path)
+    return _described(content, f"image {path}", stated, place or DeclaredAt(path))
 
 
 def engine_image(
@@ -461,8 +461,8 @@ def engine_image(
 
     parse_reference(reference, place)
     with _placed(place):
-        found = image_metadata.inspect(reference)
-    return _described(found, f"image {reference}", stated, place)
+        content = image_metadata.inspect(reference)
+    return _described(content, f"image {reference}", stated, place)
 
 
 @contextmanager
@@ -599,13 +599,13 @@ def of_class(entry: CatalogEntry[models.NodeClass], architecture: str = "amd64")
 
     Raises WorkloadError. Paths are relative to the class's file.
     """
-    found = []
+    workloads = []
     base = entry.file.parent
     for index, item in enumerate(entry.item.images):
         place = DeclaredAt(entry.file, entry.source.line(("images", index)))
         if item.metadata is not None:
             workload = metadata(base / item.metadata, item, place=place)
-            found.append(
+            workloads.append(
                 replace(
                     workload,
                     subject=f"image {item.ref}",
@@ -613,11 +613,11 @@ def of_class(entry: CatalogEntry[models.NodeClass], architecture: str = "amd64")
                 )
             )
         else:
-            found.append(image(item.ref, item, place=place))
+            workloads.append(image(item.ref, item, place=place))
     for index, name in enumerate(entry.item.requirements):
         place = DeclaredAt(entry.file, entry.source.line(("requirements", index)))
-        found.append(requirements(base / name, architecture=architecture, place=place))
-    return found
+        workloads.append(requirements(base / name, architecture=architecture, place=place))
+    return workloads
 
 
 def _renamed(workload: Workload, subject: str) -> tuple[CompatFinding, ...]:
@@ -704,9 +704,9 @@ def requirements(
     library_cuda: dict[str, str] = {}
     values: dict[str, str] = {}
     for name, pin in pins.items():
-        found = _LIBRARY.fullmatch(name)
-        if found is not None:
-            library, major = found.groups()
+        named = _LIBRARY.fullmatch(name)
+        if named is not None:
+            library, major = named.groups()
             library_cuda[library.replace("cuda-runtime", "cudart")] = major
             values[library.replace("cuda-runtime", "cuda")] = pin.version
         elif name in ("nvidia-cuda-runtime", "cuda-toolkit"):
@@ -718,9 +718,9 @@ def requirements(
                 frameworks.setdefault("jax", pin.version)
     for name, extras in reading.extras.items():
         for extra in extras:
-            found = re.fullmatch(r"cuda(\d\d)(?:[_-].*)?", extra)
-            if name == "jax" and found is not None:
-                library_cuda["jax"] = found.group(1)
+            named = re.fullmatch(r"cuda(\d\d)(?:[_-].*)?", extra)
+            if name == "jax" and named is not None:
+                library_cuda["jax"] = named.group(1)
             if name == "tensorflow" and extra == "and-cuda":
                 row = facts.tensorflow().get(facts.public(frameworks.get("tensorflow", "")))
                 library_cuda["tensorflow"] = (
@@ -775,13 +775,13 @@ _OF_TORCH = ("torchvision", "torchaudio", "triton")
 
 def _families(reading: _Reading) -> dict[str, str]:
     """Return the CUDA families that the packages asked for state; those of plug-ins of JAX are judged with JAX."""
-    found = {}
+    families = {}
     for name in reading.asked:
         pin = reading.pins.get(name)
         family = gpu_packages.family(name, None if pin is None else pin.version)
         if family is not None and not _PLUGIN.fullmatch(name):
-            found[name] = family
-    return found
+            families[name] = family
+    return families
 
 
 # `pip-compile` and `uv pip compile` write the Python they resolved for into the first lines.
@@ -796,8 +796,8 @@ def _python_of_header(path: Path) -> str | None:
         head = path.read_text(encoding="utf-8-sig")[:2000]
     except (OSError, UnicodeDecodeError):
         return None  # `_read` reports it
-    found = _COMPILED_FOR.search(head)
-    return found.group(1) if found else None
+    header = _COMPILED_FOR.search(head)
+    return header.group(1) if header else None
 
 
 def _build(version: str, line: _Line, reading: _Reading) -> str:
@@ -830,7 +830,7 @@ def _highest(version: str, builds: Sequence[str]) -> str:
 
     there = [f"{version}+{build}" for build in builds]
     there = [
-        item for item in there if (found := facts.torch(item)) is None or found.known is not False
+        item for item in there if (torch := facts.torch(item)) is None or torch.known is not False
     ]
     return max(there, key=Version, default=version)
 
@@ -918,8 +918,8 @@ def _option(line: _Line, reading: _Reading, constraint: bool) -> None:
 
 def _build_of_url(url: str) -> str | None:
     """Return the build that an index URL implies: cu128 for ``…/whl/cu128``."""
-    found = re.search(r"(?:^|[/._-])(cu\d{3}|rocm\d+(?:\.\d+)*|cpu)(?:$|[/._-])", url)
-    return found.group(1) if found else None
+    label = re.search(r"(?:^|[/._-])(cu\d{3}|rocm\d+(?:\.\d+)*|cpu)(?:$|[/._-])", url)
+    return label.group(1) if label else None
 
 
 def _requirement(line: _Line, reading: _Reading, constraint: bool) -> None:
@@ -930,13 +930,13 @@ def _requirement(line: _Line, reading: _Reading, constraint: bool) -> None:
     wheel = re.search(r"([^/\s]+\.whl)(?:#\S*)?(?:\s|$)", text)
     if wheel is not None:
         try:
-            found, version, *_ = parse_wheel_filename(
+            project, version, *_ = parse_wheel_filename(
                 wheel.group(1).replace("%2B", "+").replace("%2b", "+")
             )
         except InvalidWheelFilename as problem:
             raise line.error(f"{problem}", "name the wheel by its whole file name") from None
-        _asked(str(found), line, reading, constraint)
-        _pinned(str(found), str(version), line, reading, constraint)
+        _asked(str(project), line, reading, constraint)
+        _pinned(str(project), str(version), line, reading, constraint)
         return
     if re.match(r"(?:\.{0,2}/|[a-z+]+://|file:)", text) or re.search(r"\.(?:zip|tar\.gz)$", text):
         _of_source(text, line, reading, constraint)

@@ -157,9 +157,9 @@ class _Extended(_Folder):
         self, file: str, path: Iterable[str | int], message: str, remedy: str = FactsFault.remedy
     ) -> None:
         section, index, *rest = [*path, None, None][: max(2, len(tuple(path)))]
-        found = self.added.get((file, str(section), index)) if isinstance(index, int) else None
-        if found is not None:
-            source, own = found
+        added = self.added.get((file, str(section), index)) if isinstance(index, int) else None
+        if added is not None:
+            source, own = added
             line = source.line((str(section), own, *(part for part in rest if part is not None)))
             self.faults.append(FactsFault(str(source.file), line, message, remedy))
 
@@ -176,7 +176,7 @@ def site_faults() -> list[FactsFault]:
 
 def catalog_faults(catalog: Catalog) -> list[FactsError]:
     """Return one error per GPU model, driver branch and OS of `catalog` that the facts do not cover."""
-    found: list[FactsError] = []
+    errors: list[FactsError] = []
     systems = {
         (row["id"].rstrip("0123456789"), row["name"].split()[1])
         for row in facts.load("distros.yml")["distributions"]
@@ -187,30 +187,30 @@ def catalog_faults(catalog: Catalog) -> list[FactsError]:
             message = (
                 f"stack {name}: facts/distros.yml has no row for {stack.os.id} {stack.os.version}"
             )
-            found.append(FactsError(message, file=entry.file))
+            errors.append(FactsError(message, file=entry.file))
         if stack.driver is not None and stack.driver.branch is not None:
-            found.extend(_known(name, "stack", stack.driver.branch, facts.branch, entry.file))
-            found.extend(
+            errors.extend(_known(name, "stack", stack.driver.branch, facts.branch, entry.file))
+            errors.extend(
                 _known(name, "stack", stack.driver.branch, facts.security_floor, entry.file)
             )
     for name, klass in sorted(catalog.classes.items()):
         if klass.item.gpu is not None and klass.item.gpu.model != AUTO:
-            found.extend(_known(name, "class", klass.item.gpu.model, facts.gpu, klass.file))
+            errors.extend(_known(name, "class", klass.item.gpu.model, facts.gpu, klass.file))
     for name, platform in sorted(catalog.platforms.items()):
         for model in platform.item.gpus.models if platform.item.gpus is not None else ():
-            found.extend(_known(name, "platform", model, facts.gpu, platform.file))
-    return found
+            errors.extend(_known(name, "platform", model, facts.gpu, platform.file))
+    return errors
 
 
 def _known(
     owner: str, kind: str, name: str, ask: Callable[[str], Any], file: Path
 ) -> Iterator[FactsError]:
     try:
-        found = ask(name)
+        row = ask(name)
     except FactsError as error:
         yield FactsError(f"{kind} {owner}: {error.message}", file=file, remedy=error.remedy)
         return
-    if isinstance(found, facts.GpuModel) and not (found.compute_capability or found.gfx):
+    if isinstance(row, facts.GpuModel) and not (row.compute_capability or row.gfx):
         yield FactsError(
             f"{kind} {owner}: the facts know neither compute capability nor gfx name of {name}",
             file=file,
@@ -528,26 +528,26 @@ def _architectures(folder: _Folder) -> None:
     )
     for index, gpu in enumerate(gpus["nvidia"]):
         path, name, cc = ("nvidia", index), gpu["sku"], gpu["compute_capability"]
-        found = rows.get(cc)
-        if found is None:
+        ours = rows.get(cc)
+        if ours is None:
             folder.report(
                 "gpus.yml",
                 path,
                 f"{name}: compute capability {cc} is in no row of cuda.yml's architectures",
             )
             continue
-        if found["arch"].split(" (")[0] != gpu["architecture"]:
+        if ours["arch"].split(" (")[0] != gpu["architecture"]:
             folder.report(
                 "gpus.yml",
                 path,
-                f"{name} is {gpu['architecture']}, but compute capability {cc} is of {found['arch']} in "
+                f"{name} is {gpu['architecture']}, but compute capability {cc} is of {ours['arch']} in "
                 "cuda.yml",
             )
-        if gpu["min_cuda_native"] != found["first_cuda"]:
+        if gpu["min_cuda_native"] != ours["first_cuda"]:
             folder.report(
                 "gpus.yml",
                 path,
-                f"{name}: first CUDA {gpu['min_cuda_native']}, but {found['first_cuda']} in cuda.yml",
+                f"{name}: first CUDA {gpu['min_cuda_native']}, but {ours['first_cuda']} in cuda.yml",
             )
         rank = (
             order.index(gpu["architecture"].casefold())
@@ -991,7 +991,7 @@ def _toolkit(folder: _Folder) -> None:
     for index, row in enumerate(data["runtime_minimum"]["debian_check"]):
         path = ("runtime_minimum", "debian_check", index)
         ships = next(
-            (found for name, found in engines.items() if name.startswith(row["distro"])), {}
+            (reads for name, reads in engines.items() if name.startswith(row["distro"])), {}
         )
         for engine in ("docker.io", "containerd", "podman"):
             if str(ships.get(engine)) != str(row[engine]):
@@ -1122,8 +1122,8 @@ def _minor(version: str) -> str:
 
 def _first_number(text: str | None) -> str | None:
     """Return the first full version in `text`: "12.x (12.9)" gives 12.9."""
-    found = re.findall(r"\d+(?:\.\d+)+", str(text or ""))
-    return found[0] if found else None
+    versions = re.findall(r"\d+(?:\.\d+)+", str(text or ""))
+    return versions[0] if versions else None
 
 
 _CHECKS: tuple[Callable[[_Folder], None], ...] = (

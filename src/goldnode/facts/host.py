@@ -279,8 +279,8 @@ def folder() -> Path:
         state = os.stat(f"{directory}/{UPDATE}")  # noqa: PTH116 - called for each lookup of a fact
     except OSError:
         return FACTS
-    found = _installed(directory, state.st_mtime_ns, state.st_size)
-    return FACTS if found.compiled < str(_compiled(FACTS)) else Path(directory, found.folder)
+    update = _installed(directory, state.st_mtime_ns, state.st_size)
+    return FACTS if update.compiled < str(_compiled(FACTS)) else Path(directory, update.folder)
 
 
 @lru_cache(maxsize=8)
@@ -299,16 +299,16 @@ def _update_directory(states: _State) -> str | None:
 def _installed(directory: str, _time: int, _size: int) -> InstalledUpdate:
     path = Path(directory, UPDATE)
     try:
-        found = InstalledUpdate(**json.loads(path.read_text(encoding="utf-8")))
-        if not (path.parent / found.folder).is_dir():
-            raise ValueError(f"its directory {found.folder} is missing")
+        update = InstalledUpdate(**json.loads(path.read_text(encoding="utf-8")))
+        if not (path.parent / update.folder).is_dir():
+            raise ValueError(f"its directory {update.folder} is missing")
     except (OSError, ValueError, TypeError) as problem:
         raise FactsError(
             f"the installed update of the facts cannot be used: {problem}",
             file=path,
             remedy=f"run `goldnode facts update` again, or remove {directory} for the facts of this version",
         ) from None
-    return found
+    return update
 
 
 @lru_cache(maxsize=8)
@@ -387,12 +387,12 @@ def _read_cache(path: Path) -> dict[str, Any] | None:
             owner = os.fstat(opened.fileno())
             if owner.st_uid != os.geteuid() or owner.st_mode & 0o022:
                 return None
-            found: dict[str, Any] = json.load(opened)
-            for keys in found.pop(_NUMBERED, ()):
+            cached: dict[str, Any] = json.load(opened)
+            for keys in cached.pop(_NUMBERED, ()):
                 *way, last = keys
-                table = reduce(getitem, way, found)
+                table = reduce(getitem, way, cached)
                 table[last] = {int(key): value for key, value in table[last].items()}
-            return found
+            return cached
     except (OSError, ValueError):
         return None
 
@@ -440,10 +440,10 @@ def origins(file: str, keys: object) -> tuple[Origin, ...]:
     if keys is None:
         return ()
     table = load(file)["sources"]
-    found = []
+    rows = []
     for key in keys if isinstance(keys, list) else [keys]:
         entry = table[key]
-        found.append(
+        rows.append(
             Origin(
                 str(entry.get("stated_in") or file),
                 str(key),
@@ -451,7 +451,7 @@ def origins(file: str, keys: object) -> tuple[Origin, ...]:
                 entry.get("url") or entry.get("repo"),
             )
         )
-    return tuple(found)
+    return tuple(rows)
 
 
 def doubt(row: Mapping[str, Any]) -> str | None:
@@ -574,13 +574,13 @@ def near_gpus(name: str) -> list[str]:
 def _spelt(name: str) -> dict[str, set[str]]:
     """Return the models by the spellings of their names, without those of another series than `name`."""
     letters, series = squeezed(_spelling(name)), _SERIES & {*_WORD.findall(name.casefold())}
-    found: dict[str, set[str]] = {}
+    spellings: dict[str, set[str]] = {}
     for sku, row in gpus().items():
         for known in (sku, *row.names):
             spelling = _spelling(known)
             if series <= {*_WORD.findall(known.casefold())} or squeezed(spelling) == letters:
-                found.setdefault(spelling, set()).add(sku)
-    return found
+                spellings.setdefault(spelling, set()).add(sku)
+    return spellings
 
 
 _WORD = re.compile(r"rtx|[a-z]+\d*[a-z]*|\d+[a-z]*")
@@ -600,9 +600,9 @@ def _variant(spelling: str) -> tuple[str, ...]:
 def _number(spelling: str) -> str | None:
     """Return the digits of the first word with a digit that is no size and no socket: 100 of "h100 sxm5 80gb"."""
     for word in spelling.split():
-        found = re.fullmatch(r"[a-z]*?(\d+)[a-z]*", word)
-        if found and not re.fullmatch(r"sxm\d|\d+gb?|hbm\d[a-z]*", word):
-            return f"{word[: found.start(1)]}{found.group(1)}"
+        digits = re.fullmatch(r"[a-z]*?(\d+)[a-z]*", word)
+        if digits and not re.fullmatch(r"sxm\d|\d+gb?|hbm\d[a-z]*", word):
+            return f"{word[: digits.start(1)]}{digits.group(1)}"
     return None
 
 
@@ -716,20 +716,20 @@ def security_floor(name: str) -> SecurityFloor:
 def distribution(os: str) -> dict[str, Any] | None:
     """Return the row of an OS ("debian 12") in distros.yml, or None."""
     name = re.sub(r"[ .]", "", os)
-    found: dict[str, Any] | None = next(
+    known: dict[str, Any] | None = next(
         (row for row in load("distros.yml")["distributions"] if row["id"] == name), None
     )
-    return found
+    return known
 
 
 def release_of(codename: str) -> tuple[str, str]:
     """Return (``ubuntu``, ``24.04``) for the codename of a release. One without facts is Debian's: forky, sid."""
     rows = load("distros.yml")["distributions"]
     name = next((str(row["id"]) for row in rows if row.get("codename") == codename), "")
-    found = re.fullmatch(r"([a-z]+)(\d+)", name)
-    if found is None:
+    parts = re.fullmatch(r"([a-z]+)(\d+)", name)
+    if parts is None:
         return "debian", codename
-    kind, number = found.groups()
+    kind, number = parts.groups()
     return kind, f"{number[:2]}.{number[2:]}" if kind == "ubuntu" else number
 
 
@@ -930,5 +930,5 @@ def generation() -> object:
 
 def release_numbers(version: str) -> str:
     """Return the leading numbers of a package version: ``5:26.1.5+dfsg1-9`` gives ``26.1.5``, and ``2.3b-1`` gives ``2.3``."""
-    found = re.match(r"(?:\d+:)?([0-9]+(?:\.[0-9]+)*)", version)
-    return found.group(1) if found else version
+    leading = re.match(r"(?:\d+:)?([0-9]+(?:\.[0-9]+)*)", version)
+    return leading.group(1) if leading else version

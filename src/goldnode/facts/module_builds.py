@@ -81,26 +81,26 @@ def measured(
 
     `kernel_version` is the upstream version or that of the kernel's package, if known: a release name can cover several.
     """
-    found = [
+    rows = [
         row
         for row in load(FILE)["builds"]
         if (row["version"], row["flavour"], row["kernel"], row["architecture"])
         == (version, flavour, kernel, architecture)
         and (kernel_version is None or numbers(row["kernel_version"]) == numbers(kernel_version))
     ]
-    return fact_of(max(found, key=lambda row: str(row["date"]))) if found else None
+    return fact_of(max(rows, key=lambda row: str(row["date"]))) if rows else None
 
 
 def measured_upstream(driver: str, flavour: ModuleFlavour, kernel: str) -> ModuleBuildFact | None:
     """Return a build of upstream version `driver` on a kernel release, if the packages of that version agree."""
-    found = [
+    rows = [
         row
         for row in load(FILE)["builds"]
         if (row["driver"], row["flavour"], row["kernel"]) == (driver, flavour, kernel)
     ]
-    if len({row["outcome"] == "builds" for row in found}) != 1:
+    if len({row["outcome"] == "builds" for row in rows}) != 1:
         return None
-    return fact_of(max(found, key=lambda row: str(row["date"])))
+    return fact_of(max(rows, key=lambda row: str(row["date"])))
 
 
 def file_text(rows: Sequence[Mapping[str, Any]], day: str, source: str) -> str:

@@ -45,7 +45,7 @@ def review(
     on: dt.date, *, stale_after: int = STALE_AFTER, directory: Path = facts.FACTS
 ) -> list[ReviewedFile]:
     """Return the review of every facts file in `directory` on day `on`, by name. Raises FactsError."""
-    found = []
+    files = []
     for path in sorted(directory.glob("*.yml")):
         source = yamlsource.read(path, error=FactsError)
         compiled = dt.date.fromisoformat(str(source.data["meta"]["compiled"]))
@@ -53,8 +53,8 @@ def review(
         file = ReviewedFile(path.name, compiled, age, age > stale_after)
         for where, row in _rows(source.data):
             _add(file, source, where, row)
-        found.append(file)
-    return found
+        files.append(file)
+    return files
 
 
 def _rows(

@@ -64,8 +64,8 @@ def _parsed(path: str, _state: tuple[int, int]) -> YamlSource:
 
 def read(path: Path) -> YamlSource:
     """Return a catalog's facts file, which is parsed once. Raises FactsError with file and line."""
-    found = path.stat()
-    return _parsed(str(path), (found.st_mtime_ns, found.st_size))
+    status = path.stat()
+    return _parsed(str(path), (status.st_mtime_ns, status.st_size))
 
 
 def files(places: tuple[str, ...]) -> list[Path]:
@@ -75,25 +75,25 @@ def files(places: tuple[str, ...]) -> list[Path]:
 
 def extended(name: str, own: Data, places: tuple[str, ...]) -> Data:
     """Return the built-in facts file `name` with the rows of the catalogs. Files with an error are left out."""
-    found = own
+    content = own
     for path in files(places):
         if path.name == name:
             try:
-                found = merged(found, read(path))
+                content = merged(content, read(path))
             except FactsError:
                 continue  # `faults` reports it
-    return found
+    return content
 
 
 def merged(own: Data, source: YamlSource) -> Data:
     """Return the facts `own` with the rows of one more file. Raises FactsError for a row that is in both."""
     name, data = source.file.name, source.data
     overrides: Mapping[str, str] = data.get("overrides") or {}
-    found = {**own, "sources": {**own["sources"], **_sources(own, source)}}
-    _check_sources(source, found["sources"])
+    content = {**own, "sources": {**own["sources"], **_sources(own, source)}}
+    _check_sources(source, content["sources"])
     unused = set(overrides)
     for section, key in SECTIONS[name].items():
-        rows = list(found[section])
+        rows = list(content[section])
         known = {key(row): index for index, row in enumerate(rows)}
         for index, row in enumerate(data.get(section) or ()):
             same = known.get(key(row))
@@ -106,7 +106,7 @@ def merged(own: Data, source: YamlSource) -> Data:
                 rows[same] = row
             else:
                 raise _twice(source, section, index, key(row), rows[same])
-        found[section] = rows
+        content[section] = rows
     for stale in sorted(unused):
         raise FactsError(
             f'`overrides` names "{stale}", which this file does not state or goldnode\'s facts do not have',
@@ -114,12 +114,12 @@ def merged(own: Data, source: YamlSource) -> Data:
             line=source.line(("overrides", stale)),
             remedy="take it out",
         )
-    return found
+    return content
 
 
 def _sources(own: Data, source: YamlSource) -> Data:
     """Return the sources of a catalog's file; each records the file that states it."""
-    found: Data = {}
+    stated: Data = {}
     for key, entry in source.data["sources"].items():
         other = own["sources"].get(key)
         if other is not None and other["title"] != entry["title"]:
@@ -129,8 +129,8 @@ def _sources(own: Data, source: YamlSource) -> Data:
                 line=source.line(("sources", key)),
                 remedy="give it another key",
             )
-        found[key] = other or {**entry, "stated_in": str(source.file)}
-    return found
+        stated[key] = other or {**entry, "stated_in": str(source.file)}
+    return stated
 
 
 def _check_sources(source: YamlSource, table: Mapping[str, Any]) -> None:
@@ -154,13 +154,13 @@ def source_remedy(key: str, table: Mapping[str, Any]) -> str:
 
 def stated_sources(row: Mapping[str, Any]) -> set[str]:
     """Return the keys of the sources that a mapping states itself."""
-    found = {
+    keys = {
         leaf
         for key, inner in row.items()
         if key == "source" or str(key).endswith("_source")
         for leaf in leaves(inner)
     }
-    return found | set(row.get("eol_sources") or {})
+    return keys | set(row.get("eol_sources") or {})
 
 
 def leaves(value: Any) -> Iterator[str]:
@@ -195,7 +195,7 @@ def faults(places: tuple[str, ...], own_file: Callable[[str], Data]) -> list[Fac
 
     :param own_file: returns the built-in facts file with a name.
     """
-    found = []
+    errors = []
     seen: dict[str, Data] = {}
     for path in files(places):
         try:
@@ -203,5 +203,5 @@ def faults(places: tuple[str, ...], own_file: Callable[[str], Data]) -> list[Fac
             own = seen.get(path.name)
             seen[path.name] = merged(own if own is not None else own_file(path.name), source)
         except FactsError as error:
-            found.append(error)
-    return found
+            errors.append(error)
+    return errors

@@ -72,18 +72,18 @@ class WheelRelease:
 
 
 def _serves(tag: str, minor: int) -> bool:
-    found = re.fullmatch(r"cp3(\d+)(\+?)", tag)
-    if found is None:
+    cpython = re.fullmatch(r"cp3(\d+)(\+?)", tag)
+    if cpython is None:
         return tag == "py3"
-    return minor >= int(found.group(1)) if found.group(2) else minor == int(found.group(1))
+    return minor >= int(cpython.group(1)) if cpython.group(2) else minor == int(cpython.group(1))
 
 
 @cache
 def packages() -> dict[str, dict[str, WheelRelease]]:
     """Return the recorded releases by package and version, oldest first."""
-    found: dict[str, dict[str, WheelRelease]] = {}
+    releases: dict[str, dict[str, WheelRelease]] = {}
     for row in load(FILE)["packages"]:
-        found[row["name"]] = {
+        releases[row["name"]] = {
             item["version"]: WheelRelease(
                 name=row["name"],
                 version=item["version"],
@@ -98,7 +98,7 @@ def packages() -> dict[str, dict[str, WheelRelease]]:
             )
             for item in row["releases"]
         }
-    return found
+    return releases
 
 
 @cache

@@ -26,8 +26,8 @@ def key(version: str) -> VersionKey:
 
     ``2.8.0+cu128`` gives (2, 8, 0), ``v0.6.3.post1`` gives (0, 6, 3).
     """
-    found = re.match(r"v?(\d+(?:\.\d+)*)", version.strip())
-    return tuple(int(part) for part in found.group(1).split(".")) if found else ()
+    leading = re.match(r"v?(\d+(?:\.\d+)*)", version.strip())
+    return tuple(int(part) for part in leading.group(1).split(".")) if leading else ()
 
 
 def satisfies(have: str, sign: str, wanted: str) -> bool:
@@ -153,10 +153,10 @@ def cudas() -> dict[str, CudaMinor]:
     grouped: dict[str, list[Mapping[str, Any]]] = {}
     for row in sorted(load(CUDA)["releases"], key=lambda item: key(item["version"])):
         grouped.setdefault(minor(row["version"]), []).append(row)
-    found = {}
+    minors = {}
     for version, rows in grouped.items():
         bundled = [row["bundled_driver"] for row in rows if row["bundled_driver"]]
-        found[version] = CudaMinor(
+        minors[version] = CudaMinor(
             version=version,
             releases=tuple(row["version"] for row in rows),
             bundled=min(bundled, key=key) if bundled else None,
@@ -164,13 +164,13 @@ def cudas() -> dict[str, CudaMinor]:
             sources=origins(CUDA, rows[0]["source"]),
             doubt=doubt(rows[0]),
         )
-    return found
+    return minors
 
 
 @cache
 def architectures() -> dict[str, CudaArchitectureSupport]:
     """Return CUDA's support by compute capability."""
-    found = {}
+    supported = {}
     for row in load(CUDA)["architectures"]:
         first, last = row["first_cuda"], row["last_cuda"]
         remarks = [
@@ -180,7 +180,7 @@ def architectures() -> dict[str, CudaArchitectureSupport]:
             else f"as the source has it: {first}",
         ]
         for capability in row["cc"]:
-            found[capability] = CudaArchitectureSupport(
+            supported[capability] = CudaArchitectureSupport(
                 name=row["arch"],
                 capability=capability,
                 first=None if first is None else ".".join(map(str, key(first))),
@@ -189,7 +189,7 @@ def architectures() -> dict[str, CudaArchitectureSupport]:
                 sources=origins(CUDA, row["source"]),
                 doubt="; ".join(item for item in remarks if item) or None,
             )
-    return found
+    return supported
 
 
 def _last(text: str | None) -> str | None:
@@ -297,12 +297,12 @@ def covers(built: str, capability: str) -> bool:
 @cache
 def cudnn_matrix() -> tuple[CudnnSupport, ...]:
     """Return cuDNN's support matrices, oldest first."""
-    found = []
+    rows = []
     for row in load(CUDNN)["cudnn_matrix"]:
         low, _, high = row["cudnn"].partition(" - ")
         package = key(str(row.get("package", "")).removeprefix("CUDA "))
         spans = tuple(span for item in row["cuda"] for span in _span(item))
-        found.append(
+        rows.append(
             CudnnSupport(
                 low=key(low),
                 high=key(high or low),
@@ -319,7 +319,7 @@ def cudnn_matrix() -> tuple[CudnnSupport, ...]:
                 note=row.get("note"),
             )
         )
-    return tuple(sorted(found, key=lambda item: item.low))
+    return tuple(sorted(rows, key=lambda item: item.low))
 
 
 def _span(text: str) -> list[tuple[VersionKey, VersionKey]]:
@@ -357,15 +357,18 @@ def tested_together(library: str, version: str, cuda: str) -> bool:
 @cache
 def _combined() -> dict[tuple[str, str], tuple[str, ...]]:
     """Return the versions of "cudnn" and "nccl" in NVIDIA's CUDA and framework images, by library and CUDA release."""
-    found: dict[tuple[str, str], tuple[str, ...]] = {}
+    versions: dict[tuple[str, str], tuple[str, ...]] = {}
     for cuda, row in image_pairing().items():
         for library in ("cudnn", "nccl"):
-            found[library, cuda] = tuple(row[library] or ())
+            versions[library, cuda] = tuple(row[library] or ())
     for row in load(FRAMEWORKS)["image_contents"]["entries"]:
         for library in ("cudnn", "nccl"):
             if row.get(library) is not None and row.get("cuda") is not None:
-                found[library, row["cuda"]] = (*found.get((library, row["cuda"]), ()), row[library])
-    return found
+                versions[library, row["cuda"]] = (
+                    *versions.get((library, row["cuda"]), ()),
+                    row[library],
+                )
+    return versions
 
 
 # -- frameworks
@@ -390,8 +393,8 @@ class TorchBuild:
     @property
     def cuda(self) -> str | None:
         """The CUDA it was built with ("12.8")."""
-        found = re.fullmatch(r"cu(\d+)(\d)", self.build or "")
-        return f"{found.group(1)}.{found.group(2)}" if found else None
+        label = re.fullmatch(r"cu(\d+)(\d)", self.build or "")
+        return f"{label.group(1)}.{label.group(2)}" if label else None
 
     @property
     def rocm(self) -> str | None:
@@ -510,7 +513,7 @@ def _within(release: str, span: str) -> bool:
 
 def torch_machines(machine: str, release: str) -> list[str]:
     """Return the builds of `release` whose compute capabilities on `machine` are known, oldest CUDA first."""
-    found = {
+    machines = {
         build
         for row in load(FRAMEWORKS)["torch_compute_capabilities"]
         if row["arch"] == machine
@@ -518,7 +521,7 @@ def torch_machines(machine: str, release: str) -> list[str]:
         and _within(release, row["releases"])
         for build in row["build"].split(" and ")
     }
-    return sorted(found, key=lambda item: int(item[2:]))
+    return sorted(machines, key=lambda item: int(item[2:]))
 
 
 @cache
@@ -641,7 +644,7 @@ def rocms() -> dict[str, RocmVersion]:
     operating systems are inherited within a major series only. A gfx in the current documentation is
     supported by every release since its first mention. Inherited lists are marked as derived.
     """
-    found: dict[str, RocmVersion] = {}
+    releases: dict[str, RocmVersion] = {}
     current = set(_current_gfx())
     gfx: tuple[str, ...] | None = None
     systems: tuple[str, ...] | None = None
@@ -680,7 +683,7 @@ def rocms() -> dict[str, RocmVersion]:
             if " - " in str(item):
                 low, high = str(item).split(" - ")
                 own.append(f"{low}-{high}")
-        found[version] = RocmVersion(
+        releases[version] = RocmVersion(
             version=version,
             gfx=built_for,
             os=systems,
@@ -691,7 +694,7 @@ def rocms() -> dict[str, RocmVersion]:
             os_derived=os_derived,
             doubt=doubt(row),
         )
-    return found
+    return releases
 
 
 def _current_gfx() -> Sequence[str]:
@@ -736,14 +739,14 @@ def windows() -> tuple[UserSpaceSupport, ...]:
     table = load(ROCM)["amdgpu_driver"]
     span = table["user_space_window"]
     sources = origins(ROCM, [span["source"]])
-    found = []
+    rows = []
     for row in span["entries"]:
         for driver in str(row["kmd"]).split(" / "):
             text = str(row["user_space"])
             low, _, high = text.partition(" - ")
             ends = (key(low), key(high)) if high else (None, None)
             minors = () if high else tuple(part.strip() for part in text.split(","))
-            found.append(
+            rows.append(
                 UserSpaceSupport(
                     driver,
                     text=text,
@@ -754,7 +757,7 @@ def windows() -> tuple[UserSpaceSupport, ...]:
                     doubt=doubt(span),
                 )
             )
-    return tuple(found)
+    return tuple(rows)
 
 
 def window(driver: str) -> UserSpaceSupport | None:

@@ -115,13 +115,13 @@ def codes() -> dict[int, XidCode]:
     Raises FactsError for an invalid row.
     """
     data = facts.load(FILE)
-    found: dict[int, XidCode] = {}
+    by_number: dict[int, XidCode] = {}
     for row in data["xid"]:
-        found[row["code"]] = _xid(row, unused=False)
+        by_number[row["code"]] = _xid(row, unused=False)
     for row in data["unused"]:
-        found[row["code"]] = _xid(row, unused=True)
-    found.update({row.code: row for row in _switch(data["sxid"])})
-    return found
+        by_number[row["code"]] = _xid(row, unused=True)
+    by_number.update({row.code: row for row in _switch(data["sxid"])})
+    return by_number
 
 
 def _xid(row: Mapping[str, Any], *, unused: bool) -> XidCode:
@@ -154,12 +154,12 @@ def _switch(block: Mapping[str, Any]) -> list[XidCode]:
     for row in block["disagreements"]:
         reported.setdefault(row["code"], []).append(row["conflict"])
     origins = facts.origins(FILE, block["source"])
-    found = []
+    rows = []
     for code in sorted({*classes, *block["names"]}):
         name = classes.get(code, "SXID")
         node, blast, _ = _SWITCH[name]
         conflict = tuple(reported.get(code, ()))
-        found.append(
+        rows.append(
             XidCode(
                 code,
                 name=block["names"].get(code) or "",
@@ -174,7 +174,7 @@ def _switch(block: Mapping[str, Any]) -> list[XidCode]:
                 origins=origins,
             )
         )
-    return found
+    return rows
 
 
 def table() -> dict[str, list[str | None]]:

@@ -62,19 +62,19 @@ def classes_of_hosts(inventory: Path, catalog: Catalog) -> dict[str, str]:
     are not evaluated.
     """
     groups = _groups(inventory)
-    found: dict[str, tuple[str, InventoryLine]] = {}
+    class_of: dict[str, tuple[str, InventoryLine]] = {}
     for name in sorted(set(groups) & set(catalog.class_names())):
         for host, place in _members(name, groups):
-            if host in found and found[host][0] != name:
-                other, earlier = found[host]
+            if host in class_of and class_of[host][0] != name:
+                other, earlier = class_of[host]
                 raise InventoryError(
                     f'host "{host}" is in two classes: "{name}" here and "{other}" at {earlier}',
                     file=place.file,
                     line=place.line,
                     remedy="keep it in one of the two groups",
                 )
-            found.setdefault(host, (name, place))
-    return {host: name for host, (name, _) in sorted(found.items())}
+            class_of.setdefault(host, (name, place))
+    return {host: name for host, (name, _) in sorted(class_of.items())}
 
 
 def check_shape(inventory: Path) -> None:
@@ -180,14 +180,16 @@ def _check_keys(value: object, path: tuple[str | int, ...], name: str, source: Y
     """Refuse hosts or children in another form than a mapping, and names that have run together."""
     what = str(path[-1])
     names = [value] if isinstance(value, str) else value if isinstance(value, dict) else []
-    joined = next((str(found) for found in names if re.search(r"\s", str(found).strip())), None)
+    joined = next(
+        (str(problem) for problem in names if re.search(r"\s", str(problem).strip())), None
+    )
     if not isinstance(value, list) and joined is None:
         return
-    found = "is a list" if joined is None else f'has the name "{joined}": a colon is missing'
+    problem = "is a list" if joined is None else f'has the name "{joined}": a colon is missing'
     first = value[0] if isinstance(value, list) and value and isinstance(value[0], str) else "NAME"
     first = first if joined is None else joined.split()[0]
     raise InventoryError(
-        f'`{what}` of group "{name}" {found}',
+        f'`{what}` of group "{name}" {problem}',
         file=source.file,
         line=source.line(path),
         remedy=f"write each name on a line of its own, with a colon: `{first}:`",

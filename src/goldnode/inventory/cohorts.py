@@ -31,8 +31,8 @@ def withhold_incompatible(
     manager = play.get_variable_manager()
 
     def variables(host: Any) -> dict[str, Any]:
-        found: dict[str, Any] = manager.get_vars(play=play, host=host, include_hostvars=False)
-        return found
+        values: dict[str, Any] = manager.get_vars(play=play, host=host, include_hostvars=False)
+        return values
 
     # Ansible takes a millisecond for the variables of a host: each host is read once, and little of it is stored.
     read: dict[str, dict[str, Any]] = {}
@@ -47,16 +47,18 @@ def withhold_incompatible(
     if not here:
         return []
     everyone = manager._inventory.get_hosts("all", ignore_limits=True, ignore_restrictions=True)
-    found = findings((read.get(host.name) or variables(host) for host in everyone), documents)
+    findings_by_host = findings(
+        (read.get(host.name) or variables(host) for host in everyone), documents
+    )
     reasons: list[str] = []
-    for cohort in sorted(found.keys() & here.values()):
-        if found[cohort]["messages"]:
+    for cohort in sorted(findings_by_host.keys() & here.values()):
+        if findings_by_host[cohort]["messages"]:
             reasons += [
                 f"cohort {cohort}, checked:",
-                *(f"  {line}" for line in found[cohort]["messages"]),
+                *(f"  {line}" for line in findings_by_host[cohort]["messages"]),
             ]
     for host, cohort in here.items():
-        refusals = found[cohort]["refusals"] if cohort in found else []
+        refusals = findings_by_host[cohort]["refusals"] if cohort in findings_by_host else []
         manager.set_nonpersistent_facts(host.name, {REFUSALS: refusals})
     return reasons
 

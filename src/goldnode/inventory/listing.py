@@ -56,10 +56,10 @@ def listed(inventory: str, limit: str | None = None) -> dict[str, Any]:
             f"ansible-inventory cannot be run: {problem}",
             remedy="install ansible-core beside goldnode",
         ) from problem
-    found: dict[str, Any] = (
+    tree: dict[str, Any] = (
         json.loads(done.stdout, object_hook=_unmarked) if done.returncode == 0 else {}
     )
-    if limit and not hosts_of_group("all", found, {}):
+    if limit and not hosts_of_group("all", tree, {}):
         whole = listed(inventory)  # if this succeeds, the limit is at fault
         raise no_host(inventory, limit, {*whole, *hosts_of_group("all", whole, {})} - {"_meta"})
     if done.returncode != 0:
@@ -68,8 +68,8 @@ def listed(inventory: str, limit: str | None = None) -> dict[str, Any]:
             f'Ansible cannot read inventory "{inventory}": {_reason(done.stderr.splitlines())}',
             remedy="correct it, or its path",
         )
-    check_names(inventory, hosts_of_group("all", found, {}))
-    return found
+    check_names(inventory, hosts_of_group("all", tree, {}))
+    return tree
 
 
 def check_names(inventory: str | None, hosts: Iterable[str]) -> None:
@@ -100,7 +100,7 @@ _OF_PLUGIN = "Failed to parse inventory with 'auto' plugin: "
 def _reason(lines: Sequence[str]) -> str:
     """Return the reason in what Ansible has printed."""
     plugin = [line.partition(_OF_PLUGIN)[2] for line in lines if _OF_PLUGIN in line]
-    found = (
+    reason = (
         plugin or [line for line in lines if "ERROR" in line] or lines[-1:] or ["no reason given"]
     )
-    return found[0].strip()
+    return reason[0].strip()

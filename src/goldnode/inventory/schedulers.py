@@ -38,7 +38,7 @@ class SchedulerHost:
 
 def slurm_hosts(text: str) -> list[SchedulerHost]:
     """Return the nodes in the output of `scontrol --all show node --oneliner`. Raise InventoryError for other text."""
-    found = []
+    hosts = []
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip():
             continue
@@ -50,8 +50,8 @@ def slurm_hosts(text: str) -> list[SchedulerHost]:
                 f"line {number} of scontrol's answer has no NodeName: {line[:60]!r}",
                 remedy=f"compare with `scontrol {' '.join(SLURM_WORDS)}`",
             )
-        found.append(_slurm_host(_checked(match[1]), line))
-    return found
+        hosts.append(_slurm_host(_checked(match[1]), line))
+    return hosts
 
 
 def _slurm_host(name: str, line: str) -> SchedulerHost:
@@ -122,13 +122,13 @@ def _kubernetes_host(item: Mapping[str, Any]) -> SchedulerHost:
 
 
 def _labels(item: Mapping[str, Any]) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = item["metadata"].get("labels") or {}
-    return found
+    labels: Mapping[str, Any] = item["metadata"].get("labels") or {}
+    return labels
 
 
 def _capacity(status: Mapping[str, Any]) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = status.get("capacity") or {}
-    return found
+    capacity: Mapping[str, Any] = status.get("capacity") or {}
+    return capacity
 
 
 def _taints(spec: Mapping[str, Any]) -> list[str]:

@@ -108,9 +108,9 @@ def check(host: str, values: Mapping[str, Any]) -> None:
 
 def check_written(host: str, values: Mapping[str, Any]) -> None:
     """Check values as an inventory writes them. A template is judged in the run, when its value is known."""
-    found = {name: values[name] for name in JUDGED if name in values}
-    if not any("{{" in str(value) or "__ansible_vault" in str(value) for value in found.values()):
-        check(host, found)
+    judged = {name: values[name] for name in JUDGED if name in values}
+    if not any("{{" in str(value) or "__ansible_vault" in str(value) for value in judged.values()):
+        check(host, judged)
 
 
 def _shown(value: Any) -> str:

@@ -317,29 +317,6 @@ def test_the_doubts_of_facts_are_shown() -> None:
 # Several hosts
 
 
-def image(**stated: Any) -> list[tuple[str, str]]:
-    machine = CompatHost(
-        "node n1", gpus=tuple(facts.gpu(name) for name in stated.pop("gpu", ())), **stated
-    )
-    return [
-        (item.rule, item.severity) for item in rules_host.image_on(host(**A100, **R580), machine)
-    ]
-
-
-def test_a_disk_image_on_a_machine() -> None:
-    assert image(gpu=["A100-SXM4-40GB"]) == []
-    assert image(gpu=["A100-SXM4-80GB"]) == [("image-hardware", "warn")]
-    assert ("module-flavour", "block") in image(gpu=["V100-SXM2-32GB"])
-    assert image(gpu=["MI300X"]) == [("image-hardware", "block")]
-    assert image() == [("image-hardware", "block")]
-    assert image(gpu=["A100-SXM4-40GB"], architecture="arm64") == [("image-hardware", "block")]
-    assert image(gpu=["A100-SXM4-40GB"], nvswitch=True) == [("fabric-manager", "block")]
-    (finding,) = rules_host.image_on(
-        CompatHost("class cpu"), CompatHost("node n1", gpus=(facts.gpu("L4"),))
-    )
-    assert "no GPU driver, and the machine has L4" in finding.message
-
-
 def cohort(*hosts: CompatHost, **workloads: list[Workload]) -> dict[str, CompatFinding]:
     named = {f"class {name}": loads for name, loads in workloads.items()}
     return {item.rule: item for item in rules_host.check_cohorts(hosts, named)}
