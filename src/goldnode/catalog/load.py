@@ -115,8 +115,12 @@ class Catalog:
             raise self.broken[kind, name]
         if name not in known:
             folder = {"stack": "stacks", "platform": "platforms", "class": "classes"}[kind]
-            remedy = nearest(name, known) or f"declare it in {folder}/{name}.yml of your catalog"
-            raise CatalogError(f'{kind} "{name}" is not in the catalog', remedy=remedy)
+            raise CatalogError(
+                f'{kind} "{name}" is not in the catalog',
+                remedy=(
+                    nearest(name, known) or f"declare it in {folder}/{name}.yml of your catalog"
+                ),
+            )
         return known[name]
 
 

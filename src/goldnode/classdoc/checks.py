@@ -145,13 +145,12 @@ def _check_modules(entry: CatalogEntry[models.Stack]) -> None:
             )
         if module.package is None and (module.dkms is not None or module.before_driver):
             key = "dkms" if module.dkms is not None else "before_driver"
-            remedy = f"name its package, or remove `{key}`"
             raise entry.error(
                 f'module "{module.name}" is the driver\'s own, which settles `{key}`',
                 "modules",
                 index,
                 key,
-                remedy=remedy,
+                remedy=f"name its package, or remove `{key}`",
             )
         for place, name in enumerate(module.after):
             allowed = [*known, *([] if module.before_driver else own)]
@@ -541,14 +540,13 @@ def _check_host(entry: CatalogEntry[models.NodeClass]) -> None:
         seen.add(word)
     for name, interface in host.network.items():
         if not _INTERFACE.fullmatch(name):
-            remedy = "write the name as `ip link` shows it, at most 15 letters and digits"
             raise entry.error(
                 f'"{name}" is not the name of a network interface',
                 "policy",
                 "host",
                 "network",
                 name,
-                remedy=remedy,
+                remedy="write the name as `ip link` shows it, at most 15 letters and digits",
             )
         healthy = network[name].mtu if name in network else None
         if healthy is not None and healthy != interface.mtu:

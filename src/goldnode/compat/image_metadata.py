@@ -118,14 +118,14 @@ def inspect(reference: str) -> ImageMetadata:
         made = [ImageBuildStep(created_by=item.get("CreatedBy") or "") for item in image.history()]
         return ImageMetadata.model_validate(image.attrs).model_copy(update={"history": made})
     except ImageNotFound:
-        message = f"the local Docker engine does not hold image {reference}"
         raise WorkloadError(
-            message, remedy=f"run `docker pull {reference}`, or check its name alone"
+            f"the local Docker engine does not hold image {reference}",
+            remedy=f"run `docker pull {reference}`, or check its name alone",
         ) from None
     except (DockerException, OSError) as problem:
-        message = f"the local Docker engine does not answer: {problem}"
         raise WorkloadError(
-            message, remedy="start it, or give the image's metadata as a file"
+            f"the local Docker engine does not answer: {problem}",
+            remedy="start it, or give the image's metadata as a file",
         ) from problem
     except ValidationError as problem:
         raise WorkloadError(

@@ -124,9 +124,14 @@ def judge(
             f"{_listed(_WORDS.get(key, key) for key in open_)}"
         )
         severity = "unknown"
-    remedy = _provable(row, workload)
     return subject.finding(
-        RULE, severity, message, row.origins, remedy=remedy, doubt=row.doubt, row=row.id
+        RULE,
+        severity,
+        message,
+        row.origins,
+        remedy=_provable(row, workload),
+        doubt=row.doubt,
+        row=row.id,
     )
 
 

@@ -236,12 +236,11 @@ def refusal(finding: CompatFinding) -> dict[str, str]:
     """Return a finding of a class in the form of a plan's refusals: complete sentences."""
     about = "" if finding.subject.startswith("class ") else f"{finding.subject}: "
     remedy = _remedy(finding) or ""
-    remedy = _sentence(remedy[:1].upper() + remedy[1:]) if remedy else ""
     return {
         "code": finding.rule,
         "subject": finding.subject,
         "message": _sentence(about + finding.message),
-        "remedy": remedy,
+        "remedy": (_sentence(remedy[:1].upper() + remedy[1:]) if remedy else ""),
     }
 
 

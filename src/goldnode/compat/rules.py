@@ -143,15 +143,15 @@ def support(
             "choose a supported stack",
         )
     if waiver.classes and node_class not in waiver.classes:
-        message = f"{reported}, and its waiver is for {', '.join(waiver.classes)} only"
         return Support(
-            "foreign", message, "choose a supported stack, or have the waiver's owner add the class"
+            "foreign",
+            f"{reported}, and its waiver is for {', '.join(waiver.classes)} only",
+            "choose a supported stack, or have the waiver's owner add the class",
         )
     if waiver.expires < on:
-        message = f"{reported}, and its waiver expired on {waiver.expires}"
         return Support(
             "expired",
-            message,
+            f"{reported}, and its waiver expired on {waiver.expires}",
             f"move to a supported stack, or have {waiver.owner} renew the waiver",
         )
     return Support("waived", reported, "move to a supported stack before the waiver ends")

@@ -80,12 +80,12 @@ def _too_old(host: CompatHost, gpu: GpuModel, branch: facts.Branch) -> Iterator[
         # No first driver is known: the range of architectures is the only evidence.
         newest = _order(branch.newest_architecture)
         if newest is not None and (_order(gpu.architecture) or 0) > newest:
-            message = (
-                f"{gpu.sku} is of architecture {gpu.architecture}, and driver branch {branch.name} ends "
-                f"with {branch.newest_architecture}"
-            )
             yield about(host, "gpu", "driver").block(
-                "gpu-driver", message, branch.architecture_origins, remedy=_from_branch(gpu)
+                "gpu-driver",
+                f"{gpu.sku} is of architecture {gpu.architecture}, and driver branch {branch.name} ends "
+                f"with {branch.newest_architecture}",
+                branch.architecture_origins,
+                remedy=_from_branch(gpu),
             )
         return
     if host.driver is not None:
@@ -122,12 +122,14 @@ def _dropped(host: CompatHost, gpu: GpuModel, branch: facts.Branch) -> Iterator[
             f"driver branch {branch.name} supports {branch.oldest_architecture} and later, and {gpu.sku} "
             f"is {gpu.architecture}"
         )
-        remedy = CompatRemedy.of(
-            [remedies.driver(last, f"driver branch {{}}, the last for {gpu.architecture}")],
-            otherwise=_NO_BRANCH,
-        )
         yield about(host, "gpu", "driver").block(
-            "gpu-driver", message, branch.architecture_origins, remedy=remedy
+            "gpu-driver",
+            message,
+            branch.architecture_origins,
+            remedy=CompatRemedy.of(
+                [remedies.driver(last, f"driver branch {{}}, the last for {gpu.architecture}")],
+                otherwise=_NO_BRANCH,
+            ),
         )
 
 
@@ -225,14 +227,13 @@ def module_flavour(
             )
             for item in _floors()
         ]
-        remedy = CompatRemedy.of(
-            options, ending=f"; {_supported(gpu)}" if old else "", otherwise=_NO_BRANCH
-        )
         yield about(host, "driver").block(
             "module-flavour",
             f"{fault}, and {_driver(host)} comes with the {host.flavour} ones",
             facts.origins("nvidia_drivers.yml", limits["source"]),
-            remedy=remedy,
+            remedy=CompatRemedy.of(
+                options, ending=f"; {_supported(gpu)}" if old else "", otherwise=_NO_BRANCH
+            ),
             doubt=facts.doubt(limits)
             if int(host.branch) >= limits["only_flavour_from_branch"]
             else None,
@@ -256,11 +257,10 @@ def geforce_open(
         if enabled
         else f"does not load for it without {limit['name']}=1"
     )
-    message = f"{_driver(host)} supports {names[0]} with the open modules in alpha quality only, and {how}"
     yield about(host, "driver").finding(
         "geforce-open",
         "warn" if enabled else "block",
-        message,
+        f"{_driver(host)} supports {names[0]} with the open modules in alpha quality only, and {how}",
         facts.origins("nvidia_drivers.yml", limit["source"]),
         remedy=CompatRemedy.of(
             [remedies.flavour("proprietary", "the proprietary modules")],
@@ -331,24 +331,28 @@ def kernel_driver(
             f"whether driver {driver} builds depends on the update of kernel {version}, which is not "
             f"known: {newest.reason}"
         )
-        remedy = "name the exact kernel: lock the stack"
         yield about(host, "kernel").unknown(
-            "kernel-driver", message, newest.origins, remedy=remedy, doubt=newest.doubt
+            "kernel-driver",
+            message,
+            newest.origins,
+            remedy="name the exact kernel: lock the stack",
+            doubt=newest.doubt,
         )
     elif built.outcome == "fails":
         which = "" if host.driver else ", the newest of its branch"
-        message = f"the driver's module does not build: {built.reason}{which}"
         yield about(host, "kernel", "driver").block(
             "kernel-driver",
-            message,
+            f"the driver's module does not build: {built.reason}{which}",
             built.origins,
             remedy=_builds(host, version, driver, flavour),
             doubt="; ".join(filter(None, (built.doubt, unmeasured(host, flavour)))) or None,
         )
     elif built.outcome == "unknown":
-        message = "; ".join(filter(None, (built.reason, unmeasured(host, flavour))))
         yield about(host, "kernel", "driver").unknown(
-            "kernel-driver", message, built.origins, remedy=_builds(host, version, driver, flavour)
+            "kernel-driver",
+            "; ".join(filter(None, (built.reason, unmeasured(host, flavour)))),
+            built.origins,
+            remedy=_builds(host, version, driver, flavour),
         )
 
 
@@ -486,18 +490,19 @@ def gpu_mix(host: CompatHost | None, workload: Workload | None = None) -> Iterat
     needs = [name for name, open_modules in allowed.items() if open_modules == "required"]
     cannot = [name for name, open_modules in allowed.items() if open_modules == "impossible"]
     if needs and cannot:
-        message = (
-            f"{needs[0]} needs the open kernel modules and {cannot[0]} does not work with them, so that no "
-            "driver serves both"
-        )
         yield about(host, "gpu").block(
-            "gpu-mix", message, sources, remedy="put them into different nodes"
+            "gpu-mix",
+            f"{needs[0]} needs the open kernel modules and {cannot[0]} does not work with them, so that no "
+            "driver serves both",
+            sources,
+            remedy="put them into different nodes",
         )
         return
     names = ", ".join(f"{gpu.sku} ({gpu.architecture})" for gpu in host.gpus)
-    message = f"the node has GPUs of several architectures: {names}; each binary has to carry code for all of them"
     yield about(host, "gpu").warn(
-        "gpu-mix", message, remedy="make a class of its own for each model"
+        "gpu-mix",
+        f"the node has GPUs of several architectures: {names}; each binary has to carry code for all of them",
+        remedy="make a class of its own for each model",
     )
 
 
@@ -536,11 +541,12 @@ def other_modules(
         on = f" on kernel {kernel[0]}" if kernel is not None else ""
         driver = f" beside {_driver(host)}" if host.branch is not None else ""
         message = f"no source says whether module {shown} builds{on}{driver}"
-        remedy = (
-            "try it in a clean root (goldnode modules build), and accept it in the class once it was seen "
-            "to build"
+        yield about(host, "modules").unknown(
+            "other-modules",
+            message,
+            remedy="try it in a clean root (goldnode modules build), and accept it in the class once it was seen "
+            "to build",
         )
-        yield about(host, "modules").unknown("other-modules", message, remedy=remedy)
 
 
 # Operating system
@@ -590,10 +596,9 @@ def os_kernel(host: CompatHost | None, workload: Workload | None = None) -> Iter
     suite, newest = max(same.items(), key=lambda item: numbers(item[1]))
     if exact and len(numbers(newest)) > 2 and numbers(version) < numbers(newest):
         day = facts.load("distros.yml")["meta"]["compiled"]
-        message = f"kernel {version} lacks the fixes of {newest}, which {row['name']} had on {day} ({suite})"
         yield about(host, "kernel", "os").warn(
             "os-kernel",
-            message,
+            f"kernel {version} lacks the fixes of {newest}, which {row['name']} had on {day} ({suite})",
             origins,
             remedy=f"lock the stack again, with a driver that builds on {newest}",
             doubt=facts.doubt(row),
@@ -612,25 +617,19 @@ def os_support(
     origins = _distro_origins(row, "support")
     last = late or standard
     if last is not None and last < host.on:
-        remedy = (
-            "move to a supported release, or accept it in the class with reason, owner and expiry"
-        )
         yield about(host, "os").block(
             "os-support",
             f"{row['name']} gets no fixes since {last}",
             origins,
-            remedy=remedy,
+            remedy="move to a supported release, or accept it in the class with reason, owner and expiry",
             doubt=facts.doubt(row),
         )
     elif standard is not None and standard < host.on:
         whose = "extended security maintenance" if "ubuntu" in row["id"] else "long-term support"
-        message = (
-            f"standard support of {row['name']} ended on {standard}; {whose} lasts until {late}, and "
-            "covers less"
-        )
         yield about(host, "os").warn(
             "os-support",
-            message,
+            f"standard support of {row['name']} ended on {standard}; {whose} lasts until {late}, and "
+            "covers less",
             origins,
             remedy=f"plan the move before {late}",
             doubt=facts.doubt(row),
@@ -650,10 +649,9 @@ def driver_packages(
     elif host.archives and all(name.startswith(_os_id(host)) for name in host.archives):
         carried = _archive_drivers(row) if row is not None else []
         if row is None or not carried:
-            message = f"no source says which drivers {_os_name(host)} carries in its own archive"
             yield about(host, "driver", "os").unknown(
                 "driver-packages",
-                message,
+                f"no source says which drivers {_os_name(host)} carries in its own archive",
                 remedy="name the archive that the driver comes from",
                 doubt=facts.doubt(row) if row else None,
             )
@@ -662,16 +660,19 @@ def driver_packages(
             message = f"{row['name']} carries drivers {have} in its own archive, and none of branch {host.branch}"
             own = max(carried, key=numbers)
             repository = "add NVIDIA's repository (archive nvidia-cuda) to the stack"
-            remedy = CompatRemedy.of(
-                [remedies.driver(own, f"use branch {own.split('.')[0]}", archives=host.archives)],
-                [remedies.of_host(repository, archives=(*host.archives, "nvidia-cuda"))],
-                verb="",
-            )
             yield about(host, "driver", "os").block(
                 "driver-packages",
                 message,
                 _distro_origins(row, "rest"),
-                remedy=remedy,
+                remedy=CompatRemedy.of(
+                    [
+                        remedies.driver(
+                            own, f"use branch {own.split('.')[0]}", archives=host.archives
+                        )
+                    ],
+                    [remedies.of_host(repository, archives=(*host.archives, "nvidia-cuda"))],
+                    verb="",
+                ),
                 doubt=facts.doubt(row),
             )
     elif "nvidia-cuda" in host.archives:
@@ -708,13 +709,10 @@ def _package_names(host: CompatHost, names: Mapping[str, Any]) -> Iterator[Compa
             origins = facts.origins("distros.yml", item["source"])
             own = match.groupdict().get("branch")
             if flavour is not None and host.flavour is not None and flavour != host.flavour:
-                message = (
-                    f"package {package} contains the {flavour} kernel modules, and the stack declares the "
-                    f"{host.flavour} ones"
-                )
                 yield about(host, "driver_packages", "os").block(
                     "driver-packages",
-                    message,
+                    f"package {package} contains the {flavour} kernel modules, and the stack declares the "
+                    f"{host.flavour} ones",
                     origins,
                     remedy=CompatRemedy.of(
                         [remedies.of_host(f"declare `flavour: {flavour}`", flavour=flavour)],
@@ -722,12 +720,9 @@ def _package_names(host: CompatHost, names: Mapping[str, Any]) -> Iterator[Compa
                     ),
                 )
             if own is not None and own != branch:
-                message = (
-                    f"package {package} is of branch {own}, and the stack declares branch {branch}"
-                )
                 yield about(host, "driver_packages", "os").block(
                     "driver-packages",
-                    message,
+                    f"package {package} is of branch {own}, and the stack declares branch {branch}",
                     origins,
                     remedy=CompatRemedy.of(
                         [_other_package(host, package, package.replace(own, branch))]
@@ -845,9 +840,11 @@ def fabric_manager(
         )
         which = f'stack "{host.stack}"' if host.stack else "the stack"
         message = f"{on}, and {which} carries no fabric manager: CUDA does not start (error 802)"
-        remedy = f"use a stack with `driver.fabric_manager: {{package: {expected}}}` from NVIDIA's repository"
         yield about(host, "platform", "driver").block(
-            "fabric-manager", message, origins, remedy=remedy
+            "fabric-manager",
+            message,
+            origins,
+            remedy=f"use a stack with `driver.fabric_manager: {{package: {expected}}}` from NVIDIA's repository",
         )
     yield from _subnet_manager(host)
     yield from _board_without_nvswitch(host)
@@ -872,13 +869,10 @@ def _subnet_manager(host: CompatHost) -> Iterator[CompatFinding]:
     ]
     if not host.nvswitch or host.simulated or not boards or package in host.packages:
         return
-    message = (
-        f"the NVSwitches of {boards[0]} need {package} beside the fabric manager, and the stack carries none: "
-        "the fabric is not set up, and CUDA does not start (error 802)"
-    )
     yield about(host, "fabric_manager", "driver").block(
         "fabric-manager",
-        message,
+        f"the NVSwitches of {boards[0]} need {package} beside the fabric manager, and the stack carries none: "
+        "the fabric is not set up, and CUDA does not start (error 802)",
         facts.origins("nvidia_drivers.yml", ["gdc", "fmug"]),
         remedy=f"add {package} to the packages of the driver",
     )
@@ -894,13 +888,10 @@ def _board_without_nvswitch(host: CompatHost) -> Iterator[CompatFinding]:
     ]
     if host.nvswitch or host.simulated or host.platform is None or not boards:
         return
-    message = (
-        f'{boards[0]} is a module of HGX boards, of which those of eight have NVSwitch, and platform "{host.platform}" '
-        "declares none: whether a fabric manager is needed is not known"
-    )
     yield about(host, "platform", "gpu").unknown(
         "fabric-manager",
-        message,
+        f'{boards[0]} is a module of HGX boards, of which those of eight have NVSwitch, and platform "{host.platform}" '
+        "declares none: whether a fabric manager is needed is not known",
         facts.origins("nvidia_drivers.yml", ["fmug"]),
         remedy="name the platform of the board, for example hgx_h100_8, or declare one of four GPUs",
     )
@@ -955,11 +946,13 @@ def toolkit_cdi(
     )
     remedy = CompatRemedy.of([newer], ending=f"; {fixed[0]}" if fixed else "")
     if host.toolkit_mode == "legacy":
-        message = (
+        yield about(host, "engine").warn(
+            "toolkit-cdi",
             "containers get GPUs in the toolkit's legacy mode, which is deprecated since 1.18.0, because "
-            f"{able.reason}"
+            f"{able.reason}",
+            origins,
+            remedy=remedy,
         )
-        yield about(host, "engine").warn("toolkit-cdi", message, origins, remedy=remedy)
     elif (
         not able.known
         and rules.toolkit_mode(host.engine, host.engine_version, str(limits["toolkit"])).mode
@@ -967,14 +960,20 @@ def toolkit_cdi(
     ):
         return  # an engine that reads the newer specs reads the older ones too
     elif not able.known:
-        message = (
+        yield about(host, "engine").unknown(
+            "toolkit-cdi",
             f"whether {shown} reads the CDI specs of container toolkit {host.toolkit} is not known: "
-            f"{able.reason}"
+            f"{able.reason}",
+            origins,
+            remedy=remedy,
         )
-        yield about(host, "engine").unknown("toolkit-cdi", message, origins, remedy=remedy)
     else:
-        message = f"{shown} does not read the CDI specs of container toolkit {host.toolkit}: {able.reason}"
-        yield about(host, "engine").block("toolkit-cdi", message, origins, remedy=remedy)
+        yield about(host, "engine").block(
+            "toolkit-cdi",
+            f"{shown} does not read the CDI specs of container toolkit {host.toolkit}: {able.reason}",
+            origins,
+            remedy=remedy,
+        )
 
 
 # AMD
@@ -996,13 +995,19 @@ def amdgpu(host: CompatHost | None, workload: Workload | None = None) -> Iterato
             newest = next(
                 item[0] for item in reversed(data["amdgpu_driver"]["releases"]) if item[0]
             )
-            remedy = CompatRemedy.of(
-                [remedies.of_host(f"use AMD's driver (newest seen: {newest})", amdgpu=newest)],
-                [remedies.RemedyOption("accept it in the class once the node was seen to work")],
-                verb="",
-            )
             yield about(host, "gpu", "driver").unknown(
-                "amdgpu", message, facts.origins("rocm.yml", ["inst"]), remedy=remedy
+                "amdgpu",
+                message,
+                facts.origins("rocm.yml", ["inst"]),
+                remedy=CompatRemedy.of(
+                    [remedies.of_host(f"use AMD's driver (newest seen: {newest})", amdgpu=newest)],
+                    [
+                        remedies.RemedyOption(
+                            "accept it in the class once the node was seen to work"
+                        )
+                    ],
+                    verb="",
+                ),
             )
         return
     for gpu in host.gpus:
@@ -1047,10 +1052,12 @@ def _amd_os(
     rows = [row for row in current["list"] if _names_os(row["os"], name)]
     if not rows:
         listed = "; ".join(row["os"] for row in current["list"])
-        message = (
-            f"AMD's list of operating systems for amdgpu {current['amdgpu']} does not have {name}"
+        yield about(host, "os").unknown(
+            "amdgpu",
+            f"AMD's list of operating systems for amdgpu {current['amdgpu']} does not have {name}",
+            origins,
+            remedy=f"use one of {listed}",
         )
-        yield about(host, "os").unknown("amdgpu", message, origins, remedy=f"use one of {listed}")
         return
     wanted = [str(row["kernel"]) for row in rows if row["kernel"] is not None]
     if (
@@ -1058,13 +1065,10 @@ def _amd_os(
         and kernel is not None
         and numbers(kernel[0])[:2] not in {numbers(item)[:2] for item in wanted}
     ):
-        message = (
-            f"AMD lists {name} with kernel {', '.join(wanted)} for amdgpu {current['amdgpu']}, and the "
-            f"stack has {kernel[0]}"
-        )
         yield about(host, "kernel").unknown(
             "amdgpu",
-            message,
+            f"AMD lists {name} with kernel {', '.join(wanted)} for amdgpu {current['amdgpu']}, and the "
+            f"stack has {kernel[0]}",
             origins,
             remedy=CompatRemedy.of(*([remedies.kernel(item, f"kernel {item}")] for item in wanted)),
         )
@@ -1100,8 +1104,11 @@ def security_floor(
         floor = facts.security_floor(branch.name)
     except FactsError:
         message = f"no bulletin says anything of driver branch {branch.name}"
-        remedy = CompatRemedy.of(*([one] for one in _fixed_drivers()), otherwise=_NO_BRANCH)
-        yield about(host, "driver").unknown("security-floor", message, remedy=remedy)
+        yield about(host, "driver").unknown(
+            "security-floor",
+            message,
+            remedy=CompatRemedy.of(*([one] for one in _fixed_drivers()), otherwise=_NO_BRANCH),
+        )
         return
     gets_fixes = [name for name in facts.fixed_branches() if _drives_all(name, host)]
     floors = {name: facts.security_floor(name).floor or name for name in gets_fixes}
@@ -1127,14 +1134,20 @@ def security_floor(
             for version in floors.values()
         ]
         own = [remedies.driver(floor.floor, "{} or later")]
-        remedy = CompatRemedy.of(own, [] if floor.fixed else better)
-        yield about(host, "driver").block("security-floor", message, floor.origins, remedy=remedy)
-    elif floor.state.startswith("unknown"):
-        message = (
-            f"no bulletin says anything of driver branch {branch.name}, which is newer than all that were "
-            "read"
+        yield about(host, "driver").block(
+            "security-floor",
+            message,
+            floor.origins,
+            remedy=CompatRemedy.of(own, [] if floor.fixed else better),
         )
-        yield about(host, "driver").unknown("security-floor", message, floor.origins, remedy=others)
+    elif floor.state.startswith("unknown"):
+        yield about(host, "driver").unknown(
+            "security-floor",
+            f"no bulletin says anything of driver branch {branch.name}, which is newer than all that were "
+            "read",
+            floor.origins,
+            remedy=others,
+        )
     elif not floor.fixed:
         last = (
             f"; the last fixes for it are in {floor.floor} (bulletin {floor.bulletin}, {floor.bulletin_date})"
@@ -1244,8 +1257,11 @@ def no_lock(host: CompatHost | None, workload: Workload | None = None) -> Iterat
         f"{host.unlocked}: only what it declares was judged, and not "
         f"{', '.join(open_ or ['the exact versions of kernel and packages'])}"
     )
-    remedy = f"run `goldnode lock {host.stack}` where its archives can be reached"
-    yield about(host, "stack", "kernel").unknown("no-lock", message, remedy=remedy)
+    yield about(host, "stack", "kernel").unknown(
+        "no-lock",
+        message,
+        remedy=f"run `goldnode lock {host.stack}` where its archives can be reached",
+    )
 
 
 def lock_integrity(
@@ -1261,8 +1277,11 @@ def lock_integrity(
         if fault.file is None
         else f"{fault.file}{'' if fault.line is None else f':{fault.line}'}: "
     )
-    message = f"the lock of stack {host.stack} cannot be used: {where}{fault.message}"
-    yield FindingSubject(host.subject, place).block("lock-integrity", message, remedy=fault.remedy)
+    yield FindingSubject(host.subject, place).block(
+        "lock-integrity",
+        f"the lock of stack {host.stack} cannot be used: {where}{fault.message}",
+        remedy=fault.remedy,
+    )
 
 
 def known_bad_host(
@@ -1308,9 +1327,10 @@ def _cohort(
     branches = {host.branch for host in hosts if host.branch is not None}
     exact = {host.driver for host in hosts if host.driver is not None}
     if len(branches) > 1 or len(exact) > 1:
-        message = f"nodes that train together need one driver version, and these have {_values_text(drivers)}"
         yield cohort.block(
-            "cohort-driver", message, remedy="give their classes one stack, or split the cohort"
+            "cohort-driver",
+            f"nodes that train together need one driver version, and these have {_values_text(drivers)}",
+            remedy="give their classes one stack, or split the cohort",
         )
     elif (
         len(branches) == 1
@@ -1318,9 +1338,10 @@ def _cohort(
         and any(host.driver is None for host in hosts)
         and len({host.stack for host in hosts}) > 1
     ):
-        message = f"whether its nodes have one driver version is not known without locks: {_values_text(drivers)}"
         yield cohort.unknown(
-            "cohort-driver", message, remedy="lock their stacks, or give their classes one stack"
+            "cohort-driver",
+            f"whether its nodes have one driver version is not known without locks: {_values_text(drivers)}",
+            remedy="lock their stacks, or give their classes one stack",
         )
     kinds = _by(
         {
@@ -1330,11 +1351,12 @@ def _cohort(
         }
     )
     if len(kinds) > 1:
-        message = (
+        yield cohort.warn(
+            "cohort-mix",
             f"its nodes have GPUs of different architectures: {_values_text(kinds)}; the slowest sets the pace, "
-            "and binaries need code for all"
+            "and binaries need code for all",
+            remedy="split the cohort by architecture",
         )
-        yield cohort.warn("cohort-mix", message, remedy="split the cohort by architecture")
     versions = _by(
         {
             host.subject: _nccl(workloads.get(host.subject, ()))
@@ -1343,10 +1365,9 @@ def _cohort(
         }
     )
     if len(versions) > 1:
-        message = f"nodes that train together need one NCCL, and their images have {_values_text(versions)}"
         yield cohort.block(
             "cohort-nccl",
-            message,
+            f"nodes that train together need one NCCL, and their images have {_values_text(versions)}",
             remedy="give their classes images with one NCCL, or split the cohort",
         )
 
@@ -1539,9 +1560,12 @@ def facts_age(limit: int, on: dt.date) -> list[CompatFinding]:
     age = (on - compiled).days
     if age <= limit:
         return []
-    message = f"the facts are of {compiled}, {age} days old; the site's limit is {limit}"
     return [
-        FindingSubject("facts").warn("facts-age", message, remedy="run `goldnode facts update`")
+        FindingSubject("facts").warn(
+            "facts-age",
+            f"the facts are of {compiled}, {age} days old; the site's limit is {limit}",
+            remedy="run `goldnode facts update`",
+        )
     ]
 
 

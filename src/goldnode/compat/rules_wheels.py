@@ -216,37 +216,37 @@ def wheel_requires(host: CompatHost | None, workload: Workload | None) -> Iterat
         shown.add(pair)
         who = "the requirements pin" if by is None else f"{by} requires"
         message = f"{demand.chain} requires {name}{demand.requirement.specifier}, and {who} {have}"
-        remedy = _agreeing(workload, demand, have, by)
         yield _finding(
             rule,
             severity="block",
             workload=workload,
             name=demand.owner,
             message=message,
-            remedy=remedy,
+            remedy=_agreeing(workload, demand, have, by),
         )
     demanded = {demand.name for demand in closure.demands}
     for name, version in workload.pins.items():
         # cuDNN and NCCL have tables of their own.
         recorded = name in wheels.packages() or name in demanded or _JUDGED.fullmatch(name)
         if wheels.covers(name) and not recorded:  # the reader of requirements lists the others
-            message = (
-                f"no release that is pinned with {name} {version} requires it, and nothing recorded says whether it "
-                f"has a wheel for {closure.machine}"
-            )
             yield _finding(
                 rule,
                 severity="unknown",
                 workload=workload,
                 name=name,
-                message=message,
+                message=f"no release that is pinned with {name} {version} requires it, and nothing recorded says whether it "
+                f"has a wheel for {closure.machine}",
                 remedy=_RESOLVE,
             )
     for chain in closure.unread:
         name = chain.split(" ")[0]
-        message = f"the requirements of {chain} were not recorded, so that pins are not validated against them"
         yield _finding(
-            rule, severity="unknown", workload=workload, name=name, message=message, remedy=_RESOLVE
+            rule,
+            severity="unknown",
+            workload=workload,
+            name=name,
+            message=f"the requirements of {chain} were not recorded, so that pins are not validated against them",
+            remedy=_RESOLVE,
         )
 
 
@@ -289,14 +289,13 @@ def _missing(workload: Workload) -> Iterator[CompatFinding]:
         release = wheels.packages().get(name, {}).get(_public(name, version))
         for text in release.missing if release is not None else ():
             message = f"{name} {version} requires {text}, of which the package index had no wheel"
-            remedy = f"use another release of {name}, or an index that has {text}"
             yield _finding(
                 "wheel-requires",
                 severity="block",
                 workload=workload,
                 name=name,
                 message=message,
-                remedy=remedy,
+                remedy=f"use another release of {name}, or an index that has {text}",
             )
 
 
@@ -312,14 +311,13 @@ def _not_recorded(workload: Workload, name: str, version: str) -> Iterator[Compa
         for item in nearest(version, known)
     ]
     message = f"{name} {version} is not among the releases whose wheel metadata was recorded"
-    remedy = CompatRemedy.of(others, otherwise=_RESOLVE)
     yield _finding(
         "wheel-requires",
         severity="unknown",
         workload=workload,
         name=name,
         message=message,
-        remedy=remedy,
+        remedy=CompatRemedy.of(others, otherwise=_RESOLVE),
     )
 
 
@@ -369,28 +367,24 @@ def wheel_tags(host: CompatHost | None, workload: Workload | None) -> Iterator[C
             continue  # wheel-requires or framework-version reports this; other builds are on other indexes
         called = f"{name} {version}"
         if not release.wheels:
-            message = f"{called} has no wheel: pip builds it from source, against the torch and CUDA that it finds"
             yield _finding(
                 rule,
                 severity="unknown",
                 workload=workload,
                 name=name,
-                message=message,
+                message=f"{called} has no wheel: pip builds it from source, against the torch and CUDA that it finds",
                 remedy="build a wheel of it once, and pin that file",
             )
             continue
         tags = release.tags(machine)
         if not tags:
             refused = True
-            message = (
-                f"{called} has no wheel for {machine}, only for {' and '.join(release.wheels)}"
-            )
             yield _finding(
                 rule,
                 severity="block",
                 workload=workload,
                 name=name,
-                message=message,
+                message=f"{called} has no wheel for {machine}, only for {' and '.join(release.wheels)}",
                 remedy=f"use a release that has one for {machine}",
             )
             continue
@@ -403,13 +397,12 @@ def wheel_tags(host: CompatHost | None, workload: Workload | None) -> Iterator[C
                 limits.append(called)
         elif python not in served and name not in judged:
             refused = True
-            message = f"{called} has {_spans(served)} on {machine}, and the workload has Python {workload.python}"
             yield _finding(
                 rule,
                 severity="block",
                 workload=workload,
                 name=name,
-                message=message,
+                message=f"{called} has {_spans(served)} on {machine}, and the workload has Python {workload.python}",
                 remedy=_other_python(served),
             )
     if limits:
@@ -433,13 +426,12 @@ def _implied_tags(
             if release.has_wheel(closure.machine, item) and _allows(release, item)
         }
         if python not in served:
-            message = f"{name} {version}, which {chain} requires, has {_spans(served)} on {closure.machine}"
             yield _finding(
                 "wheel-tags",
                 severity="block",
                 workload=workload,
                 name=name,
-                message=message,
+                message=f"{name} {version}, which {chain} requires, has {_spans(served)} on {closure.machine}",
                 remedy=_other_python(served),
             )
 
@@ -447,25 +439,21 @@ def _implied_tags(
 def _common_python(workload: Workload, limits: list[str], fitting: set[str]) -> CompatFinding:
     name = limits[0].split(" ")[0]
     if not fitting:
-        message = f"no Python has wheels of all of {', '.join(limits)}"
         return _finding(
             "wheel-tags",
             severity="block",
             workload=workload,
             name=name,
-            message=message,
+            message=f"no Python has wheels of all of {', '.join(limits)}",
             remedy="use releases of one time",
         )
-    message = (
-        f"the Python that installs it is not known; {', '.join(limits)} {'have' if len(limits) > 1 else 'has'} "
-        f"{_spans(fitting)}"
-    )
     return _finding(
         "wheel-tags",
         severity="warn",
         workload=workload,
         name=name,
-        message=message,
+        message=f"the Python that installs it is not known; {', '.join(limits)} {'have' if len(limits) > 1 else 'has'} "
+        f"{_spans(fitting)}",
         remedy=_other_python(fitting),
     )
 

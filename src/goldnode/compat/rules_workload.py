@@ -196,18 +196,18 @@ def _cuda_driver(
             [remedies.cuda(item, f"CUDA {item}, the nearest that is known") for item in known],
             otherwise="check the version",
         )
-        message = (
+        yield about(workload).unknown(
+            rule,
             f"{runtime} is not among the releases that the facts know, so that nothing says which driver "
-            "it needs"
+            "it needs",
+            remedy=remedy,
         )
-        yield about(workload).unknown(rule, message, remedy=remedy)
         return
     branch = _branch(host)
     if branch is None:
-        message = f"{runtime} needs driver {row.minimum} or later; which driver {host.subject} has is not known"
         yield about(workload).unknown(
             rule,
-            message,
+            f"{runtime} needs driver {row.minimum} or later; which driver {host.subject} has is not known",
             row.sources,
             remedy="name the driver's branch in the stack, or lock the stack",
         )
@@ -216,13 +216,10 @@ def _cuda_driver(
     driver = host.driver or f"branch {branch}"
     enough = _at_least(host, branch, row.minimum)
     if enough is None:
-        message = (
-            f"{runtime} needs driver {row.minimum} or later; {host.subject} has branch {branch}, and "
-            "nothing says which version of it"
-        )
         yield about(workload).unknown(
             rule,
-            message,
+            f"{runtime} needs driver {row.minimum} or later; {host.subject} has branch {branch}, and "
+            "nothing says which version of it",
             family.sources,
             remedy="lock the stack, which makes the driver's version exact",
         )
@@ -268,10 +265,9 @@ def _cuda_driver(
     if ends and all(
         last is not None and key(row.version) > key(last) for last in ends
     ):  # no driver would help; cuda-gpu reports this
-        message = f"{runtime} needs driver {row.minimum} or later; {host.subject} has {driver}"
         yield about(workload).block(
             rule,
-            message,
+            f"{runtime} needs driver {row.minimum} or later; {host.subject} has {driver}",
             family.sources,
             remedy=CompatRemedy.of(
                 *_older_or_newer(host, workload, runtime, row), otherwise=_ANOTHER_CLASS
@@ -328,12 +324,11 @@ def _minor_version(
     if native and key(native)[0] == key(row.version)[0]:
         groups.append(_other_cuda(host, workload, runtime, native, f"CUDA {native} or older"))
     without = "build its binaries with machine code for the GPU, and do without the features of newer drivers"
-    remedy = CompatRemedy.of(*groups, ending=", to go without these limits", otherwise=without)
     return about(workload).warn(
         "cuda-driver",
         message,
         (*family.sources, *limits),
-        remedy=remedy,
+        remedy=CompatRemedy.of(*groups, ending=", to go without these limits", otherwise=without),
         doubt=(
             doubt,
             row.doubt,
@@ -440,9 +435,12 @@ def _forward(
             if workload.forward_compat
             else "a forward-compatibility package would"
         )
-        message = f"{needs}, and {carried} not work on {names}, which is no data-centre GPU"
         return about(workload).block(
-            rule, message, [*sources, *_origins(others)], remedy=remedy, doubt=(*reported,)
+            rule,
+            f"{needs}, and {carried} not work on {names}, which is no data-centre GPU",
+            [*sources, *_origins(others)],
+            remedy=remedy,
+            doubt=(*reported,),
         )
     if workload.forward_compat is False:
         what = (
@@ -459,13 +457,10 @@ def _forward(
         return about(workload).block(rule, message, sources, remedy=remedy, doubt=(*reported,))
     if package is None:
         near = closest(row.version, facts.forward_compat())
-        message = (
-            f"{needs}, and no source says on which older branches forward compatibility to CUDA "
-            f"{row.version} works"
-        )
         return about(workload).unknown(
             rule,
-            message,
+            f"{needs}, and no source says on which older branches forward compatibility to CUDA "
+            f"{row.version} works",
             sources,
             remedy=remedy,
             doubt=(
@@ -475,11 +470,15 @@ def _forward(
         )
     listed = _and(str(item) for item in package.branches) if package.branches else "none"
     if branch not in package.branches:
-        message = f"{needs}, and {package.package} is for " + (
-            f"driver branches {listed}" if package.branches else "no older branch"
-        )
         return about(workload).block(
-            rule, message, [*sources, *package.sources], remedy=remedy, doubt=(*reported,)
+            rule,
+            (
+                f"{needs}, and {package.package} is for "
+                + (f"driver branches {listed}" if package.branches else "no older branch")
+            ),
+            [*sources, *package.sources],
+            remedy=remedy,
+            doubt=(*reported,),
         )
     sources = (*sources, *package.sources)
     if workload.forward_compat is None:
@@ -497,11 +496,14 @@ def _forward(
             if unsure
             else f"which GPUs {host.subject} has"
         )
-        message = (
+        return about(workload).unknown(
+            rule,
             f"{needs}; the image carries {package.package}, which works on data-centre GPUs only, and "
-            f"{whose} is not known"
+            f"{whose} is not known",
+            sources,
+            remedy=remedy,
+            doubt=(*reported,),
         )
-        return about(workload).unknown(rule, message, sources, remedy=remedy, doubt=(*reported,))
     names = _and(gpu.sku for gpu in _models(host))
     version = f" {workload.forward_compat_version}" if workload.forward_compat_version else ""
     message = (
@@ -665,18 +667,16 @@ def cuda_gpu(host: CompatHost | None, workload: Workload | None) -> Iterator[Com
             known = facts.architectures().get(gpu.compute_capability or "")
             where = f"{gpu.sku} (compute capability {gpu.compute_capability}) of {host.subject}"
             if known is None:
-                message = f"no source says which CUDA versions have code for {where}"
                 yield about(workload).unknown(
-                    rule, message, remedy="check the GPU's model in the class"
+                    rule,
+                    f"no source says which CUDA versions have code for {where}",
+                    remedy="check the GPU's model in the class",
                 )
                 continue
             if known.last is not None and key(minor(runtime.version)) > key(known.last):
-                message = (
-                    f"{runtime} has no code for {where}: {known.last} is the last with {known.name}"
-                )
                 yield about(workload).block(
                     rule,
-                    message,
+                    f"{runtime} has no code for {where}: {known.last} is the last with {known.name}",
                     known.sources,
                     remedy=CompatRemedy.of(
                         _other_cuda(
@@ -725,13 +725,10 @@ def _too_old(
     if older:
         binary, doubt = facts.cuda_rule("binary_compat")
         names = _and(sorted((item.capability for item in older), key=key))
-        message = (
-            f"{runtime} is older than {known.name}: on {where} runs what was built for {names}, nothing is "
-            f"built for {known.capability} itself before CUDA {known.first}"
-        )
         return about(workload).warn(
             "cuda-gpu",
-            message,
+            f"{runtime} is older than {known.name}: on {where} runs what was built for {names}, nothing is "
+            f"built for {known.capability} itself before CUDA {known.first}",
             (*known.sources, *binary),
             remedy=remedy,
             doubt=(
@@ -742,13 +739,10 @@ def _too_old(
         )
     if runtime.bringer is None:
         binary, doubt = facts.cuda_rule("binary_compat")
-        message = (
-            f"{runtime} has no machine code for {where}, {known.first} is the first with {known.name}: only "
-            "binaries that carry PTX run, which the driver compiles at the first start"
-        )
         return about(workload).warn(
             "cuda-gpu",
-            message,
+            f"{runtime} has no machine code for {where}, {known.first} is the first with {known.name}: only "
+            "binaries that carry PTX run, which the driver compiles at the first start",
             (*known.sources, *binary),
             remedy=remedy,
             doubt=(
@@ -756,10 +750,9 @@ def _too_old(
                 doubt,
             ),
         )
-    message = f"{runtime} has no code for {where}: {known.first} is the first with {known.name}"
     return about(workload).block(
         "cuda-gpu",
-        message,
+        f"{runtime} has no code for {where}: {known.first} is the first with {known.name}",
         known.sources,
         remedy=remedy,
         doubt=(
@@ -797,13 +790,19 @@ def cudnn_cuda(host: CompatHost | None, workload: Workload | None) -> Iterator[C
         mine = [row for row in mine if row.major is not None or int(major) in row.majors]
         if rows and not mine:
             have = _and(str(item) for item in sorted({item for row in rows for item in row.majors}))
-            message = f"cuDNN {version} is for CUDA {have}, and the workload has CUDA {cuda}"
-            yield about(workload).block(rule, message, sources, remedy=_cudnn_for(workload, major))
+            yield about(workload).block(
+                rule,
+                f"cuDNN {version} is for CUDA {have}, and the workload has CUDA {cuda}",
+                sources,
+                remedy=_cudnn_for(workload, major),
+            )
         elif mine:
             text = "; ".join(dict.fromkeys(row.cuda_text for row in mine))
-            message = f"the support matrix of cuDNN {version} lists CUDA {text}, and not {cuda}"
             yield about(workload).unknown(
-                rule, message, sources, remedy=_cudnn_for(workload, major)
+                rule,
+                f"the support matrix of cuDNN {version} lists CUDA {text}, and not {cuda}",
+                sources,
+                remedy=_cudnn_for(workload, major),
             )
         elif any(same(version, item) for item in facts.wheels("cudnn", major)):
             continue  # published for this major; cudnn-gpu reports the missing matrix
@@ -914,13 +913,12 @@ def cudnn_gpu(host: CompatHost | None, workload: Workload | None) -> Iterator[Co
         else:
             verdict = _cudnn_between_matrices(gpu.compute_capability, name, version, major)
         if verdict is not None:
-            remedy = verdict.remedy or _cudnn_with(workload, gpu.compute_capability, major)
             yield about(workload).finding(
                 "cudnn-gpu",
                 verdict.severity,
                 verdict.message,
                 verdict.sources,
-                remedy=remedy,
+                remedy=(verdict.remedy or _cudnn_with(workload, gpu.compute_capability, major)),
                 doubt=verdict.doubt,
             )
 
@@ -949,8 +947,11 @@ def _cudnn_in_matrix(
     """Judge a GPU by the matrix of its cuDNN version. `driver` is None if it does not matter or is unknown."""
     fitting = [row for row in exact if row.has_capability(capability)]
     if not fitting:
-        message = f"the support matrix of cuDNN {version} for CUDA {major} does not list {name}"
-        return _CudnnFault("block", message, exact[0].sources)
+        return _CudnnFault(
+            "block",
+            f"the support matrix of cuDNN {version} for CUDA {major} does not list {name}",
+            exact[0].sources,
+        )
     listed = any(row.has_cuda(cuda) for row in exact) if cuda is not None else False
     if cuda is not None and listed and not any(row.has_cuda(cuda) for row in fitting):
         text = fitting[0].cuda_text
@@ -958,14 +959,18 @@ def _cudnn_in_matrix(
             f"cuDNN {version} serves {name} with CUDA {text}, and the workload has CUDA {cuda}"
         )
         span = text.rpartition(", ")[2]
-        remedy = CompatRemedy.of(
-            [
-                remedies.cuda(item, f"CUDA {span}")
-                for item in reversed(facts.cudas())
-                if fitting[0].has_cuda(item)
-            ]
+        return _CudnnFault(
+            "block",
+            message,
+            fitting[0].sources,
+            CompatRemedy.of(
+                [
+                    remedies.cuda(item, f"CUDA {span}")
+                    for item in reversed(facts.cudas())
+                    if fitting[0].has_cuda(item)
+                ]
+            ),
         )
-        return _CudnnFault("block", message, fitting[0].sources, remedy)
     needs = [
         row
         for row in fitting
@@ -974,8 +979,12 @@ def _cudnn_in_matrix(
     least = min((row.minimum_driver or "" for row in needs), key=key, default=None)
     if least is None or driver is None or key(driver) >= key(least):
         return None
-    message = f"cuDNN {version} needs driver {least} or later on {name}, which has {driver}"
-    return _CudnnFault("block", message, needs[0].sources, CompatRemedy.of(remedies.drivers(least)))
+    return _CudnnFault(
+        "block",
+        f"cuDNN {version} needs driver {least} or later on {name}, which has {driver}",
+        needs[0].sources,
+        CompatRemedy.of(remedies.drivers(least)),
+    )
 
 
 def _cudnn_between_matrices(
@@ -989,28 +998,31 @@ def _cudnn_between_matrices(
         return None
     sources = [origin for row in (*below, *above) for origin in row.sources]
     if len(near) == 2 and not any(supported):
-        message = (
-            f"neither the support matrix of cuDNN {below[0].name} nor that of {above[0].name} lists "
-            f"{name}, and {version} is between"
-        )
         return _CudnnFault(
-            "block", message, sources, doubt="derived from the two matrices around it"
+            "block",
+            f"neither the support matrix of cuDNN {below[0].name} nor that of {above[0].name} lists "
+            f"{name}, and {version} is between",
+            sources,
+            doubt="derived from the two matrices around it",
         )
     oldest = min((key(item) for row in below for item in row.capabilities or ()), default=None)
     if below and not above and oldest is not None and key(capability) < oldest:
-        message = f"the support matrix of cuDNN {below[0].name} no longer lists {name}, and {version} is later"
         return _CudnnFault(
-            "block", message, sources, doubt=f"derived: the matrix of {version} was not read"
+            "block",
+            f"the support matrix of cuDNN {below[0].name} no longer lists {name}, and {version} is later",
+            sources,
+            doubt=f"derived: the matrix of {version} was not read",
         )
     read = [
         f"{rows[0].name} ({'with' if supports else 'without'} it)"
         for rows, supports in zip(near, supported, strict=True)
     ]
-    message = (
+    return _CudnnFault(
+        "unknown",
         f"no support matrix of cuDNN {version} was read, so that nothing says whether it serves "
-        f"{name}; the nearest read: {_and(read) if read else 'none'}"
+        f"{name}; the nearest read: {_and(read) if read else 'none'}",
+        sources,
     )
-    return _CudnnFault("unknown", message, sources)
 
 
 @cache
@@ -1070,14 +1082,20 @@ def nccl_cuda(host: CompatHost | None, workload: Workload | None) -> Iterator[Co
             otherwise="use the NCCL that the framework contains",
         )
         if others and workload.kind == "requirements":
-            message = (
-                f"NCCL {version} is published for CUDA {_and(others)}, and not for CUDA {major}"
+            yield about(workload).block(
+                rule,
+                f"NCCL {version} is published for CUDA {_and(others)}, and not for CUDA {major}",
+                facts.wheel_sources(),
+                remedy=remedy,
             )
-            yield about(workload).block(rule, message, facts.wheel_sources(), remedy=remedy)
         else:
             near = f"; it is published for CUDA {_and(others)}" if others else ""
-            message = f"no source says whether NCCL {version} works with CUDA {cuda}{near}"
-            yield about(workload).unknown(rule, message, facts.wheel_sources(), remedy=remedy)
+            yield about(workload).unknown(
+                rule,
+                f"no source says whether NCCL {version} works with CUDA {cuda}{near}",
+                facts.wheel_sources(),
+                remedy=remedy,
+            )
 
 
 # -- frameworks
@@ -1094,9 +1112,10 @@ def framework_version(
         public = facts.public(version)
         known = _known(name, workload)
         if known is None:
-            message = f"the facts hold nothing about {name}, so that {name} {version} is not judged"
             yield about(workload).unknown(
-                rule, message, remedy="run it on one node of the class before it goes to all"
+                rule,
+                f"the facts hold nothing about {name}, so that {name} {version} is not judged",
+                remedy="run it on one node of the class before it goes to all",
             )
             continue
         if name == "torch":
@@ -1109,16 +1128,19 @@ def framework_version(
             continue
         elif name in ("jax", "jaxlib") and public in wheels.packages()[name]:
             continue  # its wheel names what it needs
-        remedy = CompatRemedy.of(
-            [
-                remedies.framework(
-                    name, item, f"{name} {item}, the nearest that is known to fit", workload
-                )
-                for item in nearest(public, known, _TRIES)
-            ],
-            otherwise="run it on one node of the class before it goes to all",
+        yield about(workload).unknown(
+            rule,
+            f"{name} {version} is not in the facts",
+            remedy=CompatRemedy.of(
+                [
+                    remedies.framework(
+                        name, item, f"{name} {item}, the nearest that is known to fit", workload
+                    )
+                    for item in nearest(public, known, _TRIES)
+                ],
+                otherwise="run it on one node of the class before it goes to all",
+            ),
         )
-        yield about(workload).unknown(rule, f"{name} {version} is not in the facts", remedy=remedy)
 
 
 def _unknown_cuda(workload: Workload, name: str, row: Mapping[str, Any]) -> Iterator[CompatFinding]:
@@ -1207,12 +1229,12 @@ def _torch_known(workload: Workload, build: facts.TorchBuild) -> Iterator[Compat
         first = "run it on one node of the class before it goes to all"
         yield about(workload).unknown("framework-version", message, build.sources, remedy=first)
     elif build.known is None or build.build is None:
-        message = (
-            f"no source says which builds PyTorch {build.release} has, so that torch {build.version} is "
-            "not judged"
-        )
         yield about(workload).unknown(
-            "framework-version", message, build.sources, doubt=build.doubt
+            "framework-version",
+            f"no source says which builds PyTorch {build.release} has, so that torch {build.version} is "
+            "not judged",
+            build.sources,
+            doubt=build.doubt,
         )
 
 
@@ -1246,11 +1268,14 @@ def framework_python(host: CompatHost | None, workload: Workload | None) -> Iter
             message = f"{name} {version} {have}, and the workload has Python {workload.python}"
             newest = [f"3.{item.removeprefix('cp3')}" for item in reversed(tags or ())]
             text = f"use Python {row['requires_python']}"
-            remedy = CompatRemedy.of(
-                [remedies.python(item) for item in newest], otherwise=text if not tags else _PYTHONS
-            )
             yield about(workload).block(
-                "framework-python", message, facts.framework_sources(row), remedy=remedy
+                "framework-python",
+                message,
+                facts.framework_sources(row),
+                remedy=CompatRemedy.of(
+                    [remedies.python(item) for item in newest],
+                    otherwise=text if not tags else _PYTHONS,
+                ),
             )
 
 
@@ -1290,12 +1315,11 @@ def torch_gpu(host: CompatHost | None, workload: Workload | None) -> Iterator[Co
             continue
         where = f"{gpu.sku} (compute capability {gpu.compute_capability}) of {host.subject}"
         if built.names is None:
-            message = (
-                f"no source says which compute capabilities {called} was built for, so that nothing says "
-                f"whether it runs on {where}"
-            )
             yield about(workload).unknown(
-                rule, message, remedy=_torch_for(host, workload, build, gpu)
+                rule,
+                f"no source says which compute capabilities {called} was built for, so that nothing says "
+                f"whether it runs on {where}",
+                remedy=_torch_for(host, workload, build, gpu),
             )
             continue
         if any(facts.covers(item, gpu.compute_capability) for item in built.names):
@@ -1306,21 +1330,21 @@ def torch_gpu(host: CompatHost | None, workload: Workload | None) -> Iterator[Co
         # The driver compiles PTX for later GPUs when the program starts.
         older = [item for item in built.ptx if key(item) <= key(gpu.compute_capability)]
         if older:
-            message = (
-                f"{called} has no machine code for {where}, only PTX of {older[-1]} that the driver "
-                "compiles at the first start"
-            )
             yield about(workload).warn(
                 rule,
-                message,
+                f"{called} has no machine code for {where}, only PTX of {older[-1]} that the driver "
+                "compiles at the first start",
                 sources,
                 remedy=_torch_for(host, workload, build, gpu),
                 doubt=built.doubt,
             )
             continue
-        message = f"{called} was built for compute capabilities {listed}, and not for {where}"
         yield about(workload).block(
-            rule, message, sources, remedy=_torch_for(host, workload, build, gpu), doubt=built.doubt
+            rule,
+            f"{called} was built for compute capabilities {listed}, and not for {where}",
+            sources,
+            remedy=_torch_for(host, workload, build, gpu),
+            doubt=built.doubt,
         )
 
 
@@ -1385,13 +1409,13 @@ def _torch_gfx(
                 f"no source says which gfx names {called} was built for, so that nothing says whether it "
                 f"runs on {where}"
             )
-            remedy = "run it on one node of the class before it goes to all"
-            yield about(workload).unknown("torch-gpu", message, remedy=remedy)
+            yield about(workload).unknown(
+                "torch-gpu", message, remedy="run it on one node of the class before it goes to all"
+            )
         elif gpu.gfx not in built.names:
-            message = f"{called} was built for {_and(built.names)}, and not for {where}"
             yield about(workload).block(
                 "torch-gpu",
-                message,
+                f"{called} was built for {_and(built.names)}, and not for {where}",
                 built.sources,
                 remedy="use a later release of PyTorch",
                 doubt=built.doubt,
@@ -1427,8 +1451,13 @@ def torch_cpu(host: CompatHost | None, workload: Workload | None) -> Iterator[Co
     from_index = _torch_options(workload, lambda _: True) if "torch" in workload.frameworks else []
     other = "use an image with PyTorch for CUDA: no wheel that is known fits the rest"
     sources = releases[facts.public(build.version)].origins
-    remedy = CompatRemedy.of(from_index, options, otherwise=other)
-    yield about(workload).block("torch-cpu", message, sources, remedy=remedy, doubt=build.doubt)
+    yield about(workload).block(
+        "torch-cpu",
+        message,
+        sources,
+        remedy=CompatRemedy.of(from_index, options, otherwise=other),
+        doubt=build.doubt,
+    )
 
 
 def framework_gpu(host: CompatHost | None, workload: Workload | None) -> Iterator[CompatFinding]:
@@ -1469,12 +1498,14 @@ def framework_gpu(host: CompatHost | None, workload: Workload | None) -> Iterato
                     f"jax {version} for CUDA {major} needs driver branch {named['driver_branch']} or "
                     f"later; {host.subject} has {branch}"
                 )
-                remedy = CompatRemedy.of(
-                    remedies.drivers(str(named["driver_branch"])),
-                    [_jax_for(workload, "12")] if major == "13" else [],
-                )
                 yield about(workload).block(
-                    rule, message, facts.framework_sources(named), remedy=remedy
+                    rule,
+                    message,
+                    facts.framework_sources(named),
+                    remedy=CompatRemedy.of(
+                        remedies.drivers(str(named["driver_branch"])),
+                        [_jax_for(workload, "12")] if major == "13" else [],
+                    ),
                 )
     least += _engines(workload)
     yield from _engine_driver(host, workload)
@@ -1487,15 +1518,14 @@ def framework_gpu(host: CompatHost | None, workload: Workload | None) -> Iterato
                     f"{called} needs compute capability {needs['compute_capability']} or higher; {gpu.sku} "
                     f"of {host.subject} has {gpu.compute_capability}"
                 )
-                remedy = CompatRemedy.of(
-                    [RemedyOption("GPUs of a later architecture")],
-                    _releases(workload, called.split(" ")[0]),
-                )
                 yield about(workload).block(
                     rule,
                     message,
                     facts.framework_sources(needs),
-                    remedy=remedy,
+                    remedy=CompatRemedy.of(
+                        [RemedyOption("GPUs of a later architecture")],
+                        _releases(workload, called.split(" ")[0]),
+                    ),
                     doubt=facts.doubt(needs),
                 )
 
@@ -1559,15 +1589,17 @@ def tensorrt_cuda(host: CompatHost | None, workload: Workload | None) -> Iterato
         for name, item in facts.tensorrt().items()
         if major in {key(cuda)[0] for cuda in item["cuda"]}
     ]
-    remedy = CompatRemedy.of(
-        [
-            remedies.framework("tensorrt", item, f"TensorRT {item}", workload)
-            for item in nearest(version, fitting)
-        ],
-        [remedies.cuda(item, f"CUDA {item}") for item in row["cuda"]],
-    )
     yield about(workload).block(
-        "tensorrt-cuda", message, facts.framework_sources(row), remedy=remedy
+        "tensorrt-cuda",
+        message,
+        facts.framework_sources(row),
+        remedy=CompatRemedy.of(
+            [
+                remedies.framework("tensorrt", item, f"TensorRT {item}", workload)
+                for item in nearest(version, fitting)
+            ],
+            [remedies.cuda(item, f"CUDA {item}") for item in row["cuda"]],
+        ),
     )
 
 
@@ -1588,10 +1620,14 @@ def framework_libraries(
         message = f"vllm {engine} needs torch {row['torch']}, and the workload has torch {torch}"
         wanted = row["torch"].removeprefix("==")
         exact = remedies.framework("torch", wanted, f"torch {wanted}", workload)
-        remedy = CompatRemedy.of(
-            [exact] if row["torch"].startswith("==") else [], _releases(workload, "vllm")
+        yield about(workload).block(
+            rule,
+            message,
+            facts.framework_sources(row),
+            remedy=CompatRemedy.of(
+                [exact] if row["torch"].startswith("==") else [], _releases(workload, "vllm")
+            ),
         )
-        yield about(workload).block(rule, message, facts.framework_sources(row), remedy=remedy)
     if row is not None and row["cuda13_pinned"] and torch is not None:
         build = facts.torch(torch)
         if build is not None and build.cuda is not None and key(build.cuda)[0] < 13:
@@ -1599,14 +1635,18 @@ def framework_libraries(
             before = [
                 item["version"] for item in facts.vllm().values() if not item["cuda13_pinned"]
             ]
-            remedy = CompatRemedy.of(
-                _torch_options(workload, lambda cuda: key(cuda)[0] >= 13),
-                [
-                    remedies.framework("vllm", item, f"vllm {item}", workload)
-                    for item in reversed(before)
-                ],
+            yield about(workload).block(
+                rule,
+                message,
+                facts.framework_sources(row),
+                remedy=CompatRemedy.of(
+                    _torch_options(workload, lambda cuda: key(cuda)[0] >= 13),
+                    [
+                        remedies.framework("vllm", item, f"vllm {item}", workload)
+                        for item in reversed(before)
+                    ],
+                ),
             )
-            yield about(workload).block(rule, message, facts.framework_sources(row), remedy=remedy)
     if workload.kind == "image":
         yield from _framework_pins(workload)
         return
@@ -1640,29 +1680,28 @@ def _pins(workload: Workload, library: str, pinned: str) -> Iterator[CompatFindi
         cuda_major = (build.cuda or "").partition(".")[0]
         if major is not None and major != cuda_major:
             message = f"{title} {pinned} is pinned for CUDA {major}, and {called} uses libraries of CUDA {cuda_major}"
-            remedy = f"pin nvidia-{library}-cu{cuda_major}, or leave it to torch"
             yield about(workload).block(
-                rule, message, build.sources, remedy=remedy, doubt=build.doubt
+                rule,
+                message,
+                build.sources,
+                remedy=f"pin nvidia-{library}-cu{cuda_major}, or leave it to torch",
+                doubt=build.doubt,
             )
         else:
             wanted = build.cudnn if library == "cudnn" else build.nccl
             if wanted is None:
-                message = (
-                    f"no source says which {title} {called} pins, so that nothing says whether {pinned} "
-                    "goes with it"
-                )
                 yield about(workload).unknown(
                     rule,
-                    message,
+                    f"no source says which {title} {called} pins, so that nothing says whether {pinned} "
+                    "goes with it",
                     build.sources,
                     remedy=f"leave {title} to torch",
                     doubt=build.doubt,
                 )
             elif wanted != pinned:
-                message = f"{called} pins {title} {wanted}, and the requirements pin {pinned}"
                 yield about(workload).block(
                     rule,
-                    message,
+                    f"{called} pins {title} {wanted}, and the requirements pin {pinned}",
                     build.sources,
                     remedy=CompatRemedy.of(
                         [_library(workload, library, wanted, f"pin {title} {wanted}")],
@@ -1674,10 +1713,9 @@ def _pins(workload: Workload, library: str, pinned: str) -> Iterator[CompatFindi
     for name, row in _ranges(workload):
         wanted = row[library]
         if wanted and not _matches(pinned, wanted):
-            message = f"{name} needs {title} {wanted}, and the requirements pin {pinned}"
             yield about(workload).block(
                 rule,
-                message,
+                f"{name} needs {title} {wanted}, and the requirements pin {pinned}",
                 facts.framework_sources(row),
                 remedy=f"leave {title} to {name.split()[0]}",
             )
@@ -1694,18 +1732,20 @@ def _framework_pins(workload: Workload) -> Iterator[CompatFinding]:
     for name, row in _ranges(workload):
         major = row.get("cuda_major")
         if major is not None and workload.cuda is not None and key(workload.cuda)[0] != major:
-            message = (
-                f"{name} is built for CUDA {major}, and the image has CUDA {workload.cuda}: {both}"
-            )
             yield about(workload).unknown(
-                rule, message, facts.framework_sources(row), remedy=remedy
+                rule,
+                f"{name} is built for CUDA {major}, and the image has CUDA {workload.cuda}: {both}",
+                facts.framework_sources(row),
+                remedy=remedy,
             )
             continue
         for library, have in (("cudnn", workload.cudnn), ("nccl", workload.nccl)):
             if have is not None and row[library] and not _matches(have, row[library]):
-                message = f"{name} needs {_TITLES[library]} {row[library]}, and the image has {have}: {both}"
                 yield about(workload).unknown(
-                    rule, message, facts.framework_sources(row), remedy=remedy
+                    rule,
+                    f"{name} needs {_TITLES[library]} {row[library]}, and the image has {have}: {both}",
+                    facts.framework_sources(row),
+                    remedy=remedy,
                 )
 
 
@@ -1739,13 +1779,18 @@ def rocm_driver(host: CompatHost | None, workload: Workload | None) -> Iterator[
     if host.amdgpu is None:
         own = f"{host.subject} uses the amdgpu driver of its kernel ({host.kernel or 'release not known'})"
         message = f"{own}, for which no source gives a window of ROCm versions; the workload has ROCm {version}"
-        remedy = CompatRemedy.of(
-            [RemedyOption(f"run ROCm {version} on one node of the class first")],
-            [_amdgpu(item, "install amdgpu {}") for item in (release.drivers if release else ())],
-            verb="",
-        )
         yield about(workload).unknown(
-            rule, message, release.sources if release else (), remedy=remedy
+            rule,
+            message,
+            release.sources if release else (),
+            remedy=CompatRemedy.of(
+                [RemedyOption(f"run ROCm {version} on one node of the class first")],
+                [
+                    _amdgpu(item, "install amdgpu {}")
+                    for item in (release.drivers if release else ())
+                ],
+                verb="",
+            ),
         )
         return
     if release is not None and any(_driver_in(host.amdgpu, item) for item in release.drivers):
@@ -1757,16 +1802,20 @@ def rocm_driver(host: CompatHost | None, workload: Workload | None) -> Iterator[
             f"no source gives the ROCm versions that amdgpu {host.amdgpu} of {host.subject} serves; the "
             f"workload has ROCm {version}"
         )
-        remedy = CompatRemedy.of(
-            [
-                *(_amdgpu(item, "amdgpu {}") for item in (release.drivers if release else ())),
-                *(
-                    _amdgpu(item, "amdgpu {}, the nearest that is known")
-                    for item in nearest(host.amdgpu, known)
-                ),
-            ]
+        yield about(workload).unknown(
+            rule,
+            message,
+            facts.windows()[0].sources,
+            remedy=CompatRemedy.of(
+                [
+                    *(_amdgpu(item, "amdgpu {}") for item in (release.drivers if release else ())),
+                    *(
+                        _amdgpu(item, "amdgpu {}, the nearest that is known")
+                        for item in nearest(host.amdgpu, known)
+                    ),
+                ]
+            ),
         )
-        yield about(workload).unknown(rule, message, facts.windows()[0].sources, remedy=remedy)
     elif not window.has(version):
         message = (
             f"amdgpu {host.amdgpu} of {host.subject} serves ROCm {window.text}, and the workload has ROCm "
@@ -1779,11 +1828,14 @@ def rocm_driver(host: CompatHost | None, workload: Workload | None) -> Iterator[
             for item in reversed(facts.rocms())
             if window.has(item)
         ]
-        remedy = CompatRemedy.of(
-            within, [_amdgpu(item, "amdgpu {}") for item in drivers], between=" or "
-        )
         yield about(workload).block(
-            rule, message, window.sources, remedy=remedy, doubt=window.doubt
+            rule,
+            message,
+            window.sources,
+            remedy=CompatRemedy.of(
+                within, [_amdgpu(item, "amdgpu {}") for item in drivers], between=" or "
+            ),
+            doubt=window.doubt,
         )
 
 
@@ -1840,22 +1892,18 @@ def rocm_gpu(host: CompatHost | None, workload: Workload | None) -> Iterator[Com
             continue
         where = f"{gpu.sku} ({gpu.gfx}) of {host.subject}"
         if release.gfx is None:
-            message = (
-                f"no source says which gfx names ROCm {release.version} serves, so that nothing says "
-                f"whether it serves {where}"
-            )
             yield about(workload).unknown(
                 "rocm-gpu",
-                message,
+                f"no source says which gfx names ROCm {release.version} serves, so that nothing says "
+                f"whether it serves {where}",
                 release.sources,
                 remedy=_rocm_for(workload, gpu),
                 doubt=release.doubt,
             )
         elif gpu.gfx not in release.gfx:
-            message = f"ROCm {release.version} serves {_and(release.gfx)}, and not {where}"
             yield about(workload).block(
                 "rocm-gpu",
-                message,
+                f"ROCm {release.version} serves {_and(release.gfx)}, and not {where}",
                 release.sources,
                 remedy=_rocm_for(workload, gpu),
                 doubt=(
@@ -1902,13 +1950,10 @@ def rocm_os(host: CompatHost | None, workload: Workload | None) -> Iterator[Comp
     if release is None:
         return  # rocm-gpu reports this
     if release.os is None:
-        message = (
-            f"no source says on which operating systems ROCm {release.version} is supported; "
-            f"{host.subject} has {_os(host.os)}"
-        )
         yield about(workload).unknown(
             "rocm-os",
-            message,
+            f"no source says on which operating systems ROCm {release.version} is supported; "
+            f"{host.subject} has {_os(host.os)}",
             release.sources,
             remedy=CompatRemedy.of(
                 [
@@ -1936,13 +1981,10 @@ def rocm_os(host: CompatHost | None, workload: Workload | None) -> Iterator[Comp
             ],
             otherwise="use an operating system of its list",
         )
-        message = (
-            f"the list of operating systems of ROCm {release.version} has no {_os(host.os)}, which "
-            f"{host.subject} runs: {', '.join(release.os)}"
-        )
         yield about(workload).unknown(
             "rocm-os",
-            message,
+            f"the list of operating systems of ROCm {release.version} has no {_os(host.os)}, which "
+            f"{host.subject} runs: {', '.join(release.os)}",
             release.sources,
             remedy=remedy,
             doubt=(
@@ -1951,12 +1993,9 @@ def rocm_os(host: CompatHost | None, workload: Workload | None) -> Iterator[Comp
             ),
         )
     elif "(" in exact[0]:
-        message = (
-            f"ROCm {release.version} supports {exact[0]} only; {host.subject} runs {_os(host.os)}"
-        )
         yield about(workload).warn(
             "rocm-os",
-            message,
+            f"ROCm {release.version} supports {exact[0]} only; {host.subject} runs {_os(host.os)}",
             release.sources,
             doubt=(
                 release.os_derived,
@@ -2004,15 +2043,19 @@ def image_backend(host: CompatHost | None, workload: Workload | None) -> Iterato
     what = " and ".join(name for name, is_there in (("CUDA", cuda), ("ROCm", rocm)) if is_there)
     rule = "image-backend"
     if host.vendor is None:
-        message = f"the workload is built for {what}, and {host.subject} has no GPU driver"
         yield about(workload).block(
-            rule, message, remedy="use a class with GPUs, or an image of backend cpu"
+            rule,
+            f"the workload is built for {what}, and {host.subject} has no GPU driver",
+            remedy="use a class with GPUs, or an image of backend cpu",
         )
     elif (host.vendor == "nvidia" and not cuda) or (host.vendor == "amd" and not rocm):
         want = "CUDA" if host.vendor == "nvidia" else "ROCm"
         vendor = {"nvidia": "NVIDIA", "amd": "AMD"}[host.vendor]
-        message = f"the workload is built for {what}, and the GPUs of {host.subject} are {vendor}'s"
-        yield about(workload).block(rule, message, remedy=f"use the same versions built for {want}")
+        yield about(workload).block(
+            rule,
+            f"the workload is built for {what}, and the GPUs of {host.subject} are {vendor}'s",
+            remedy=f"use the same versions built for {want}",
+        )
 
 
 def image_architecture(
@@ -2021,12 +2064,9 @@ def image_architecture(
     """Check the CPU architecture of an image against the node's."""
     if host is None or workload is None or workload.architecture in (None, host.architecture):
         return
-    message = (
-        f"the image is built for {workload.architecture}, and {host.subject} is {host.architecture}"
-    )
     yield about(workload).block(
         "image-architecture",
-        message,
+        f"the image is built for {workload.architecture}, and {host.subject} is {host.architecture}",
         remedy=f"use the image of the same version for {host.architecture}",
     )
 
@@ -2047,28 +2087,27 @@ def image_system(host: CompatHost | None, workload: Workload | None) -> Iterator
                 f"NVIDIA's images of {_os(workload.os)} begin with CUDA {limit.first}, and this one says "
                 f"{workload.cuda}"
             )
-            remedy = _another_system(limit.first)
-            yield about(workload).block(rule, message, limit.sources, remedy=remedy)
+            yield about(workload).block(
+                rule, message, limit.sources, remedy=_another_system(limit.first)
+            )
         elif limit.last is not None and version > key(limit.last)[: len(version)]:
             message = (
                 f"NVIDIA's images of {_os(workload.os)} end with CUDA {limit.last}, and this one says "
                 f"{workload.cuda}"
             )
-            remedy = _another_system(limit.last)
-            yield about(workload).block(rule, message, limit.sources, remedy=remedy)
+            yield about(workload).block(
+                rule, message, limit.sources, remedy=_another_system(limit.last)
+            )
     needs = _glibc_need(workload.cuda)
     if needs is None:
         return
     have = facts.glibc(workload.os)
     least, sources = needs
     if have is not None and key(have[0]) < key(least):
-        message = (
-            f"libraries of CUDA {workload.cuda} need glibc {least} or later, and {_os(workload.os)} has "
-            f"{have[0]}"
-        )
         yield about(workload).block(
             rule,
-            message,
+            f"libraries of CUDA {workload.cuda} need glibc {least} or later, and {_os(workload.os)} has "
+            f"{have[0]}",
             (*sources, *have[1]),
             remedy="use an image of a later release of the system",
         )
@@ -2146,24 +2185,18 @@ def image_requirement(
         workload.require_driver.split()[0],
     )
     if None in outcomes:
-        message = (
-            f"whether the image's own condition {wanted} … admits driver {driver} and the GPUs of "
-            f"{host.subject} is not known"
-        )
         yield about(workload).unknown(
             "image-requirement",
-            message,
+            f"whether the image's own condition {wanted} … admits driver {driver} and the GPUs of "
+            f"{host.subject} is not known",
             sources,
             remedy="lock the stack, and name the GPUs in the class",
         )
     else:
-        message = (
-            f"the image's own condition (NVIDIA_REQUIRE_CUDA: {wanted} …) admits neither driver {driver} "
-            f"nor the GPUs of {host.subject}"
-        )
         yield about(workload).block(
             "image-requirement",
-            message,
+            f"the image's own condition (NVIDIA_REQUIRE_CUDA: {wanted} …) admits neither driver {driver} "
+            f"nor the GPUs of {host.subject}",
             sources,
             remedy="use an image that names this branch, or a newer driver",
         )

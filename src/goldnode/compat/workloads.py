@@ -354,11 +354,12 @@ def _states_contents(workload: Workload) -> bool:
 
 
 def _unreported(workload: Workload, message: str) -> CompatFinding:
-    remedy = (
-        "state what it holds in the class (cuda, rocm, frameworks …), or check its metadata: a file of "
-        "`docker inspect`, or docker:REF"
+    return about(workload).unknown(
+        "workload-told",
+        message,
+        remedy="state what it holds in the class (cuda, rocm, frameworks …), or check its metadata: a file of "
+        "`docker inspect`, or docker:REF",
     )
-    return about(workload).unknown("workload-told", message, remedy=remedy)
 
 
 _STATED = ("cuda", "cudnn", "nccl", "rocm", "python", "forward_compat")
@@ -426,9 +427,10 @@ def _shown(value: Any) -> str:
 def _contradiction(
     workload: Workload, stated: str, have: str, whose: str, place: DeclaredAt | None
 ) -> WorkloadError:
-    message = f"{workload.subject} is stated to have {stated}, and {whose} says {have}"
     return WorkloadError(
-        message, **_at(place), remedy="correct the statement, or name the image that has it"
+        f"{workload.subject} is stated to have {stated}, and {whose} says {have}",
+        **_at(place),
+        remedy="correct the statement, or name the image that has it",
     )
 
 
@@ -544,13 +546,12 @@ def _described(
         for name, version in named.frameworks.items():
             frameworks.setdefault(name, version)
         if named.cuda and "cuda" in written and not same(named.cuda, written["cuda"]):
-            message = (
-                f"its tag {tags[0]} says CUDA {named.cuda}, and its metadata CUDA {written['cuda']}, which "
-                "was taken"
-            )
             reports.append(
                 FindingSubject(subject, place).warn(
-                    "workload-told", message, remedy="tag the image by what it holds"
+                    "workload-told",
+                    f"its tag {tags[0]} says CUDA {named.cuda}, and its metadata CUDA {written['cuda']}, which "
+                    "was taken",
+                    remedy="tag the image by what it holds",
                 )
             )
     if stated is not None:
@@ -806,12 +807,10 @@ def _build(version: str, line: _Line, reading: _Reading) -> str:
     if local:
         if reading.index is not None and reading.index[0] != local and not reading.extra_index:
             named, other = reading.index
-            message = (
-                f"torch is pinned as {version}, but the index of {other.file}:{other.number} is the one "
-                f"for {named}"
-            )
             raise line.error(
-                message, f"pin {version.partition('+')[0]}+{named}, or name the index for {local}"
+                f"torch is pinned as {version}, but the index of {other.file}:{other.number} is the one "
+                f"for {named}",
+                f"pin {version.partition('+')[0]}+{named}, or name the index for {local}",
             )
         return version
     builds = [
@@ -945,8 +944,10 @@ def _requirement(line: _Line, reading: _Reading, constraint: bool) -> None:
         requirement = Requirement(text)
     except InvalidRequirement as problem:
         why = str(problem).splitlines()[0].rstrip(".")
-        message = f'"{text}" is not a requirement: {why[:1].lower()}{why[1:]}'
-        raise line.error(message, "write it as NAME[EXTRA]==VERSION ; MARKER") from None
+        raise line.error(
+            f'"{text}" is not a requirement: {why[:1].lower()}{why[1:]}',
+            "write it as NAME[EXTRA]==VERSION ; MARKER",
+        ) from None
     name = canonicalize_name(requirement.name)
     if not _matters(name):
         return
@@ -956,11 +957,14 @@ def _requirement(line: _Line, reading: _Reading, constraint: bool) -> None:
     if applies is None:
         if not constraint:
             asked = f"{name}{requirement.specifier}"
-            message = (
-                f"{asked} is asked for where {requirement.marker} only; the workload's Python is not "
-                "known, so that it is not judged"
+            reading.open.append(
+                (
+                    line,
+                    f"{asked} is asked for where {requirement.marker} only; the workload's Python is not "
+                    "known, so that it is not judged",
+                    "write one file per Python",
+                )
             )
-            reading.open.append((line, message, "write one file per Python"))
         return
     if requirement.url is not None:
         _of_source(f"{requirement.url}#egg={name}", line, reading, constraint)
@@ -983,8 +987,13 @@ def _requirement(line: _Line, reading: _Reading, constraint: bool) -> None:
         and (name in _FRAMEWORKS or _is_library(name) or name in wheels.packages())
     ):
         asked = f" ({requirement.specifier})" if str(requirement.specifier) else ""
-        message = f"{name} is not pinned{asked}, so that another day gives another version"
-        reading.open.append((line, message, f"pin it: {name}==VERSION"))
+        reading.open.append(
+            (
+                line,
+                f"{name} is not pinned{asked}, so that another day gives another version",
+                f"pin it: {name}==VERSION",
+            )
+        )
 
 
 def _of_source(text: str, line: _Line, reading: _Reading, constraint: bool) -> None:
@@ -999,11 +1008,12 @@ def _of_source(text: str, line: _Line, reading: _Reading, constraint: bool) -> N
     if constraint or not _matters(name):
         return
     shown = re.sub(r"//[^/@]*@", "//", place)  # without a password
-    message = (
-        f"{name} is not pinned: it is built from {shown}, and which version that gives is not known"
-    )
     reading.open.append(
-        (line, message, f"pin a release: {name}==VERSION, or build a wheel of it and pin that file")
+        (
+            line,
+            f"{name} is not pinned: it is built from {shown}, and which version that gives is not known",
+            f"pin a release: {name}==VERSION, or build a wheel of it and pin that file",
+        )
     )
 
 
@@ -1046,8 +1056,10 @@ def _pinned(name: str, version: str, line: _Line, reading: _Reading, constraint:
         return
     other = reading.pins.get(name)
     if other is not None and not _same_pin(version, other.version):
-        message = f"{name} is pinned as {version}, and as {other.version} in {other.line.file}:{other.line.number}"
-        raise line.error(message, "keep one of the two")
+        raise line.error(
+            f"{name} is pinned as {version}, and as {other.version} in {other.line.file}:{other.line.number}",
+            "keep one of the two",
+        )
     # Of two pins that agree, the one with a local version says which build it is.
     if other is None or "+" not in other.version:
         reading.pins[name] = _Pin(version, line, constraint)

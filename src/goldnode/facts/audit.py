@@ -184,10 +184,12 @@ def catalog_faults(catalog: Catalog) -> list[FactsError]:
     for name, entry in sorted(catalog.stacks.items()):
         stack = entry.item
         if (stack.os.id, stack.os.version) not in systems:
-            message = (
-                f"stack {name}: facts/distros.yml has no row for {stack.os.id} {stack.os.version}"
+            errors.append(
+                FactsError(
+                    f"stack {name}: facts/distros.yml has no row for {stack.os.id} {stack.os.version}",
+                    file=entry.file,
+                )
             )
-            errors.append(FactsError(message, file=entry.file))
         if stack.driver is not None and stack.driver.branch is not None:
             errors.extend(_known(name, "stack", stack.driver.branch, facts.branch, entry.file))
             errors.extend(
@@ -233,8 +235,12 @@ def _form(folder: _Folder) -> None:
                 elif key == "eol_sources":
                     used |= set(inner)
             for bad in site.stated_sources(value) - set(table):
-                message = f'source "{bad}" is not in the table of sources'
-                folder.report(file, path, message, site.source_remedy(bad, table))
+                folder.report(
+                    file,
+                    path,
+                    f'source "{bad}" is not in the table of sources',
+                    site.source_remedy(bad, table),
+                )
             _doubts(folder, file, path, value)
         for key in set(table) - used:
             folder.report(file, ("sources", key), f'source "{key}" is stated by no row')
@@ -359,8 +365,12 @@ def _twice(folder: _Folder) -> None:
         for index, row in enumerate(rows):
             what = str(name(row))
             if what in seen:
-                message = f"{'.'.join(map(str, path))} has two rows for {what}"
-                folder.report(file, (*path, index), message, "remove or rename one of them")
+                folder.report(
+                    file,
+                    (*path, index),
+                    f"{'.'.join(map(str, path))} has two rows for {what}",
+                    "remove or rename one of them",
+                )
             seen[what] = index
     # Two models may share a PCI id, but a note has to document it.
     owners = Counter(
@@ -917,15 +927,21 @@ def _known_bad(folder: _Folder) -> None:
         path = ("known_bad", index)
         for part in row["match"] if isinstance(row["match"], list) else [row["match"]]:
             for name in sorted(set(part.get("architecture") or ()) - architectures):
-                message = f'{row["id"]}: no GPU of the facts has architecture "{name}"'
                 folder.report(
-                    "known_bad.yml", (*path, "match"), message, nearest(name, architectures)
+                    "known_bad.yml",
+                    (*path, "match"),
+                    f'{row["id"]}: no GPU of the facts has architecture "{name}"',
+                    nearest(name, architectures),
                 )
             for name in part.get("gpu") or ():
                 if not any(fnmatchcase(model["sku"], name) for model in models):
                     message = f'{row["id"]}: gpus.yml has no model "{name}"'
-                    remedy = nearest(name, [model["sku"] for model in models]) or FactsFault.remedy
-                    folder.report("known_bad.yml", (*path, "match"), message, remedy)
+                    folder.report(
+                        "known_bad.yml",
+                        (*path, "match"),
+                        message,
+                        (nearest(name, [model["sku"] for model in models]) or FactsFault.remedy),
+                    )
         least = re.fullmatch(r"<(\d+(?:\.\d+)+)", str(row["when"].get("driver")))
         affected = row["when"].get("gpu") or []
         if least is None:

@@ -100,13 +100,12 @@ def _checked(documents: ClassDocuments, cohort: str, classes: list[str]) -> dict
     try:
         return documents.cohort(cohort, classes)
     except GoldnodeError as problem:
-        message = f"cohort {cohort} cannot be checked: {problem}"
         return {
             "refusals": [
                 {
                     "code": "cohort",
                     "subject": f"cohort {cohort}",
-                    "message": message,
+                    "message": f"cohort {cohort} cannot be checked: {problem}",
                     "remedy": "Fix its classes.",
                 }
             ],

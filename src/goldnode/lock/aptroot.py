@@ -165,12 +165,11 @@ class AptRoot:
         for stanza in re.split(rb"\n(?=\n)", status.read_bytes()):
             if stanza.strip() and not re.search(rb"^Package: \S", stanza, re.MULTILINE):
                 line = number + len(stanza) - len(stanza.lstrip(b"\n"))
-                remedy = "name a copy of /var/lib/dpkg/status"
                 raise LockError(
                     "this is no status file of dpkg: what is here names no package",
                     file=status,
                     line=line,
-                    remedy=remedy,
+                    remedy="name a copy of /var/lib/dpkg/status",
                 )
             number += stanza.count(b"\n") + 1
         shutil.copyfile(status, self.directory / "status")
@@ -192,8 +191,11 @@ class AptRoot:
             known = apt_error(done.stderr, addresses, Transport(connections=1).proxy)
             if known is not None:
                 raise known
-            remedy = "check the addresses and keys of the site's archives and the network, or use --offline"
-            raise self._failure(done, "the archives could not be read", remedy)
+            raise self._failure(
+                done,
+                "the archives could not be read",
+                "check the addresses and keys of the site's archives and the network, or use --offline",
+            )
         (self._lists.parent / "complete").write_text("", encoding="utf-8")
         progress.step("resolving the packages")
 
@@ -333,9 +335,11 @@ class AptRoot:
         ]
         done = self._run([*command, *requests], check=False)
         if done.returncode:
-            remedy = "the archives do not fit together today: read the stack's `kernel` and `driver` against them"
             raise self._failure(
-                done, "apt finds no way to install the stack", remedy, UnsolvableError
+                done,
+                "apt finds no way to install the stack",
+                "the archives do not fit together today: read the stack's `kernel` and `driver` against them",
+                UnsolvableError,
             )
         downloads = []
         for line in done.stdout.splitlines():
@@ -374,8 +378,12 @@ class AptRoot:
                 ["apt-get", "download", "-q", *wanted], check=False, cwd=into, writes=into
             )
             if done.returncode:
-                remedy = "check the archives of the site and run again"
-                raise self._failure(done, "packages could not be downloaded", remedy, place=into)
+                raise self._failure(
+                    done,
+                    "packages could not be downloaded",
+                    "check the archives of the site and run again",
+                    place=into,
+                )
 
     def _run(
         self,

@@ -215,8 +215,12 @@ def read_lock(path: Path) -> tuple[Lock, EditedLockError | None]:
     if fault is None:
         return lock, None
     message, line = fault
-    remedy = f"restore the file, or run `goldnode lock {_named(path)}`: it keeps the versions and takes the archives' hashes"
-    return lock, EditedLockError(message, file=path, line=line, remedy=remedy)
+    return lock, EditedLockError(
+        message,
+        file=path,
+        line=line,
+        remedy=f"restore the file, or run `goldnode lock {_named(path)}`: it keeps the versions and takes the archives' hashes",
+    )
 
 
 @lru_cache(maxsize=32)  # a command reads the lock of a stack for each of its classes
@@ -272,8 +276,12 @@ def load_sealed(
     _refuse_newer(source, error)
     lock, stated = _parts(source, kind, written, error)
     if stated != lock.digest:
-        remedy = f"restore the file, or run `{command} {path.name.removesuffix(LOCK_SUFFIX)}`"
-        raise error(_EDITED, file=path, line=source.line(("digest",)), remedy=remedy)
+        raise error(
+            _EDITED,
+            file=path,
+            line=source.line(("digest",)),
+            remedy=f"restore the file, or run `{command} {path.name.removesuffix(LOCK_SUFFIX)}`",
+        )
     return lock
 
 
