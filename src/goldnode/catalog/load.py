@@ -42,7 +42,7 @@ class CatalogEntry(Generic[Item]):
 
     @property
     def file(self) -> Path:
-        """The file that defines the item."""
+        """Return the file that defines the item."""
         return self.source.file
 
     def lines(self, paths: Mapping[str, tuple[str | int, ...]]) -> dict[str, int]:

@@ -173,7 +173,7 @@ class OperatingSystem(Strict):
 
     @property
     def release(self) -> str:
-        """The release as archives and facts name it: debian13, ubuntu2404."""
+        """Return the release as archives and facts name it: debian13, ubuntu2404."""
         return f"{self.id}{self.version.replace('.', '')}"
 
 
@@ -1344,9 +1344,8 @@ class Archive(Strict):
             raise ValueError("a flat repository has no components | remove them")
         if not self.suite.endswith("/") and not self.components:
             raise ValueError("an archive with suites needs `components` | name them")
-        for url in (
-            self.url.values() if isinstance(self.url, dict) else [self.url] if self.url else []
-        ):
+        urls = self.url.values() if isinstance(self.url, dict) else [self.url or ""]
+        for url in urls:
             unknown = set(re.findall(r"{([^}]*)}", url)) - set(_PLACEHOLDERS)
             if unknown:
                 raise ValueError(

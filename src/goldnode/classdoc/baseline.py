@@ -258,11 +258,9 @@ def _most(row: Mapping[str, Any]) -> Any:
 
 def _active(row: Mapping[str, Any]) -> int | None:
     links = fetch(row, "nvlink.links")
-    return (
-        sum(1 for link in links if as_map(link).get("active") is True)
-        if isinstance(links, list)
-        else None
-    )
+    if not isinstance(links, list):
+        return None
+    return sum(1 for link in links if as_map(link).get("active") is True)
 
 
 def _clocks(row: Mapping[str, Any]) -> Json | None:

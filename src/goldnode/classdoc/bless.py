@@ -73,17 +73,12 @@ def bless(
             "model",
             remedy="declare the model, or bless without --class",
         )
-    platform = (
-        catalog.platforms[item.platform].item
-        if item is not None and item.platform is not None
-        else None
-    )
+    platform = None
+    if item is not None and item.platform is not None:
+        platform = catalog.platforms[item.platform].item
     for path, (_, capture) in zip(paths, captures, strict=True):
-        model = (
-            item.gpu.model
-            if item is not None and item.gpu is not None
-            else baseline.model_of(capture)
-        )
+        named = item.gpu if item is not None else None
+        model = named.model if named is not None else baseline.model_of(capture)
         gpus = as_list(capture.get("gpus"))
         if gpus and model is None:
             ids = ", ".join(sorted({str(as_map(row).get("pci_id")) for row in gpus}))

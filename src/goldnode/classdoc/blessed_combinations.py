@@ -61,7 +61,7 @@ class CombinationRow:
 
     @property
     def summary(self) -> str:
-        """The verdict in words."""
+        """Return the verdict in words."""
         return _WORDS[self.verdict]
 
 
@@ -155,11 +155,9 @@ def _stack(name: str, catalog: Catalog, site: Site, day: dt.date) -> Combination
 def _kernel(host: CompatHost) -> str:
     if host.unlocked is not None:
         return f"{host.kernel}, not locked"
-    exact = (
-        f" ({host.kernel_version})"
-        if host.kernel_version and host.kernel_version not in str(host.kernel)
-        else ""
-    )
+    exact = ""
+    if host.kernel_version and host.kernel_version not in str(host.kernel):
+        exact = f" ({host.kernel_version})"
     return f"{host.kernel}{exact}"
 
 
@@ -206,11 +204,9 @@ def _support(stack: models.Stack, day: dt.date) -> str:
     if ends >= day:
         return str(ends)
     waiver = stack.waiver
-    given = (
-        f"; waived until {waiver.expires} for {', '.join(waiver.classes) or 'all'}"
-        if waiver is not None
-        else ""
-    )
+    given = ""
+    if waiver is not None:
+        given = f"; waived until {waiver.expires} for {', '.join(waiver.classes) or 'all'}"
     return f"{ends}, past{given}"
 
 
@@ -222,19 +218,15 @@ def _security(host: CompatHost) -> str:
     except FactsError:
         return "not known"
     if not floor.fixed:
-        return (
-            f"no fixes after bulletin {floor.bulletin} ({floor.bulletin_date})"
-            if floor.bulletin
-            else "no fixes"
-        )
+        if not floor.bulletin:
+            return "no fixes"
+        return f"no fixes after bulletin {floor.bulletin} ({floor.bulletin_date})"
     if host.driver is None:
         return f"needs {floor.floor}"
     short = facts.numbers(host.driver) < facts.numbers(floor.floor or "")
-    return (
-        f"below {floor.floor}"
-        if short
-        else f"fixed, bulletin {floor.bulletin} ({floor.bulletin_date})"
-    )
+    if short:
+        return f"below {floor.floor}"
+    return f"fixed, bulletin {floor.bulletin} ({floor.bulletin_date})"
 
 
 def _class(name: str, catalog: Catalog, site: Site, day: dt.date) -> CombinationRow:
@@ -389,11 +381,9 @@ def _rocm(ask: _Asked, cells: dict[str, str]) -> list[CombinationNote]:
 def _list(versions: Iterable[str]) -> str:
     """Return versions as text, newest first; a long list becomes a range."""
     named = list(versions)
-    return (
-        ", ".join(named)
-        if len(named) <= 4
-        else f"{named[-1]} to {named[0]} ({len(named)} versions)"
-    )
+    if len(named) <= 4:
+        return ", ".join(named)
+    return f"{named[-1]} to {named[0]} ({len(named)} versions)"
 
 
 def _notes(found: Iterable[CompatFinding], *, sure: bool = False) -> tuple[CombinationNote, ...]:

@@ -126,37 +126,31 @@ class ClassDocuments:
 
     def names(self) -> list[str]:
         """Return the names of all classes, also of those whose files have errors. Raises GoldnodeError."""
-        if "made_from" not in self._cached:
-            self._compiled()
-        classes: list[str] = self._cached["classes"]
-        return classes
+        return list(self._of_catalog("classes"))
 
     def faults(self) -> list[str]:
         """Return the errors of the catalog's files, one line each. What depends on them has no document.
 
         Raises GoldnodeError.
         """
-        if "made_from" not in self._cached:
-            self._compiled()
-        faults: list[str] = self._cached["faults"]
-        return faults
+        return list(self._of_catalog("faults"))
 
     def deny_list(self) -> Json:
         """Return where the deny list of this site is: ``{file, required, keys}``, or nothing. Raises GoldnodeError."""
-        if "made_from" not in self._cached:
-            self._compiled()
-        place: Json = self._cached["deny_list"]
-        return place
+        return dict(self._of_catalog("deny_list"))
 
     def return_tests(self, name: str, cause: str) -> list[str]:
         """Return the jobs that a class wants passed before a node returns after `cause`. Raises GoldnodeError.
 
         Those after a rollout are no part of the class document: their change changes no node, and no digest.
         """
+        return list(self._of_catalog("return_tests").get(name, {}).get(f"after_{cause}", ()))
+
+    def _of_catalog(self, part: str) -> Any:
+        """Return a part of the cache that concerns the catalog as a whole, and not one class."""
         if "made_from" not in self._cached:
             self._compiled()
-        jobs: list[str] = self._cached["return_tests"].get(name, {}).get(f"after_{cause}", [])
-        return jobs
+        return self._cached[part]
 
     def document(self, name: str) -> Json:
         """Return the class document of a class, or ``{class, error}`` if its lock is unusable.
@@ -182,11 +176,10 @@ class ClassDocuments:
         Raises GoldnodeError.
         """
         self.document(name)
-        messages: list[str] = (
-            self._cached["messages"].get(name, [])
-            if name not in self._unusable
-            else self._compiled().remarks(name)
-        )
+        if name not in self._unusable:
+            messages: list[str] = self._cached["messages"].get(name, [])
+        else:
+            messages = self._compiled().remarks(name)
         return messages
 
     def cohort(self, name: str, classes: Sequence[str]) -> Json:
@@ -308,11 +301,8 @@ class Compiler:
             from goldnode.lock.publication import PUBLIC_KEY, RECORD, publications
 
             mirror = self.site.resolve(self.site.mirror.directory)
-            keys += [
-                self.site.resolve(self.site.mirror.key)
-                if self.site.mirror.key
-                else mirror / PUBLIC_KEY
-            ]
+            public = self.site.mirror.key
+            keys.append(self.site.resolve(public) if public else mirror / PUBLIC_KEY)
             keys += [place / RECORD for place in publications(mirror)]
         for entry in self.catalog.classes.values():
             named = (*entry.item.requirements, *(image.metadata for image in entry.item.images))

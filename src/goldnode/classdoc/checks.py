@@ -291,11 +291,9 @@ def check_waiver(entry: CatalogEntry[models.Stack], catalog: Catalog) -> None:
             why = (
                 f'uses stack "{other.item.stack}"' if other is not None else "is not in the catalog"
             )
-            remedy = (
-                "take it out"
-                if other is not None or not users
-                else f"{nearest(name, users)}, or take it out"
-            )
+            remedy = "take it out"
+            if other is None and users:
+                remedy = f"{nearest(name, users)}, or take it out"
             raise entry.error(
                 f'the waiver is for class "{name}", which {why}',
                 "waiver",
@@ -421,11 +419,9 @@ def _check_platform_of(
                 for name, other in sorted(catalog.platforms.items())
                 if other.item.gpus is not None and item.gpu.model in other.item.gpus.models
             ]
-            built = (
-                f"platform {' or '.join(fitting)}, which is built with it"
-                if fitting
-                else "another platform, or none: no platform names it"
-            )
+            built = "another platform, or none: no platform names it"
+            if fitting:
+                built = f"platform {' or '.join(fitting)}, which is built with it"
             raise entry.error(
                 f'platform "{item.platform}" is not built with {item.gpu.model}, but with '
                 f"{', '.join(slots.models)}",
@@ -767,14 +763,15 @@ def _check_mode_with_mig(
     for key, value in (("compute_mode", mode), ("sharing", sharing)):
         if value not in (None, "default", "none"):
             own = override is None or getattr(override, key, None) is not None
+            remedy = f"remove `{key}`, or `mig`"
+            if not own:
+                remedy = "add `compute_mode: default` to the override, or remove its `mig`"
             raise entry.error(
                 f"`{key}: {value}`{'' if own else ' of the class'} is not possible with MIG, which fixes "
                 "the compute mode to default (nvml.h)",
                 *where,
                 key if own else "mig",
-                remedy=f"remove `{key}`, or `mig`"
-                if own
-                else "add `compute_mode: default` to the override, or remove its `mig`",
+                remedy=remedy,
             )
 
 

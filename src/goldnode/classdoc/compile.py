@@ -488,11 +488,9 @@ def mirror_archive(
             remedy=again,
         )
     published = publication.Publication.read(where)
-    path = (
-        site.resolve(site.mirror.key)
-        if site.mirror.key is not None
-        else directory / publication.PUBLIC_KEY
-    )
+    path = directory / publication.PUBLIC_KEY
+    if site.mirror.key is not None:
+        path = site.resolve(site.mirror.key)
     try:
         key = openpgp.dearmor(path.read_bytes())
         fingerprints = openpgp.primary_fingerprints(key)
@@ -535,15 +533,15 @@ def site_archives(
     for name in names:
         archive = catalog.archives[name].item
         key, fingerprints = places.key(name)
+        # Without a key the node's OS provides the keyring.
+        keyring = f"/etc/apt/keyrings/goldnode-{name}.asc" if key is not None else archive.keyring
         rows.append(
             {
                 "id": name,
                 "uri": places.address(name),
                 "suite": archive.suite.format(codename=stack.item.os.codename),
                 "components": list(archive.components),
-                "signed_by": archive.keyring
-                if key is None
-                else f"/etc/apt/keyrings/goldnode-{name}.asc",
+                "signed_by": keyring,
                 "fingerprints": fingerprints,
                 "key": None if key is None else base64.b64encode(keys.armor(key)).decode(),
             }

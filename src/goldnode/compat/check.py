@@ -123,7 +123,7 @@ def _of_host(host: CompatHost) -> Iterator[CompatFinding]:
 def fatal_of_models(host: CompatHost) -> dict[str, list[CompatFinding]]:
     """Return the fatal findings of every GPU model that a class with `model: auto` may meet, by model.
 
-    These are the models of the host's vendor. CompatFindings that do not depend on the model are left out.
+    These are the models of the host's vendor. Findings that do not depend on the model are left out.
     """
     always = {(each.rule, each.message) for each in settle(_of_host(host), host) if each.fatal}
     fatal = {}
@@ -143,11 +143,9 @@ def _model(host: CompatHost) -> Iterator[CompatFinding]:
     models = fatal_of_models(host)
     bad = [name for name, fatal in models.items() if fatal]
     fit = f"{len(models) - len(bad)} of {len(models)} models of the facts fit this stack"
-    without = (
-        f", not {', '.join(bad[:6])}{f' and {len(bad) - 6} more' if len(bad) > 6 else ''}"
-        if bad
-        else ""
-    )
+    without = f", not {', '.join(bad[:6])}" if bad else ""
+    if len(bad) > 6:
+        without += f" and {len(bad) - 6} more"
     yield about(host, "gpu").unknown(
         "gpu-model",
         f"the class takes the GPU model that a node has (model: auto), which is not known here; {fit}{without}",

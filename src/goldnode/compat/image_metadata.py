@@ -140,11 +140,9 @@ def _problem_text(problem: ValidationError) -> str:
         return "it is not valid JSON"
     if first["type"] == "missing":
         return f'it has no key "{where}"'
-    return (
-        f'"{where}": {first["msg"][:1].lower()}{first["msg"][1:]}'
-        if where
-        else first["msg"][:1].lower() + first["msg"][1:]
-    )
+    if where:
+        return f'"{where}": {first["msg"][:1].lower()}{first["msg"][1:]}'
+    return first["msg"][:1].lower() + first["msg"][1:]
 
 
 def _inspect_output(data: bytes) -> ImageMetadata:

@@ -279,11 +279,9 @@ def _holds(part: Mapping[str, Any], host: CompatHost | None, workload: Workload 
             unsettled.append(str(wanted))
             continue
         if key in BOTH:
-            answer = (
-                BOTH[key](host, workload, wanted)
-                if host is not None and workload is not None
-                else False
-            )
+            answer: Answer = False
+            if host is not None and workload is not None:
+                answer = BOTH[key](host, workload, wanted)
         elif key in WORKLOAD:
             answer = WORKLOAD[key](workload, wanted) if workload is not None else False
         else:
@@ -374,7 +372,9 @@ def _driver(host: CompatHost, wanted: Any) -> Answer:
         return False
     # Without a lock: any known point release of the branch may be installed.
     matches = {in_range(version, wanted) for version in facts.branch(host.branch).point_releases}
-    return matches.pop() if len(matches) == 1 else None if matches else False
+    if len(matches) == 1:
+        return matches.pop()
+    return None if matches else False
 
 
 def _package(host: CompatHost, wanted: Any) -> Answer:
@@ -398,14 +398,18 @@ def _fabric_manager(host: CompatHost, wanted: Any) -> Answer:
     )
 
 
+def _package_not(host: CompatHost, wanted: Any) -> Answer:
+    if host.driver_package is None and host.branch:
+        return None
+    return not in_range(host.driver_package or "0", [f"={item}" for item in wanted])
+
+
 def _engine(host: CompatHost, wanted: Mapping[str, Any]) -> Answer:
     if host.engine is None or host.engine not in wanted:
         return False
-    return (
-        None
-        if host.engine_version is None
-        else in_range(facts.release_numbers(host.engine_version), wanted[host.engine])
-    )
+    if host.engine_version is None:
+        return None
+    return in_range(facts.release_numbers(host.engine_version), wanted[host.engine])
 
 
 def _mixed(host: CompatHost, wanted: Any) -> Answer:
@@ -414,7 +418,8 @@ def _mixed(host: CompatHost, wanted: Any) -> Answer:
 
 def _features(host: CompatHost, wanted: Any) -> Answer:
     answers = [host.features.get(name) for name in wanted]
-    return True if True in answers else None if None in answers else False
+    # Three values: one match is enough, and an unknown one leaves it open.
+    return True in answers or (None if None in answers else False)
 
 
 def _cmdline_lacks(host: CompatHost, wanted: Any) -> Answer:
@@ -446,11 +451,7 @@ HOST: Mapping[str, Callable[[CompatHost, Any], Answer]] = {
     "kernel": _kernel,
     "driver": _driver,
     "package": _package,
-    "package_not": lambda host, wanted: (
-        None
-        if host.driver_package is None and host.branch
-        else not in_range(host.driver_package or "0", [f"={item}" for item in wanted])
-    ),
+    "package_not": _package_not,
     "branch": lambda host, wanted: _version(
         host.branch if host.vendor == "nvidia" else None, wanted
     ),

@@ -61,11 +61,9 @@ class CompatFinding:
     @property
     def remedy(self) -> str | None:
         """Return the remedy. One that names a version is judged by the rules now, on first use."""
-        return (
-            self.way_out
-            if self.way_out is None or isinstance(self.way_out, str)
-            else self.way_out.text()
-        )
+        if self.way_out is None or isinstance(self.way_out, str):
+            return self.way_out
+        return self.way_out.text()
 
 
 @dataclass(frozen=True)

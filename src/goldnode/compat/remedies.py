@@ -84,14 +84,14 @@ def proved(
 ) -> list[CompatFinding]:
     """Return the findings with remedies of which only the options that hold are read. They are judged when they are."""
     before = cache(lambda: weights(judge(host, workload), host))
-    return [
-        dataclasses.replace(
-            item, way_out=_Proof(item, item.way_out, before, judge, (host, workload))
-        )
-        if isinstance(item.way_out, CompatRemedy)
-        else item
-        for item in found
-    ]
+
+    def proof(item: CompatFinding) -> CompatFinding:
+        if not isinstance(item.way_out, CompatRemedy):
+            return item
+        way_out = _Proof(item, item.way_out, before, judge, (host, workload))
+        return dataclasses.replace(item, way_out=way_out)
+
+    return list(map(proof, found))
 
 
 @dataclass(eq=False)
@@ -208,11 +208,9 @@ def _with_driver(host: CompatHost, version: str) -> CompatHost:
     branch = facts.branch(version.split(".")[0])
     if "." not in version:
         version = branch.point_releases[-1] if branch.point_releases else version
-    ends = (
-        None
-        if host.end_of_life is None or branch.end_of_life is None
-        else rules.last_day(branch.end_of_life)
-    )
+    ends = None
+    if host.end_of_life is not None and branch.end_of_life is not None:
+        ends = rules.last_day(branch.end_of_life)
     another = host.branch != branch.name
     packages = [re.sub(rf"(?<=-){host.branch}$", branch.name, name) for name in host.packages]
     return dataclasses.replace(
@@ -372,11 +370,9 @@ def pin(name: str, version: str, text: str) -> RemedyOption:
         host, workload = combination
         if workload is None:
             return host, workload
-        frameworks = (
-            {**workload.frameworks, name: version}
-            if name in workload.frameworks
-            else workload.frameworks
-        )
+        frameworks = workload.frameworks
+        if name in workload.frameworks:
+            frameworks = {**workload.frameworks, name: version}
         fields: dict[str, Any] = {
             "pins": {**workload.pins, name: version},
             "frameworks": frameworks,

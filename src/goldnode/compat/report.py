@@ -166,20 +166,15 @@ def last_lines(report: CompatReport) -> list[str]:
         for kind, count in kinds.items()
     ]
     things += [f"{report.images} image{'s' * (report.images != 1)}"] if report.images else []
-    things += (
-        [f"{report.requirements} requirements file{'s' * (report.requirements != 1)}"]
-        if report.requirements
-        else []
-    )
+    if report.requirements:
+        things.append(f"{report.requirements} requirements file{'s' * (report.requirements != 1)}")
     counts = report.counts()
     totals = ", ".join(
         f"{count} {name}" for name, count in counts.items() if count or name == "block"
     )
-    rules = (
-        f"{len(registry())} rules"
-        if report.images or report.requirements
-        else f"{len(rules_host.RULES)} rules of nodes"
-    )
+    rules = f"{len(rules_host.RULES)} rules of nodes"
+    if report.images or report.requirements:
+        rules = f"{len(registry())} rules"
     line = (
         f"{', '.join(things)} validated against {rules} and facts of {facts.compiled()}: {totals}."
     )
@@ -383,15 +378,15 @@ def _result(item: CompatFinding, index: dict[str, int]) -> dict[str, Any]:
     reported += [_sentence(f"Instead: {item.remedy}")] if item.remedy else []
     reported += [_sentence(f"Source: {'; '.join(_origins(item.sources))}")] if item.sources else []
     reported += [_sentence(f"In doubt: {item.doubt}")] if item.doubt else []
+    level = _LEVELS[item.severity]
+    if item.fatal:
+        level = "error"
+    elif item.severity == "block":
+        level = "warning"  # it is accepted
     result: dict[str, Any] = {
         "ruleId": item.rule,
         "ruleIndex": index[item.rule],
-        # An accepted block is not fatal.
-        "level": "error"
-        if item.fatal
-        else "warning"
-        if item.severity == "block"
-        else _LEVELS[item.severity],
+        "level": level,
         "message": {"text": " ".join(reported)},
         "properties": {"severity": item.severity, "subject": item.subject},
     }

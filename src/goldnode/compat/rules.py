@@ -181,11 +181,9 @@ def toolkit_mode(engine: str, engine_version: str, toolkit_version: str | None) 
     writes = str(newer["toolkit"])
     if toolkit_version is None or not _before(toolkit_version, writes):
         least = newer.get(engine)
-        what = (
-            "specs with numeric groups"
-            if toolkit_version is None
-            else f"as toolkit {writes} and later writes it"
-        )
+        what = f"as toolkit {writes} and later writes it"
+        if toolkit_version is None:
+            what = "specs with numeric groups"
         what = f"CDI 0.7 ({what})"
     else:
         # For older toolkits the facts state a CDI minimum of docker only.

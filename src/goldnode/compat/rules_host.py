@@ -160,11 +160,9 @@ def _supported(gpu: GpuModel) -> str:
         if (_order(facts.branch(name).oldest_architecture) or 0) <= own
         and numbers(name) >= least[:1]
     ]
-    return (
-        f"branches {', '.join(names)} support it and get fixes"
-        if names
-        else "no branch that gets fixes supports it"
-    )
+    if not names:
+        return "no branch that gets fixes supports it"
+    return f"branches {', '.join(names)} support it and get fixes"
 
 
 def _from_branch(gpu: GpuModel) -> str:
@@ -218,6 +216,7 @@ def module_flavour(
         other: facts.ModuleFlavour = "open" if host.flavour == "proprietary" else "proprietary"
         has_open = f", which branches from {limits['first_branch']} on have"
         lacks_open = other == "open" and int(host.branch) < limits["first_branch"]
+        only_one = int(host.branch) >= limits["only_flavour_from_branch"]
         old = other == "open" and int(host.branch) < limits["default_from_branch"]
         stack = f"a stack with the {other} modules{has_open if lacks_open else ''}"
         options = [remedies.flavour(other, stack)]
@@ -234,9 +233,7 @@ def module_flavour(
             remedy=CompatRemedy.of(
                 options, ending=f"; {_supported(gpu)}" if old else "", otherwise=_NO_BRANCH
             ),
-            doubt=facts.doubt(limits)
-            if int(host.branch) >= limits["only_flavour_from_branch"]
-            else None,
+            doubt=facts.doubt(limits) if only_one else None,
         )
 
 
@@ -252,11 +249,9 @@ def geforce_open(
     if not names or not first <= int(host.branch) <= limit["last_branch"]:
         return
     enabled = any(word.endswith(f"{limit['name']}=1") for word in host.cmdline or ())
-    how = (
-        f"is enabled by {limit['name']}"
-        if enabled
-        else f"does not load for it without {limit['name']}=1"
-    )
+    how = f"does not load for it without {limit['name']}=1"
+    if enabled:
+        how = f"is enabled by {limit['name']}"
     yield about(host, "driver").finding(
         "geforce-open",
         "warn" if enabled else "block",
@@ -319,11 +314,11 @@ def kernel_driver(
     version, exact = kernel
     # If only the series is known, try both its first and a hypothetical latest update.
     built = facts.kernel_build(version, driver, flavour, host.driver_package)
-    newest = (
-        facts.kernel_build(f"{version}.{_ANY_UPDATE}", driver, flavour, host.driver_package)
-        if not exact
-        else built
-    )
+    newest = built
+    if not exact:
+        newest = facts.kernel_build(
+            f"{version}.{_ANY_UPDATE}", driver, flavour, host.driver_package
+        )
     if host.unlocked and (built.outcome != "fails"):
         return  # `no-lock` reports inexact versions
     if built.outcome == "ok" and newest.outcome == "fails":
@@ -480,11 +475,11 @@ def gpu_mix(host: CompatHost | None, workload: Workload | None = None) -> Iterat
         return
     nvidia = [gpu for gpu in host.gpus if gpu.vendor == "nvidia"]
     allowed = {
-        gpu.sku: "required"
-        if gpu.open_modules_required
-        else rules.open_modules(gpu.architecture).open_modules
+        gpu.sku: rules.open_modules(gpu.architecture).open_modules
         for gpu in nvidia
+        if not gpu.open_modules_required
     }
+    allowed |= {gpu.sku: "required" for gpu in nvidia if gpu.open_modules_required}
     limits = facts.load("nvidia_drivers.yml")["rules"]["open_modules"]
     sources = facts.origins("nvidia_drivers.yml", limits["source"])
     needs = [name for name, open_modules in allowed.items() if open_modules == "required"]
@@ -1149,20 +1144,16 @@ def security_floor(
             remedy=others,
         )
     elif not floor.fixed:
-        last = (
-            f"; the last fixes for it are in {floor.floor} (bulletin {floor.bulletin}, {floor.bulletin_date})"
-            if floor.floor
-            else ""
-        )
+        last = ""
+        if floor.floor:
+            last = f"; the last fixes for it are in {floor.floor} (bulletin {floor.bulletin}, {floor.bulletin_date})"
         message = (
             f"no version of driver branch {branch.name} has the fixes of bulletin {newest}{last}"
         )
         state = _support(host)
-        accepted = (
-            _waived(host.waiver)
-            if state is not None and state.state == "waived" and host.waiver is not None
-            else None
-        )
+        accepted = None
+        if state is not None and state.state == "waived" and host.waiver is not None:
+            accepted = _waived(host.waiver)
         yield about(host, "driver").warn(
             "security-floor", message, floor.origins, remedy=others, doubt=None, accepted=accepted
         )
@@ -1189,22 +1180,18 @@ def end_of_life(
     if host is None or support is None:
         return
     sources = _branch_ends(host)
-    where = (
-        host.at("waiver", "stack")
-        if support.state == "expired"
-        else host.at("stack", "end_of_life")
-    )
+    where = host.at("stack", "end_of_life")
+    if support.state == "expired":
+        where = host.at("waiver", "stack")
     accepted = (
         _waived(host.waiver) if support.state == "waived" and host.waiver is not None else None
     )
     if host.simulated and accepted is None:
         accepted = "its hardware is simulated: it shows the machinery, and is no stack to run"
     branch = _branch(host)
-    doubt = (
-        branch.conflict
-        if branch is not None and branch.conflict is not None and "end of life" in branch.conflict
-        else None
-    )
+    doubt = None
+    if branch is not None and branch.conflict is not None and "end of life" in branch.conflict:
+        doubt = branch.conflict
     yield FindingSubject(host.subject, where).block(
         "end-of-life",
         support.message,
@@ -1242,17 +1229,12 @@ def no_lock(host: CompatHost | None, workload: Workload | None = None) -> Iterat
     """Report a stack without a lock: its declarations are judged, its exact versions are unknown."""
     if host is None or host.unlocked is None or host.lock_fault is not None:
         return
-    open_ = (
-        ["whether the module builds on the kernel", "the security floor"]
-        if host.branch is not None and host.driver is None
-        else []
-    )
+    open_ = []
+    if host.branch is not None and host.driver is None:
+        open_ = ["whether the module builds on the kernel", "the security floor"]
     open_ += ["the fabric manager's version"] if host.fabric_manager_package is not None else []
-    open_ += (
-        ["the container toolkit against its safe floor and the engine"]
-        if host.engine is not None and host.branch is not None
-        else []
-    )
+    if host.engine is not None and host.branch is not None:
+        open_.append("the container toolkit against its safe floor and the engine")
     message = (
         f"{host.unlocked}: only what it declares was judged, and not "
         f"{', '.join(open_ or ['the exact versions of kernel and packages'])}"
@@ -1272,11 +1254,9 @@ def lock_integrity(
     if host is None or fault is None:
         return
     place = DeclaredAt(Path(fault.file), fault.line) if fault.file is not None else host.at("stack")
-    where = (
-        ""
-        if fault.file is None
-        else f"{fault.file}{'' if fault.line is None else f':{fault.line}'}: "
-    )
+    where = f"{fault.file}: " if fault.file is not None else ""
+    if fault.file is not None and fault.line is not None:
+        where = f"{fault.file}:{fault.line}: "
     yield FindingSubject(host.subject, place).block(
         "lock-integrity",
         f"the lock of stack {host.stack} cannot be used: {where}{fault.message}",

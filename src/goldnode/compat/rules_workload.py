@@ -56,20 +56,16 @@ def runtimes(workload: Workload) -> list[CudaRuntime]:
     torch = _torch(workload)
     if torch is not None and torch[0].cuda is not None:
         build, called = torch
-        remark = (
-            "assumed: the wheel that the package index gives by itself"
-            if build.default and workload.kind == "requirements"
-            else None
-        )
+        remark = None
+        if build.default and workload.kind == "requirements":
+            remark = "assumed: the wheel that the package index gives by itself"
         by_minor.setdefault(
             build.cuda or "", CudaRuntime(build.cuda or "", called, build.sources, remark)
         )
     major = workload.library_cuda.get("tensorflow")
-    row = (
-        facts.tensorflow().get(facts.public(workload.frameworks.get("tensorflow", "")))
-        if major is not None
-        else None
-    )
+    row = None
+    if major is not None:
+        row = facts.tensorflow().get(facts.public(workload.frameworks.get("tensorflow", "")))
     if row is not None and row["cudart"]:
         least = ".".join(str(part) for part in key(row["cudart"].partition("=")[2].lstrip("="))[:2])
         name = f"tensorflow {row['version']}"
@@ -127,22 +123,18 @@ def _torch_of_any(workload: Workload) -> tuple[facts.TorchBuild, str] | None:
     stated = workload.frameworks.get("torch")
     if stated is not None:
         build = facts.torch(stated)
-        return (
-            None
-            if build is None
-            else (build, f"torch {stated.partition('+')[0]} ({build.build or 'build not known'})")
-        )
+        if build is None:
+            return None
+        return (build, f"torch {stated.partition('+')[0]} ({build.build or 'build not known'})")
     engine = workload.frameworks.get("vllm")
     row = facts.vllm().get(facts.public(engine)) if engine is not None else None
     # A range of PyTorch versions does not determine the build.
     if engine is None or row is None or not str(row["torch"]).startswith("=="):
         return None
     build = facts.torch(row["torch"].removeprefix("=="))
-    return (
-        None
-        if build is None
-        else (build, f"torch {build.version} ({build.build}, pinned by vllm {engine})")
-    )
+    if build is None:
+        return None
+    return (build, f"torch {build.version} ({build.build}, pinned by vllm {engine})")
 
 
 # -- helpers
@@ -161,10 +153,6 @@ def _or(names: Iterable[str]) -> str:
 def _models(host: CompatHost) -> list[GpuModel]:
     """Return the distinct GPU models of a host."""
     return list({gpu.sku: gpu for gpu in host.gpus}.values())
-
-
-def _called(gpus: Iterable[GpuModel]) -> str:
-    return _and(f"{gpu.sku} (compute capability {gpu.compute_capability})" for gpu in gpus)
 
 
 def _nvidia(host: CompatHost | None, workload: Workload | None) -> bool:
@@ -307,11 +295,9 @@ def _minor_version(
 ) -> CompatFinding:
     family = facts.families()[key(row.version)[0]]
     limits, doubt = facts.cuda_rule("mvc_limits")
-    is_native = (
-        f"CUDA {native} is its native one"
-        if native
-        else f"no source says which CUDA is native to branch {branch}"
-    )
+    is_native = f"no source says which CUDA is native to branch {branch}"
+    if native:
+        is_native = f"CUDA {native} is its native one"
     message = (
         f"{runtime} runs on driver {driver} of {host.subject} by minor-version compatibility only "
         f"({is_native}): the driver cannot compile PTX of CUDA {row.version}, so the binaries must carry "
@@ -430,11 +416,9 @@ def _forward(
     reported = [package.doubt if package else None, doubt, runtime.doubt]
     if others:
         names = _and(gpu.sku for gpu in others)
-        carried = (
-            "the image's forward-compatibility package does"
-            if workload.forward_compat
-            else "a forward-compatibility package would"
-        )
+        carried = "a forward-compatibility package would"
+        if workload.forward_compat:
+            carried = "the image's forward-compatibility package does"
         return about(workload).block(
             rule,
             f"{needs}, and {carried} not work on {names}, which is no data-centre GPU",
@@ -491,11 +475,9 @@ def _forward(
         remedy = CompatRemedy.of(*ways, otherwise=state.text)
         return about(workload).unknown(rule, message, sources, remedy=remedy, doubt=(*reported,))
     if unsure or not host.gpus:
-        whose = (
-            f"whether {_and(gpu.sku for gpu in unsure)} is a data-centre GPU"
-            if unsure
-            else f"which GPUs {host.subject} has"
-        )
+        whose = f"which GPUs {host.subject} has"
+        if unsure:
+            whose = f"whether {_and(gpu.sku for gpu in unsure)} is a data-centre GPU"
         return about(workload).unknown(
             rule,
             f"{needs}; the image carries {package.package}, which works on data-centre GPUs only, and "
@@ -556,11 +538,9 @@ def _older_or_newer(
     if fits is not None:
         native = facts.native_cuda().get(branch or 0)
         limited = native is not None and key(native) < key(fits)
-        text = f"CUDA {fits} or older" + (
-            f" ({native} or older without the limits of minor-version compatibility)"
-            if limited
-            else ""
-        )
+        text = f"CUDA {fits} or older"
+        if limited:
+            text += f" ({native} or older without the limits of minor-version compatibility)"
         groups.append(_other_cuda(host, workload, runtime, fits, text))
     return groups
 
@@ -654,11 +634,9 @@ def cuda_gpu(host: CompatHost | None, workload: Workload | None) -> Iterator[Com
     rule = "cuda-gpu"
     torch = _torch(workload)
     for runtime in _with_families(workload):
-        built = (
-            _built_for(host, torch[0]).names
-            if torch is not None and torch[0].cuda == minor(runtime.version)
-            else None
-        )
+        built = None
+        if torch is not None and torch[0].cuda == minor(runtime.version):
+            built = _built_for(host, torch[0]).names
         if built is not None and runtime.bringer is not None:
             continue  # torch-gpu decides: it knows the compute capabilities of this wheel
         for gpu in _models(host):
@@ -1158,11 +1136,9 @@ def _unknown_cuda(workload: Workload, name: str, row: Mapping[str, Any]) -> Iter
         )
     else:
         return
-    remedy = (
-        "state `cuda` in the class, or check the image's metadata"
-        if workload.kind == "image"
-        else "pin the libraries it is to use"
-    )
+    remedy = "pin the libraries it is to use"
+    if workload.kind == "image":
+        remedy = "state `cuda` in the class, or check the image's metadata"
     yield about(workload).unknown(
         "framework-version", message, facts.framework_sources(row), remedy=remedy
     )
@@ -1187,11 +1163,9 @@ def _known(name: str, workload: Workload) -> Mapping[str, Any] | None:
     if name in ("ollama", "tensorrt-llm"):
         version = workload.frameworks[name]
         row = facts.engine_minimum(name, version)
-        return (
-            {item: {} for item in facts.engines(name)}
-            if row is None
-            else {facts.public(version): row}
-        )
+        if row is None:
+            return {item: {} for item in facts.engines(name)}
+        return {facts.public(version): row}
     return None
 
 
@@ -1250,11 +1224,8 @@ def framework_python(host: CompatHost | None, workload: Workload | None) -> Iter
     for name, version in workload.frameworks.items():
         row: Mapping[str, Any] | None
         public = facts.public(version)
-        row = (
-            facts.torch_wheels().get(public)
-            if name == "torch"
-            else (_known(name, workload) or {}).get(public)
-        )
+        rows = facts.torch_wheels() if name == "torch" else _known(name, workload) or {}
+        row = rows.get(public)
         if row is None or "requires_python" not in row:
             continue
         tags = row.get("python_tags")
@@ -2240,7 +2211,7 @@ def _brand(gpu: GpuModel, wanted: str) -> bool | None:
     if gpu.sku.startswith("GeForce"):
         return wanted in ("geforce", "geforcertx")
     if gpu.data_centre:
-        return True if wanted == "tesla" else None if wanted == "unknown" else False
+        return {"tesla": True, "unknown": None}.get(wanted, False)
     return None
 
 

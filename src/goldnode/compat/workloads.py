@@ -302,11 +302,9 @@ def image(
     scheme = next(
         ((read, example) for pattern, read, example in _SCHEMES if pattern.fullmatch(short)), None
     )
-    reported = (
-        scheme[0](short, reference.tag)
-        if scheme is not None and reference.tag is not None
-        else None
-    )
+    reported = None
+    if scheme is not None and reference.tag is not None:
+        reported = scheme[0](short, reference.tag)
     gap = None
     if reported is None and reference.tag is None and reference.digest is not None:
         gap = "is given by digest only, which does not identify its contents"
@@ -845,11 +843,9 @@ def _read(path: Path, reading: _Reading, constraint: bool, place: DeclaredAt | N
             f"requirements file {path} does not exist", **_at(place), remedy="correct its name"
         ) from problem
     except (OSError, UnicodeDecodeError) as problem:
-        remedy = (
-            "save it as UTF-8"
-            if isinstance(problem, UnicodeDecodeError)
-            else "correct its name, or who may read it"
-        )
+        remedy = "correct its name, or who may read it"
+        if isinstance(problem, UnicodeDecodeError):
+            remedy = "save it as UTF-8"
         raise WorkloadError(
             f"requirements file {path} cannot be read: {problem}", **_at(place), remedy=remedy
         ) from problem

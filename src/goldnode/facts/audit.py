@@ -559,11 +559,9 @@ def _architectures(folder: _Folder) -> None:
                 path,
                 f"{name}: first CUDA {gpu['min_cuda_native']}, but {ours['first_cuda']} in cuda.yml",
             )
-        rank = (
-            order.index(gpu["architecture"].casefold())
-            if gpu["architecture"].casefold() in order
-            else None
-        )
+        rank = None
+        if gpu["architecture"].casefold() in order:
+            rank = order.index(gpu["architecture"].casefold())
         if rank is None:
             folder.report(
                 "gpus.yml",

@@ -152,19 +152,9 @@ class KernelBuild:
         )
         derived = "derived from the versions that are known to build"
         reported = [patched] if self.outcome == "fails" and self.confidence != "seen" else []
-        return (
-            "; ".join(
-                [
-                    *reported,
-                    *(
-                        [derived]
-                        if self.confidence == "derived" and self.outcome != "unknown"
-                        else []
-                    ),
-                ]
-            )
-            or None
-        )
+        if self.confidence == "derived" and self.outcome != "unknown":
+            reported.append(derived)
+        return "; ".join(reported) or None
 
 
 def load(name: str) -> dict[str, Any]:
@@ -618,6 +608,7 @@ def _gpu(row: Mapping[str, Any]) -> GpuModel:
     profiles = mig.get("profiles")
     if profiles is not None:  # "3g.93gb|3g.95gb": the source has two spellings of one profile
         profiles = tuple(part for profile in profiles for part in str(profile).split("|"))
+    first = row.get("min_driver_branch")
     return GpuModel(
         sku=row["sku"],
         vendor=row["vendor"],
@@ -636,9 +627,7 @@ def _gpu(row: Mapping[str, Any]) -> GpuModel:
         min_driver=tuple(
             part.strip() for part in str(row.get("min_driver") or "").split("/") if part.strip()
         ),
-        min_driver_branch=None
-        if row.get("min_driver_branch") is None
-        else str(row["min_driver_branch"]),
+        min_driver_branch=str(first) if first is not None else None,
         min_rocm=row.get("min_rocm"),
         min_amdgpu=row.get("min_amdgpu"),
         doubt=doubt(row),
@@ -829,11 +818,12 @@ def _proof(
     if series < wanted[:2] or not fixes or version < (max(fixes) if own else min(fixes)):
         return None
     since = max(fixes) if own else min(fixes)
+    how = f"its branch was changed for {_text(series)}, a later kernel, in {_text(since)}"
+    if own:
+        how = f"its branch builds on {_text(series)} since {_text(since)}"
     return KernelBuild(
         "ok",
-        f"{where}: its branch builds on {_text(series)} since {_text(since)}"
-        if own
-        else f"{where}: its branch was changed for {_text(series)}, a later kernel, in {_text(since)}",
+        f"{where}: {how}",
         "stated" if own else "derived",
         origins("nvidia_drivers.yml", row["source"]),
     )

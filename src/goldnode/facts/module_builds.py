@@ -51,7 +51,7 @@ class ModuleBuildFact:
 
     @property
     def reason(self) -> str:
-        """One sentence with the figures, without its full stop."""
+        """Return a sentence with the figures, without its full stop."""
         what = f"{self.package} {self.version} on kernel {self.kernel}"
         how = f"(measured on {self.date} with {self.compiler})"
         if self.outcome == "builds":

@@ -61,13 +61,9 @@ def _rows(
     value: Any, path: yamlsource.KeyPath = ()
 ) -> Iterator[tuple[yamlsource.KeyPath, dict[str, Any]]]:
     """Yield every mapping below `value` with its path, except `meta` and the table of sources."""
-    items: Any = (
-        value.items()
-        if isinstance(value, dict)
-        else enumerate(value)
-        if isinstance(value, list)
-        else ()
-    )
+    items: Any = value.items() if isinstance(value, dict) else ()
+    if isinstance(value, list):
+        items = enumerate(value)
     if isinstance(value, dict) and path:
         yield path, value
     for key, inner in items:

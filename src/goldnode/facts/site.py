@@ -181,9 +181,10 @@ def _twice(
         for name in sorted({*row, *other} - {"source", "note"})
         if row.get(name) != other.get(name)
     ]
+    shown = "; ".join(differs[:3] + ["…"] * (len(differs) > 3))
     return FactsError(
         f'"{key}" is in goldnode\'s facts/{source.file.name} as well'
-        + (f" ({'; '.join(differs[:3])}{'; …' if len(differs) > 3 else ''})" if differs else ""),
+        + (f" ({shown})" if differs else ""),
         file=source.file,
         line=source.line((section, index)),
         remedy=f'take it out, or write `overrides: {{"{key}": REASON}}` at the top of the file',

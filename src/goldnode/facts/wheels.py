@@ -67,7 +67,7 @@ class WheelRelease:
 
     @property
     def origins(self) -> tuple[Origin, ...]:
-        """The sources."""
+        """Return the sources."""
         return origins(FILE, _sources()[self.name])
 
 

@@ -71,7 +71,7 @@ def closest(version: str, known: Iterable[str]) -> str | None:
     """Return the highest known version up to `version`, otherwise the lowest known one, or None."""
     ordered = sorted(known, key=key)
     below = [item for item in ordered if key(item) <= key(version)]
-    return below[-1] if below else ordered[0] if ordered else None
+    return next(iter([*below[-1:], *ordered[:1]]), None)
 
 
 def doubt(*rows: Mapping[str, Any] | None) -> str | None:
@@ -173,12 +173,9 @@ def architectures() -> dict[str, CudaArchitectureSupport]:
     supported = {}
     for row in load(CUDA)["architectures"]:
         first, last = row["first_cuda"], row["last_cuda"]
-        remarks = [
-            doubt(row),
-            None
-            if first is None or re.fullmatch(r"[\d.]+", first)
-            else f"as the source has it: {first}",
-        ]
+        remarks = [doubt(row)]
+        if first is not None and not re.fullmatch(r"[\d.]+", first):
+            remarks.append(f"as the source has it: {first}")
         for capability in row["cc"]:
             supported[capability] = CudaArchitectureSupport(
                 name=row["arch"],
@@ -268,7 +265,7 @@ class CudnnSupport:
 
     @property
     def majors(self) -> tuple[int, ...]:
-        """The CUDA families that the row is for."""
+        """Return the CUDA families that the row is for."""
         return (self.major,) if self.major is not None else tuple({low[0] for low, _ in self.cuda})
 
     def has_cuda(self, version: str) -> bool:
@@ -302,6 +299,7 @@ def cudnn_matrix() -> tuple[CudnnSupport, ...]:
         low, _, high = row["cudnn"].partition(" - ")
         package = key(str(row.get("package", "")).removeprefix("CUDA "))
         spans = tuple(span for item in row["cuda"] for span in _span(item))
+        least = row.get("min_cc")
         rows.append(
             CudnnSupport(
                 low=key(low),
@@ -311,9 +309,7 @@ def cudnn_matrix() -> tuple[CudnnSupport, ...]:
                 cuda=spans,
                 cuda_text=", ".join(row["cuda"]),
                 capabilities=tuple(row["cc"]) if "cc" in row else None,
-                minimum_capability=".".join(map(str, key(row["min_cc"])))
-                if "min_cc" in row
-                else None,
+                minimum_capability=".".join(map(str, key(least))) if least else None,
                 minimum_driver=row.get("min_driver"),
                 sources=origins(CUDNN, row["source"]),
                 note=row.get("note"),
@@ -392,13 +388,13 @@ class TorchBuild:
 
     @property
     def cuda(self) -> str | None:
-        """The CUDA it was built with ("12.8")."""
+        """Return the CUDA that it was built with ("12.8")."""
         label = re.fullmatch(r"cu(\d+)(\d)", self.build or "")
         return f"{label.group(1)}.{label.group(2)}" if label else None
 
     @property
     def rocm(self) -> str | None:
-        """The ROCm it was built with."""
+        """Return the ROCm that it was built with."""
         build = self.build or ""
         return build.removeprefix("rocm") if build.startswith("rocm") else None
 
@@ -791,10 +787,8 @@ def glibc(system: str) -> tuple[str, tuple[Origin, ...]] | None:
     for row in load("distros.yml")["distributions"]:
         if row["id"] == identity and row.get("glibc"):
             source = row["source"]
-            keys = (
-                source.get("glibc_kernel") or source.get("rest")
-                if isinstance(source, dict)
-                else source
-            )
+            keys = source
+            if isinstance(source, dict):
+                keys = source.get("glibc_kernel") or source.get("rest")
             return row["glibc"], origins("distros.yml", keys)
     return None

@@ -226,9 +226,9 @@ def _row_data(code: int | None, event: dict[str, Any] | None) -> dict[str, Any]:
     # The log line itself states whether an SXid or an NVLink Xid (144 to 150) is fatal. That overrides the
     # table.
     if fatal is not None and (row.kind == "SXid" or 144 <= row.code <= 150):
-        node, blast = (
-            ("drain", "node" if row.kind == "SXid" else "gpu") if fatal else ("none", "nothing")
-        )
+        node, blast = ("drain", "gpu") if fatal else ("none", "nothing")
+        if fatal and row.kind == "SXid":
+            blast = "node"  # an NVSwitch serves every GPU of the node
     return {
         "code": code,
         "kind": row.kind,

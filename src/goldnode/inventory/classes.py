@@ -124,11 +124,9 @@ def _read(path: Path, groups: dict[str, _Group]) -> None:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        remedy = (
-            "save it as UTF-8"
-            if isinstance(error, UnicodeDecodeError)
-            else "correct its name, or who may read it"
-        )
+        remedy = "correct its name, or who may read it"
+        if isinstance(error, UnicodeDecodeError):
+            remedy = "save it as UTF-8"
         raise InventoryError(
             f"the inventory cannot be read: {error}", file=path, remedy=remedy
         ) from error
@@ -179,10 +177,10 @@ def _read_group(
 def _check_keys(value: object, path: tuple[str | int, ...], name: str, source: YamlSource) -> None:
     """Refuse hosts or children in another form than a mapping, and names that have run together."""
     what = str(path[-1])
-    names = [value] if isinstance(value, str) else value if isinstance(value, dict) else []
-    joined = next(
-        (str(problem) for problem in names if re.search(r"\s", str(problem).strip())), None
-    )
+    names: Iterable[object] = [value] if isinstance(value, str) else ()
+    if isinstance(value, dict):
+        names = value
+    joined = next((text for text in map(str, names) if re.search(r"\s", text.strip())), None)
     if not isinstance(value, list) and joined is None:
         return
     problem = "is a list" if joined is None else f'has the name "{joined}": a colon is missing'

@@ -10,6 +10,10 @@ from pathlib import Path
 from goldnode.core.errors import InventoryError, candidates, nearest
 from goldnode.inventory.classes import expand, inventory_files
 
+_CREATE = (
+    "create it: `goldnode init` writes one, and inventories/example_fleet/hosts.yml is an example"
+)
+
 
 def check_inventory(inventory: str) -> None:
     """Refuse an inventory that does not exist.
@@ -30,9 +34,7 @@ def check_inventory(inventory: str) -> None:
     likely = " or ".join(f'"{path.parent / name}"' for name in close)
     raise InventoryError(
         f'there is no inventory "{inventory}"',
-        remedy=f"use {likely}"
-        if likely
-        else "create it: `goldnode init` writes one, and inventories/example_fleet/hosts.yml is an example",
+        remedy=f"use {likely}" if likely else _CREATE,
     )
 
 

@@ -196,11 +196,9 @@ class ArchivePlaces:
         for key in self.catalog.archives[name].item.keys_of(self.os.release):
             if key.location is not None:
                 inside = key.location.startswith("{url}")
-                url = (
-                    key.location.replace("{url}", self.address(name))
-                    if inside
-                    else self.site.redirected(key.location)
-                )
+                url = self.site.redirected(key.location)
+                if inside:
+                    url = key.location.replace("{url}", self.address(name))
                 places.append(url)
         return list(dict.fromkeys(places))
 

@@ -91,7 +91,7 @@ class ModuleBuildInputs:
 
     @property
     def image(self) -> str:
-        """The kernel's package."""
+        """Return the kernel's package."""
         return self.kernel[0]
 
     @property
@@ -267,11 +267,9 @@ def varied(
             key: [swap.get(name, name) for name in getattr(driver, key)]
             for key in ("packages", "lockstep")
         }
-    kernel = (
-        item.kernel
-        if release is None and lock is None
-        else Kernel(release=release or (lock.kernel_release if lock else None))
-    )
+    kernel = item.kernel
+    if release is not None or lock is not None:
+        kernel = Kernel(release=release or (lock.kernel_release if lock else None))
     parts: dict[str, Any] = {
         "kernel": kernel,
         "driver": driver.model_copy(update=change),
@@ -796,11 +794,11 @@ def _command(command: list[str], fault: str, into: list[str] | None = None) -> N
         first = subprocess.Popen(
             command, stdout=subprocess.PIPE if into else subprocess.DEVNULL, stderr=reported
         )
-        second = (
-            subprocess.Popen(into, stdin=first.stdout, stdout=subprocess.DEVNULL, stderr=reported)
-            if into
-            else None
-        )
+        second = None
+        if into:
+            second = subprocess.Popen(
+                into, stdin=first.stdout, stdout=subprocess.DEVNULL, stderr=reported
+            )
         if first.stdout is not None:
             first.stdout.close()  # so that the first ends when the second does
         codes = [process.wait() for process in (second, first) if process is not None]
@@ -908,11 +906,8 @@ def kernel_modules(carry: Sequence[Path]) -> tuple[set[str], str]:
         with tarfile.open(fileobj=process.stdout, mode="r|") as tar:
             for member in tar:
                 module = re.search(r"/([^/]+)\.ko(\.\w+)?$", member.name)
-                place = (
-                    "/usr/lib/modules"
-                    if member.name.lstrip("./").startswith("usr/lib/modules/")
-                    else place
-                )
+                if member.name.lstrip("./").startswith("usr/lib/modules/"):
+                    place = "/usr/lib/modules"
                 if module:
                     names.add(module.group(1).replace("-", "_"))
                 elif (

@@ -28,6 +28,10 @@ class ChangeReason:
     intent: bool = False
 
 
+def _fields(row: LockedPackage | None, *names: str) -> dict[str, Any] | None:
+    return {name: getattr(row, name) for name in names} if row is not None else None
+
+
 @dataclass(frozen=True)
 class PackageChange:
     """One package that differs. `was` and `now` are its rows in the two locks.
@@ -43,7 +47,7 @@ class PackageChange:
 
     @property
     def name(self) -> str:
-        """The package's name in the newer lock that has it."""
+        """Return the package's name in the newer lock that has it."""
         row = self.now or self.was
         assert row is not None  # noqa: S101 - one of the two is there
         return row.name
@@ -54,17 +58,8 @@ class PackageChange:
             "kind": self.kind,
             "part": self.part,
             "name": self.name,
-            "from": None
-            if self.was is None
-            else {"name": self.was.name, "version": self.was.version, "size": self.was.size},
-            "to": None
-            if self.now is None
-            else {
-                "name": self.now.name,
-                "version": self.now.version,
-                "size": self.now.size,
-                "archive": self.now.archive,
-            },
+            "from": _fields(self.was, "name", "version", "size"),
+            "to": _fields(self.now, "name", "version", "size", "archive"),
             "held": (self.now or self.was).set == "stack",  # type: ignore[union-attr]
             "reason": self.reason,
         }
@@ -145,11 +140,9 @@ def compare_locks(old: Lock | None, new: Lock, why: ChangeReason | None = None) 
             reason = "the stack asks for it" if now.requested else now.why
             changes.append(PackageChange("new", now.part, None, now, reason))
         elif now is None and was is not None:
-            gone = (
-                "the stack asks for it no more"
-                if was.requested and why.intent
-                else "nothing needs it any more"
-            )
+            gone = "nothing needs it any more"
+            if was.requested and why.intent:
+                gone = "the stack asks for it no more"
             changes.append(PackageChange("removed", was.part, was, None, gone))
         elif was is not None and now is not None:
             if (was.name, was.version) != (now.name, now.version):
@@ -163,11 +156,9 @@ def compare_locks(old: Lock | None, new: Lock, why: ChangeReason | None = None) 
                     )
                 )
             elif was.sha256 != now.sha256 or was.size != now.size:
-                reason = (
-                    "the lock was edited by hand"
-                    if why.edited
-                    else "other bytes under the same version"
-                )
+                reason = "other bytes under the same version"
+                if why.edited:
+                    reason = "the lock was edited by hand"
                 changes.append(PackageChange("rebuilt", now.part, was, now, reason))
             elif was.model_copy(update={"why": _role(was.why, old)}) != now.model_copy(
                 update={"why": _role(now.why, new)}
@@ -249,11 +240,9 @@ def _reboot(changes: list[PackageChange], new: Lock) -> str | None:
     if any(kernel_release(item.name) == new.kernel_release for item in put):
         return f"kernel {new.kernel_release} has to be booted"
     if any(item.part == "driver" for item in put):
-        return (
-            "the GPU driver is replaced"
-            if new.driver_version
-            else "firmware or libraries of the GPU driver are replaced"
-        )
+        if not new.driver_version:
+            return "firmware or libraries of the GPU driver are replaced"
+        return "the GPU driver is replaced"
     if any(item.part == "module" for item in put):
         return "kernel modules of the stack are replaced"
     return None

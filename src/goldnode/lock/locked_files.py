@@ -51,7 +51,7 @@ class LockedDeb(LockModel):
 
     @property
     def file(self) -> str:
-        """The file's name, in the archive and in a pool."""
+        """Return the file's name, in the archive and in a pool."""
         return self.path.rpartition("/")[2]
 
 
@@ -119,11 +119,9 @@ def moved(deb: LockedDeb, offered: Mapping[str, Mapping[str, Collection[str]]]) 
     """
     versions = offered.get(deb.name, {})
     if deb.version not in versions:
-        now = (
-            f"the archive has {', '.join(sorted(versions))}"
-            if versions
-            else "the archive has no such package"
-        )
+        now = "the archive has no such package"
+        if versions:
+            now = f"the archive has {', '.join(sorted(versions))}"
         return [MovedFile("vanished", deb.name, f"{deb.name} {deb.version} has vanished; {now}")]
     if deb.sha256 not in versions[deb.version]:
         return [

@@ -131,7 +131,7 @@ class Lock(Sealed):
 
     @property
     def options(self) -> set[str]:
-        """The optional parts that were locked."""
+        """Return the optional parts that were locked."""
         return {name for item in self.packages if item.when for name in item.when.split("|")} - {
             "nvswitch"
         }
@@ -322,11 +322,9 @@ def find_lock(stack: CatalogEntry[Stack], site: Site) -> tuple[Lock, Path]:
     remedy = f"run `goldnode lock {stack.name}`"
     path = lock_file(stack, site)
     if path is None:
-        why = (
-            ""
-            if stack.item.exercised == "debian-archive"
-            else " (it was never resolved against its real archives)"
-        )
+        why = " (it was never resolved against its real archives)"
+        if stack.item.exercised == "debian-archive":
+            why = ""
         raise NoLockError(f'stack "{stack.name}" has no lock{why}', file=stack.file, remedy=remedy)
     lock = load_lock(path)
     check_intent(lock, path, stack)
@@ -440,8 +438,6 @@ def flow(value: Any) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(flow(item) for item in value) + "]"
     text = str(value)
-    return (
-        text
-        if _UNQUOTED.match(text) and text.lower() not in _WORDS
-        else json.dumps(text, ensure_ascii=False)
-    )
+    if _UNQUOTED.match(text) and text.lower() not in _WORDS:
+        return text
+    return json.dumps(text, ensure_ascii=False)

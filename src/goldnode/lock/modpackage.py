@@ -190,11 +190,9 @@ def package_version(inputs: ModuleBuildInputs, signing: Signing | None) -> str:
 
     One version has one content.
     """
-    main = (
-        inputs.trees[0].version
-        if inputs.flavour is None
-        else next(t.version for t in inputs.trees if _is_driver(inputs, t.name))
-    )
+    main = inputs.trees[0].version
+    if inputs.flavour is not None:
+        main = next(t.version for t in inputs.trees if _is_driver(inputs, t.name))
     parts = [RECIPE, inputs.key, signing.identity if signing is not None else None]
     digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:8]
     driver, kernel = (
@@ -399,11 +397,9 @@ def compressed(data: bytes, how: str) -> bytes:
         "zst": ("zstd", "-q", "-9", "--single-thread", "-c"),
         "gz": ("gzip", "-9nc"),
     }
-    return (
-        subprocess.run(tools[how], input=data, capture_output=True, check=True).stdout
-        if how
-        else data
-    )
+    if not how:
+        return data
+    return subprocess.run(tools[how], input=data, capture_output=True, check=True).stdout
 
 
 def _copyright(deb: Path, name: str) -> str:

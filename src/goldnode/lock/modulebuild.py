@@ -270,11 +270,9 @@ def build_combinations(
                 )
                 rows += [] if absent else [result]
     if not rows:
-        what = (
-            f"kernel {' or '.join(kernels)} is in the archives of none of"
-            if kernels
-            else "no module is built by any of"
-        )
+        what = "no module is built by any of"
+        if kernels:
+            what = f"kernel {' or '.join(kernels)} is in the archives of none of"
         raise ModulesError(
             f"{what} {', '.join(stack.name for stack in stacks) or 'the catalog, of which no stack has a lock'}",
             remedy="name releases as `uname -r` shows them, and stacks that build a module",

@@ -516,11 +516,9 @@ def plan_pairs(asked: PairRequest, catalog: Catalog, site: Site, architecture: s
     drivers, kernels = archives.offered()
     chosen = pairs(asked.selection, drivers, kernels, architecture, _of_stacks(catalog, site))
     records = PairRecords(results_directory(site) / "pairs")
-    known = (
-        set()
-        if asked.again
-        else {*records.read(), *map(module_build_key, facts.load(module_builds.FILE)["builds"])}
-    )
+    known = set()
+    if not asked.again:
+        known = {*records.read(), *map(module_build_key, facts.load(module_builds.FILE)["builds"])}
     return PairPlan(archives, chosen, [pair for pair in chosen if pair.key not in known], records)
 
 

@@ -46,7 +46,7 @@ class PairSuite:
 
     @property
     def codename(self) -> str:
-        """The release whose compiler builds the kernels of this suite. Experimental is an addition to sid."""
+        """Return the release whose compiler builds the kernels of this suite. Experimental is an addition to sid."""
         return {"experimental": "sid"}.get(self.suite, self.suite.partition("-")[0])
 
 
@@ -62,7 +62,7 @@ class PairDriver:
 
     @property
     def upstream(self) -> str:
-        """The upstream version of the driver."""
+        """Return the upstream version of the driver."""
         return upstream_part(self.version)
 
     @property
@@ -103,7 +103,7 @@ class ModulePair:
 
     @property
     def file(self) -> str:
-        """The name of the record, without its suffix."""
+        """Return the name of the record, without its suffix."""
         return re.sub(r"[^\w.+~@-]", "%", "_".join(self.key))
 
     def __str__(self) -> str:

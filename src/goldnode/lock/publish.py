@@ -135,11 +135,14 @@ def prove(
                     )
                     raise MirrorError(f"apt would not take from it what is locked: {names}")
     except LockError as problem:
+        remedy = problem.remedy
+        if "apt finds no way" in problem.message:
+            remedy = (
+                "lock again; a lock that was made with --on STATUS is published with the same --on"
+            )
         raise MirrorError(
             f"the repository that was made for stack {lock.stack} does not hold with apt, so it is not published: {problem.message}",
-            remedy="lock again; a lock that was made with --on STATUS is published with the same --on"
-            if "apt finds no way" in problem.message
-            else problem.remedy,
+            remedy=remedy,
         ) from problem
 
 

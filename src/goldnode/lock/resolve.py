@@ -363,11 +363,9 @@ class _Request:
     def manager(self) -> str | None:
         """Return the package of the fabric manager."""
         driver = self.item.driver
-        return (
-            driver.fabric_manager.package
-            if driver is not None and driver.fabric_manager is not None
-            else None
-        )
+        if driver is None or driver.fabric_manager is None:
+            return None
+        return driver.fabric_manager.package
 
     @functools.cached_property
     def engine(self) -> list[str]:
@@ -555,6 +553,7 @@ def _locked_packages(
     for download in sorted(downloads, key=lambda entry: entry.name):
         name, stanza = download.name, stanzas[download.name]
         archive, path = root.archive_of(download, suites)
+        in_stack = name in members or archive in request.item.from_archives
         packages.append(
             LockedPackage.model_validate(
                 {
@@ -565,9 +564,7 @@ def _locked_packages(
                     "size": download.size,
                     "path": path,
                     "archive": archive,
-                    "set": "stack"
-                    if name in members or archive in request.item.from_archives
-                    else "base",
+                    "set": "stack" if in_stack else "base",
                     "part": part(name),
                     "requested": name in request.names,
                     "why": reasons.get(name, "chosen by apt"),
@@ -807,11 +804,8 @@ def _driver(
     incomplete = []
     candidates = [driver.version] if driver.version is not None else of_branch[::-1]
     if keep.driver in candidates:
-        candidates = (
-            [str(keep.driver)]
-            if keep.driver_exact
-            else [str(keep.driver), *(one for one in candidates if one != keep.driver)]
-        )
+        others = [one for one in candidates if one != keep.driver]
+        candidates = [str(keep.driver), *([] if keep.driver_exact else others)]
     for version in candidates:
         lacking = [name for name in driver.lockstep if version not in offered.get(name, {})]
         if not lacking:
@@ -903,13 +897,13 @@ def _require(stack: CatalogEntry[Stack], asked: Iterable[str], names: Sequence[s
         elif name in [module.package for module in item.modules]:
             path = ("modules", [module.package for module in item.modules].index(name), "package")
         close = nearest(name, [other for other in names if other[:3] == name[:3]])
+        if not close.startswith('use "'):
+            close = "correct the name, or add the archive that has it"
         raise VanishedError(
             f'package "{name}" is in none of the archives {", ".join(item.archives)}',
             file=stack.file,
             line=stack.source.line(path),
-            remedy=close
-            if close.startswith('use "')
-            else "correct the name, or add the archive that has it",
+            remedy=close,
         )
 
 

@@ -201,13 +201,9 @@ def security_update(
             notes.append(
                 f"{where}: name a newer `release`, or write `series` and `flavour` instead, and lock again"
             )
-    state: SecurityUpdateState = (
-        "current"
-        if not newer
-        else "moved"
-        if taken is not None and taken.kernel == newer[0].release
-        else "held-back"
-    )
+    state: SecurityUpdateState = "held-back" if newer else "current"
+    if newer and taken is not None and taken.kernel == newer[0].release:
+        state = "moved"
     updates = archives.newer(result, guarded)
     pending, free = [], 0
     for item in result.packages:
@@ -238,11 +234,9 @@ def newer_kernels(
     """
     exact = stack.item.kernel.release
     series = re.match(r"\d+\.\d+", exact) if exact is not None else None
-    asked = (
-        Kernel(series=series.group(), flavour=exact.rpartition("-")[2])
-        if series is not None and exact is not None
-        else None
-    )
+    asked = None
+    if series is not None and exact is not None:
+        asked = Kernel(series=series.group(), flavour=exact.rpartition("-")[2])
     offers = [offer for offer in archives.kernels(asked) if offer.archives & _guarded(lock)]
     locked = next(
         item.version for item in lock.packages if kernel_release(item.name) == lock.kernel_release
@@ -266,21 +260,17 @@ def _pairs(
     others = [
         module for module in stack.modules if module.package is not None and module.dkms is not None
     ]
-    untried = (
-        KnownBuild(
+    untried = None
+    if others:
+        untried = KnownBuild(
             "unknown",
             f"whether {', '.join(module.name for module in others)} builds there was not tried",
         )
-        if others
-        else None
-    )
     if driver is None or driver.dkms is None or lock.driver_version is None:
-        inside = KnownBuild(
-            "ok",
-            "the GPU's module comes with the kernel"
-            if driver is not None
-            else "the stack has no GPU driver",
-        )
+        why = "the stack has no GPU driver"
+        if driver is not None:
+            why = "the GPU's module comes with the kernel"
+        inside = KnownBuild("ok", why)
         for kernel in kernels:
             yield KernelDriverPair(kernel.release, None, untried or inside)
         return

@@ -56,11 +56,9 @@ class ArchiveSigner:
                 reported,
                 re.IGNORECASE,
             ):
-                where = (
-                    "unlock it in your gpg-agent first"
-                    if self.home is None
-                    else "remove the passphrase, or import it and name its fingerprint"
-                )
+                where = "remove the passphrase, or import it and name its fingerprint"
+                if self.home is None:
+                    where = "unlock it in your gpg-agent first"
                 raise SigningKeyError(
                     f"signing key {self.fingerprint} is protected by a passphrase that this run cannot enter",
                     remedy=where,
@@ -160,12 +158,13 @@ def open_signer(
             )
         states = {"e": "has expired", "r": "is revoked", "d": "is disabled", "i": "is invalid"}
         if chosen.state in states:
+            remedy = "make another with `goldnode mirror key`"
+            if chosen.state == "e":
+                remedy = f"extend it (`gpg --quick-set-expire`) and give nodes its new public key, or {remedy}"
             raise SigningKeyError(
                 f"signing key {chosen.fingerprint} ({chosen.uid}) {states[chosen.state]}",
                 file=where,
-                remedy="extend it (`gpg --quick-set-expire`) and give nodes its new public key, or make another with `goldnode mirror key`"
-                if chosen.state == "e"
-                else "make another with `goldnode mirror key`",
+                remedy=remedy,
             )
         given = armor(public) if public is not None else _public(home, chosen.fingerprint)
         signer = ArchiveSigner(chosen.fingerprint, given, home, chosen.uid)
