@@ -607,8 +607,7 @@ def _check_auto(entry: CatalogEntry[models.NodeClass], stack: models.Stack) -> N
                 remedy="write it for a model",
             )
     vendor = VENDOR_OF_BACKEND[item.backend]
-    first = next(gpu for gpu in facts.gpus().values() if gpu.vendor == vendor)
-    _check_policy(entry, first)
+    _check_policy(entry, next(gpu for gpu in facts.gpus().values() if gpu.vendor == vendor))
 
 
 # Settings that only one vendor's driver supports.

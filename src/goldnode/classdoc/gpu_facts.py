@@ -88,9 +88,8 @@ def common(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     # A model without a known size may have any.
     if memory and all(row["health"].get("memory_mib") for row in rows):
         agreed["memory_mib"] = memory
-    models = [name for row in rows for name in row["models"]]
     return {
-        "models": models,
+        "models": [name for row in rows for name in row["models"]],
         "vendor": rows[0]["vendor"],
         "architecture": rows[0].get("architecture"),
         "health": dict(sorted(agreed.items())),

@@ -164,10 +164,9 @@ def _packed(member: Callable[[str], bytes | None]) -> ImageMetadata:
         entries = TypeAdapter(list[_Saved]).validate_json(saved)
         if not entries:
             raise ValueError("its manifest names no image")
-        config = _required_member(member, entries[0].config)
-        return ImageMetadata.model_validate_json(config).model_copy(
-            update={"tags": entries[0].tags}
-        )
+        return ImageMetadata.model_validate_json(
+            _required_member(member, entries[0].config)
+        ).model_copy(update={"tags": entries[0].tags})
     index = member("index.json")
     if index is None:
         raise ValueError("it holds neither manifest.json nor index.json")

@@ -674,11 +674,10 @@ def driver_packages(
         names = data["repositories"]["distro_names"]
         if host.os.replace(" ", "").replace(".", "") not in names:
             message = f"NVIDIA's repository has no directory for {_os_name(host)}"
-            origins = facts.origins("distros.yml", data["repositories"]["source"])
             yield about(host, "os").block(
                 "driver-packages",
                 message,
-                origins,
+                facts.origins("distros.yml", data["repositories"]["source"]),
                 remedy=f"use one of {', '.join(names)}",
                 doubt=facts.doubt(row) if row else None,
             )
@@ -1012,11 +1011,10 @@ def amdgpu(host: CompatHost | None, workload: Workload | None = None) -> Iterato
                 f"{gpu.sku} ({gpu.gfx}) needs amdgpu {least} or later ({why}), and the stack has "
                 f"{host.amdgpu}"
             )
-            origins = facts.origins("rocm.yml", ["amdgpuop", "docs71"])
             yield about(host, "driver").block(
                 "amdgpu",
                 message,
-                origins,
+                facts.origins("rocm.yml", ["amdgpuop", "docs71"]),
                 remedy=CompatRemedy.of(
                     [remedies.of_host(f"amdgpu {least} or later", amdgpu=least)]
                 ),

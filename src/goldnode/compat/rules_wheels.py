@@ -215,13 +215,12 @@ def wheel_requires(host: CompatHost | None, workload: Workload | None) -> Iterat
             continue  # two packages that disagree about one library do so about several: one cause
         shown.add(pair)
         who = "the requirements pin" if by is None else f"{by} requires"
-        message = f"{demand.chain} requires {name}{demand.requirement.specifier}, and {who} {have}"
         yield _finding(
             rule,
             severity="block",
             workload=workload,
             name=demand.owner,
-            message=message,
+            message=f"{demand.chain} requires {name}{demand.requirement.specifier}, and {who} {have}",
             remedy=_agreeing(workload, demand, have, by),
         )
     demanded = {demand.name for demand in closure.demands}
@@ -288,13 +287,12 @@ def _missing(workload: Workload) -> Iterator[CompatFinding]:
     for name, version in workload.pins.items():
         release = wheels.packages().get(name, {}).get(_public(name, version))
         for text in release.missing if release is not None else ():
-            message = f"{name} {version} requires {text}, of which the package index had no wheel"
             yield _finding(
                 "wheel-requires",
                 severity="block",
                 workload=workload,
                 name=name,
-                message=message,
+                message=f"{name} {version} requires {text}, of which the package index had no wheel",
                 remedy=f"use another release of {name}, or an index that has {text}",
             )
 
@@ -310,13 +308,12 @@ def _not_recorded(workload: Workload, name: str, version: str) -> Iterator[Compa
         remedies.pin(name, item, f"{name} {item}, the nearest that is known to fit")
         for item in nearest(version, known)
     ]
-    message = f"{name} {version} is not among the releases whose wheel metadata was recorded"
     yield _finding(
         "wheel-requires",
         severity="unknown",
         workload=workload,
         name=name,
-        message=message,
+        message=f"{name} {version} is not among the releases whose wheel metadata was recorded",
         remedy=CompatRemedy.of(others, otherwise=_RESOLVE),
     )
 

@@ -351,14 +351,12 @@ def _spoilt(
     newer = _native_driver(row)
     dropped = newer is None or _dropped(host, newer[0])
     later = [] if newer is None or dropped else remedies.drivers(newer[1].removeprefix("branch "))
-    remedy = CompatRemedy.of([bare], later)
-    sources = (*hardware, *package.sources)
     return about(workload).finding(
         "cuda-driver",
         "block" if fails else "unknown",
         message,
-        sources,
-        remedy=remedy,
+        ((*hardware, *package.sources)),
+        remedy=CompatRemedy.of([bare], later),
         doubt=(
             doubt,
             package.doubt,
@@ -493,16 +491,13 @@ def _forward(
         f"{package.package}{version}, {names} is a data-centre GPU, and branch {branch} is among those it "
         f"is for ({listed}); the kernel's driver stays {driver}, with what it lacks"
     )
-    snapshot = (
-        f"the list is that of image {package.image}; it shrinks as branches reach their end of life"
-    )
     return about(workload).warn(
         rule,
         message,
         [*sources, *_origins(_models(host))],
         remedy=remedy,
         doubt=(
-            snapshot,
+            f"the list is that of image {package.image}; it shrinks as branches reach their end of life",
             *reported,
         ),
     )
@@ -1012,8 +1007,7 @@ def _around(
     lower = [row for row in rows if row.high < key(version)[:3]]
     upper = [row for row in rows if row.low > key(version)[:3]]
     below = tuple(row for row in lower if row.high == max(item.high for item in lower))
-    above = tuple(row for row in upper if row.low == min(item.low for item in upper))
-    return below, above
+    return below, tuple(row for row in upper if row.low == min(item.low for item in upper))
 
 
 def _cudnn_with(workload: Workload, capability: str, major: int | None) -> CompatRemedy:
@@ -1421,11 +1415,10 @@ def torch_cpu(host: CompatHost | None, workload: Workload | None) -> Iterator[Co
         options = []
     from_index = _torch_options(workload, lambda _: True) if "torch" in workload.frameworks else []
     other = "use an image with PyTorch for CUDA: no wheel that is known fits the rest"
-    sources = releases[facts.public(build.version)].origins
     yield about(workload).block(
         "torch-cpu",
         message,
-        sources,
+        releases[facts.public(build.version)].origins,
         remedy=CompatRemedy.of(from_index, options, otherwise=other),
         doubt=build.doubt,
     )
@@ -1650,10 +1643,9 @@ def _pins(workload: Workload, library: str, pinned: str) -> Iterator[CompatFindi
         build, called = torch
         cuda_major = (build.cuda or "").partition(".")[0]
         if major is not None and major != cuda_major:
-            message = f"{title} {pinned} is pinned for CUDA {major}, and {called} uses libraries of CUDA {cuda_major}"
             yield about(workload).block(
                 rule,
-                message,
+                f"{title} {pinned} is pinned for CUDA {major}, and {called} uses libraries of CUDA {cuda_major}",
                 build.sources,
                 remedy=f"pin nvidia-{library}-cu{cuda_major}, or leave it to torch",
                 doubt=build.doubt,

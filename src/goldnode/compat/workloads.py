@@ -883,9 +883,8 @@ def _option(line: _Line, reading: _Reading, constraint: bool) -> None:
         if not value:
             raise line.error(f"{name} names no file", "name the file after it")
         # pip resolves nested files relative to the file that names them.
-        target = line.file.parent / value
         _read(
-            target,
+            (line.file.parent / value),
             reading,
             constraint or name in ("-c", "--constraint"),
             DeclaredAt(line.file, line.number),

@@ -457,10 +457,9 @@ def _cuda(folder: _Folder) -> None:
     )
     for older, newer in itertools.pairwise(ordered):
         if _below(newer["max_cuda"], older["max_cuda"]):
-            where = folder["nvidia_drivers.yml"]["branches"].index(newer)
             folder.report(
                 "nvidia_drivers.yml",
-                ("branches", where),
+                ("branches", folder["nvidia_drivers.yml"]["branches"].index(newer)),
                 f"branch {newer['branch']} knows less CUDA than {older['branch']}",
             )
     for index, row in enumerate(data["forward_compat"]["entries"]):
@@ -933,11 +932,10 @@ def _known_bad(folder: _Folder) -> None:
                 )
             for name in part.get("gpu") or ():
                 if not any(fnmatchcase(model["sku"], name) for model in models):
-                    message = f'{row["id"]}: gpus.yml has no model "{name}"'
                     folder.report(
                         "known_bad.yml",
                         (*path, "match"),
-                        message,
+                        f'{row["id"]}: gpus.yml has no model "{name}"',
                         (nearest(name, [model["sku"] for model in models]) or FactsFault.remedy),
                     )
         least = re.fullmatch(r"<(\d+(?:\.\d+)+)", str(row["when"].get("driver")))

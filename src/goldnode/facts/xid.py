@@ -158,7 +158,6 @@ def _switch(block: Mapping[str, Any]) -> list[XidCode]:
     for code in sorted({*classes, *block["names"]}):
         name = classes.get(code, "SXID")
         node, blast, _ = _SWITCH[name]
-        conflict = tuple(reported.get(code, ()))
         rows.append(
             XidCode(
                 code,
@@ -170,7 +169,7 @@ def _switch(block: Mapping[str, Any]) -> list[XidCode]:
                 blast=blast,
                 unused=False,
                 driver=None,
-                conflict=conflict,
+                conflict=tuple(reported.get(code, ())),
                 origins=origins,
             )
         )

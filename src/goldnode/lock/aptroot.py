@@ -164,11 +164,10 @@ class AptRoot:
         number = 1
         for stanza in re.split(rb"\n(?=\n)", status.read_bytes()):
             if stanza.strip() and not re.search(rb"^Package: \S", stanza, re.MULTILINE):
-                line = number + len(stanza) - len(stanza.lstrip(b"\n"))
                 raise LockError(
                     "this is no status file of dpkg: what is here names no package",
                     file=status,
-                    line=line,
+                    line=number + len(stanza) - len(stanza.lstrip(b"\n")),
                     remedy="name a copy of /var/lib/dpkg/status",
                 )
             number += stanza.count(b"\n") + 1

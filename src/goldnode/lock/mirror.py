@@ -345,8 +345,7 @@ class Mirror:
         """Add a lock of the same packages, or sign with another key. The repository itself stays."""
         release = known.directory / f"dists/{SUITE}/InRelease"
         if known.fingerprint != signer.fingerprint:
-            text = _signed_text(release.read_text(encoding="utf-8"))
-            making.sign(known.directory, text, signer)
+            making.sign(known.directory, _signed_text(release.read_text(encoding="utf-8")), signer)
             good, why = check_signature(release, signer.public)
             if good is None:
                 raise MirrorError(f"the new signature does not hold: {why}", file=release)

@@ -84,8 +84,7 @@ def build_stack(
     with ExitStack() as opened:
         signer = opened.enter_context(site_signer(site))
         inputs, files, result, directory = _built(_request(stack, catalog, site, lock, settings))
-        log = store_result(result, directory, site)
-        _refuse_failed(result, log)
+        _refuse_failed(result, store_result(result, directory, site))
         with mirror.writing(wait):
             with tempfile.TemporaryDirectory(prefix="goldnode-modules-") as name:
                 sources = {tree.package: files[tree.package] for tree in inputs.trees}

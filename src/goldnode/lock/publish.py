@@ -66,8 +66,7 @@ def build(
         place.mkdir(parents=True)
         (place / "Packages").write_bytes(text)
         (place / "Packages.xz").write_bytes(lzma.compress(text, preset=6))
-    release = _release(directory, date, architectures)
-    sign(directory, release, signer)
+    sign(directory, _release(directory, date, architectures), signer)
     return rows
 
 
@@ -172,9 +171,8 @@ def _index(directory: Path) -> list[str]:
     system's order.
     """
     text = _ftparchive(directory, "packages", "pool")
-    stanzas = [stanza.strip("\n") for stanza in text.split("\n\n") if stanza.strip()]
     return sorted(
-        stanzas,
+        [stanza.strip("\n") for stanza in text.split("\n\n") if stanza.strip()],
         key=lambda stanza: (
             _field(stanza, "Package"),
             _field(stanza, "Version"),

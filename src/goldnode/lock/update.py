@@ -502,11 +502,10 @@ def _waiting(pending: LockDiff, old: Lock, mode: UpdateMode) -> list[LockProblem
             base.append(change)
             continue
         safe = change.now.archive in suites and is_security(suites[change.now.archive])
-        text = f"{change.name} {change.was.version} -> {change.now.version} ({change.now.archive}), held on nodes"
         problems.append(
             LockProblem(
                 "security" if safe else "newer",
-                text,
+                f"{change.name} {change.was.version} -> {change.now.version} ({change.now.archive}), held on nodes",
                 wrong or (safe and mode is UpdateMode.SECURITY),
                 change.name,
             )
