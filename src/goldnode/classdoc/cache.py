@@ -237,6 +237,7 @@ class ClassDocuments:
                 "w", dir=self._file.parent, delete=False, encoding="utf-8"
             ) as out:
                 json.dump(self._cached, out)
+            # Another run reads the old file or the new one, never a half.
             Path(out.name).replace(self._file)
             for old in sorted(self._file.parent.iterdir(), key=lambda path: path.stat().st_mtime)[
                 :-FILES

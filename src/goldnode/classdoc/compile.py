@@ -80,6 +80,7 @@ def compile_class(
     # Rows of such a file are not used: the document would have goldnode's instead.
     for fault in facts.site_faults():
         raise fault
+    # The check reports a missing lock as a finding; a document cannot be without one.
     lock = view.stack.lock
     if lock is None:
         assert view.stack.fault is not None  # noqa: S101 - `read_stack` sets one of the two
@@ -278,6 +279,7 @@ def _gpus_of_node(count: int, host: CompatHost) -> dict[str, Any]:
 
 def document_digest(document: Mapping[str, Any]) -> str:
     """Return the digest that a class document must have: of all keys except `digest` and `site`."""
+    # Addresses and keys of a site change without a change of its nodes.
     return digest_of(
         {key: value for key, value in document.items() if key not in ("digest", "site")}
     )

@@ -79,6 +79,7 @@ def read_stack(
 
     Raises GoldnodeError for a site file that names no usable directory of locks.
     """
+    # Anything but a LockError is raised: a wrong site file concerns every class.
     fault: LockError | None = None
     if lock is None:
         try:

@@ -104,6 +104,7 @@ def judge(
 ) -> CompatFinding | None:
     """Return the finding of `row` for the combination, or None if the row does not apply."""
     answers = [_holds(part, host, workload) for part in row.match]
+    # Parts are alternatives: one that may hold is enough.
     if not any(answer.holds is not False for answer in answers):
         return None
     if workload is None:

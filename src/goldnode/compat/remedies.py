@@ -83,6 +83,7 @@ def proved(
     found: Iterable[CompatFinding], judge: Judge, host: CompatHost | None, workload: Workload | None
 ) -> list[CompatFinding]:
     """Return the findings with remedies of which only the options that hold are read. They are judged when they are."""
+    # Judged at most once, and only if a remedy is read.
     before = cache(lambda: weights(judge(host, workload), host))
 
     def proof(item: CompatFinding) -> CompatFinding:

@@ -56,6 +56,8 @@ class AptSource:
         """Return the preferences that let nothing but `only` come from this source."""
         if not self.only:
             return ""
+        # A negative priority keeps apt from installing a version; 990 beats the 500 of other
+        # sources (apt_preferences(5)).
         blocks = [("*", -10), *((name, 990) for name in self.only)]
         # Archives differ in which of the two their suite is named after.
         return "".join(
@@ -69,6 +71,7 @@ class AptSource:
 
         It has the form of `apt-cache madison`: "URI SUITE/COMPONENT ARCHITECTURE Packages".
         """
+        # A flat archive has a suite that ends in / and no component, so its place says nothing.
         uri, place, *_ = [*origin.split(" "), ""]
         # apt writes file:/x for file:///x
         mine = re.sub(r"^(file|copy):///", r"\1:/", self.uri).rstrip("/")
@@ -301,6 +304,7 @@ class AptRoot:
     def pin(self, versions: Mapping[str, str]) -> None:
         """Make `versions` (by package name) the only candidates."""
         text = "".join(
+            # Above 1000 apt also goes back to an older version (apt_preferences(5)).
             f"Package: {name}\nPin: version {version}\nPin-Priority: 1001\n\n"
             for name, version in sorted(versions.items())
         )
@@ -317,6 +321,7 @@ class AptRoot:
         if only is not None and not {source.id for source in self.sources} <= set(only):
             parts = self.directory / "etc/some.list.d"
             parts.mkdir(exist_ok=True)
+            # Only the sources of this call: links of an earlier one are removed.
             for source in self.sources:
                 path = parts / f"{source.id}.sources"
                 path.unlink(missing_ok=True)
@@ -332,6 +337,7 @@ class AptRoot:
             "--print-uris",
             "--no-install-recommends",
         ]
+        # --print-uris resolves as an installation does and fetches nothing.
         done = self._run([*command, *requests], check=False)
         if done.returncode:
             raise self._failure(
@@ -345,6 +351,7 @@ class AptRoot:
             match = _URI.match(line)
             if match is None:
                 continue
+            # apt escapes the epoch's colon in file names (NAME_1%3a2.0_amd64.deb).
             name, version, _ = unquote(match.group("file")).removesuffix(".deb").rsplit("_", 2)
             if match.group("sha256") is None:
                 raise LockError(
@@ -405,6 +412,7 @@ class AptRoot:
                 try:
                     out, err = _communicate(process, writes)
                 except BaseException:
+                    # BaseException: Ctrl-C must not leave an apt that holds the lock of its lists.
                     process.terminate()  # its download methods end with it
                     raise
         except FileNotFoundError as error:
@@ -440,6 +448,8 @@ def apt_root(
 
     Runs with the same sources wait for each other, because apt locks its lists.
     """
+    # The same sources share downloaded indexes, others do not: a list never belongs to another
+    # address or key.
     key = hashlib.sha256(
         repr([(s.id, s.uri, s.suite, s.components, s.fingerprints) for s in sources]).encode()
         + architecture.encode()
@@ -464,6 +474,7 @@ def _communicate(process: subprocess.Popen[str], writes: Path | None) -> tuple[s
     """Return the output of apt. Raise LockError if it writes nothing more into `writes`, and does not end."""
     if writes is None:
         return process.communicate()
+    # apt shows no progress without a terminal: growth of its directory is the sign of life.
     state, since = -1, time.monotonic()
     while True:
         with suppress(subprocess.TimeoutExpired):

@@ -194,6 +194,8 @@ class Fetcher:
                 self._file(replace(item, url=url))
             except _FaultError as fault:
                 reasons.append(f"{fault} ({masked(url)})")
+                # Only these two can differ at the other address; a server that refuses or is down
+                # is reported.
                 kind = fault.kind
                 if kind not in ("vanished", "altered"):
                     break
@@ -216,6 +218,8 @@ class Fetcher:
             try:
                 got = self._pass(item, path)
             except _CutError as cut:
+                # A try that brought a block does not count: a slow server may need many
+                # connections.
                 moved = self._size(item) - had
                 left = TRIES if moved >= BLOCK else left - 1
                 if left <= 0:
@@ -228,6 +232,7 @@ class Fetcher:
             if got == item.sha256:
                 self.keep(path, item.sha256)
                 return
+            # The bytes are complete and wrong: nothing of them can be continued.
             path.unlink()
             self.progress.advance(-item.size)
             if not had or again:
@@ -240,6 +245,8 @@ class Fetcher:
         """Fetch the rest of the file, from its current size. Return the SHA-256 of the complete file."""
         if self._size(item) > item.size:
             path.unlink()
+        # Append mode, so that bytes of an interrupted run are never overwritten; they are hashed
+        # first.
         with path.open("a+b") as out:
             hasher = hashlib.sha256()
             out.seek(0)
@@ -248,6 +255,7 @@ class Fetcher:
             have = out.tell()
             if have < item.size:
                 with self._body(item, have) as (start, length, blocks):
+                    # The server ignored the range and sends the file from its beginning.
                     if start != have:
                         out.truncate(0)
                         self.progress.advance(-have)
@@ -274,6 +282,8 @@ class Fetcher:
                     raise _FaultError(
                         "altered", f"expected {item.size} bytes, the archive has {have}"
                     )
+            # Synced before it gets its name in the store: a power cut must not leave a short file
+            # under a hash.
             out.flush()
             os.fsync(out.fileno())
         return hasher.hexdigest()
@@ -365,6 +375,7 @@ def _blocks(answer: object) -> Iterator[bytes]:
     except HTTPError as problem:
         raise _CutError(f"the connection broke: {_why(problem)}") from problem
     except OSError as problem:
+        # This machine's disk, not the connection: another try would fail in the same way.
         if problem.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
             raise
         raise _CutError(f"the connection broke: {problem}") from problem

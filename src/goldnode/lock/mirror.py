@@ -133,6 +133,7 @@ class Mirror:
         """Move a synced file into the store under its hash."""
         target = self.path(sha256)
         target.parent.mkdir(parents=True, exist_ok=True)
+        # Publications are hard links to it: a write through one of them would change all.
         path.chmod(0o444)
         path.replace(target)
         sync(target.parent)
@@ -269,6 +270,8 @@ class Mirror:
                     signer,
                 )
             _write(self.directory / PUBLIC_KEY, signer.public)
+            # A rename replaces the link at once; nodes see the old publication or the new one,
+            # never none.
             link = final.parent / f".{CURRENT}.new"
             link.unlink(missing_ok=True)
             link.symlink_to(final.name)
@@ -289,6 +292,8 @@ class Mirror:
             and check_signature(signed, signer.public)[0] != signer.fingerprint
         ):
             return None
+        # A pool file that is no hard link of the store was copied or replaced: make the publication
+        # again.
         linked = all(
             _same(directory / row["pool"], self.path(row["sha256"])) for row in publication.packages
         )
@@ -328,6 +333,7 @@ class Mirror:
             _write(fresh / RECORD, _text(publication))
             making.sync_tree(fresh)
             if final.exists():  # a damaged one of the same content
+                # A directory cannot be renamed over another one that has files.
                 old = final.parent / f".{final.name}.old"
                 shutil.rmtree(old, ignore_errors=True)
                 final.rename(old)
@@ -379,6 +385,7 @@ class Mirror:
             return
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
+            # No child inherits the lock: one that lives longer than this run would hold it.
             handle = os.open(self.directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as problem:
             raise MirrorError(

@@ -237,6 +237,8 @@ def _read_lock(path: Path, text: str) -> tuple[Lock, tuple[str, int] | None]:
         else:
             error.remedy = _restore(path)
         raise
+    # Before validation: a later schema would fail with errors about fields that this goldnode does
+    # not know.
     _refuse_newer(source, NewerLockError)
     try:
         lock, stated = _parts(source, Lock, _WrittenLock, LockError)

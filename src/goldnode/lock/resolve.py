@@ -114,6 +114,8 @@ class StackArchives:
             lock=keep,
             versions=self._pinned(keep, free),
         )
+        # From the least change to the most. The stack set is what nodes hold, so the base system
+        # gives way first.
         tries: list[tuple[ResolutionTarget, str | None]] = [(wanted, None)]
         held = {item.name for item in keep.packages if item.set == "stack"}
         stack_only = {name: version for name, version in wanted.versions.items() if name in held}
@@ -226,6 +228,7 @@ class StackArchives:
             for item in lock.packages
             if item.name in free or item.version not in offered.get(item.name, ())
         }
+        # Binary packages of one source depend on each other at exactly its version.
         moving = {
             (source.get(item.name, item.name), item.version)
             for item in lock.packages
