@@ -1,7 +1,8 @@
 """Loader for catalogs: goldnode's own directory and those that a user names form one namespace.
 
-A catalog directory holds `archives.yml` and the folders `stacks`, `platforms` and `classes` with one file per
-name. Every error has a file and line. A name defined in two files is refused; the error names both.
+A catalog directory holds `archives.yml` and the folders `stacks`, `platforms` and `classes` with
+one file per name. Every error has a file and line. A name defined in two files is refused; the
+error names both.
 """
 
 from __future__ import annotations
@@ -191,9 +192,9 @@ def _check_folders(path: Path, named_by: str) -> None:
 def read_catalog(directories: Sequence[Path] | None, faults: list[GoldnodeError] | None) -> Catalog:
     """Read the catalog in `directories`, or the one that environment and site file name, without judging it.
 
-    Date-dependent checks (end of life, waivers) run when a class is used: see `findings.check_use`. Raises
-    CatalogError for the first fault. If `faults` is given, the first fault of each file is appended to it
-    instead, and the catalog has the items with faults in `broken`.
+    Date-dependent checks (end of life, waivers) run when a class is used: see `findings.check_use`.
+    Raises CatalogError for the first fault. If `faults` is given, the first fault of each file is
+    appended to it instead, and the catalog has the items with faults in `broken`.
     """
     catalog = Catalog(tuple(directories if directories is not None else catalog_directories()))
     if directories is None:
@@ -214,7 +215,8 @@ def read_catalog(directories: Sequence[Path] | None, faults: list[GoldnodeError]
             what, fault
         )  # also the first of two definitions: which one counts is not known
     for (kind, _), fault in list(catalog.broken.items()):
-        # Who asks for the name in the file is to get the fault of the file, not the name of another item.
+        # Who asks for the name in the file is to get the fault of the file, not the name of another
+        # item.
         name = _defined_name(kind, fault)
         if name is not None and name not in catalog.tables()[kind]:
             catalog.broken.setdefault((kind, name), fault)

@@ -2,9 +2,9 @@
 
 A proposal holds the values that all captures share, and a note about each value that differs.
 
-Every later check compares nodes with the baseline, so only captures without doubts qualify (:func:`doubts`).
-They must pass the rules of the health check with the facts about their GPU model. The lifetime error counters
-of every card must be zero.
+Every later check compares nodes with the baseline, so only captures without doubts qualify
+(:func:`doubts`). They must pass the rules of the health check with the facts about their GPU model.
+The lifetime error counters of every card must be zero.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from goldnode.node.verdict.rules import as_list, as_map, fetch, is_number
 
 Json = dict[str, Any]
 
-# Findings about the node's hardware, which a reason can justify. All other findings mean that something is
-# broken.
+# Findings about the node's hardware, which a reason can justify. All other findings mean that
+# something is broken.
 BY_DESIGN = ("gpu.memory", "pcie.width", "pcie.gen", "nvlink.active")
-# Units that belong to the hardware. A container engine is stopped while a boot check runs, so it is not in a
-# baseline.
+# Units that belong to the hardware. A container engine is stopped while a boot check runs, so it is
+# not in a baseline.
 UNITS = (
     "nvidia-persistenced.service",
     "nvidia-fabricmanager.service",
@@ -96,7 +96,8 @@ def doubts(
             "count": len(gpus),
             "pci_ids": list(known.pci_ids),
         }
-    # A capture has no history. Work may be running, so rules for the first check of a boot do not apply.
+    # A capture has no history. Work may be running, so rules for the first check of a boot do not
+    # apply.
     counted, _ = deltas.step({}, capture)
     counted.first_of_boot = False
     reasons = []

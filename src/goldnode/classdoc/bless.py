@@ -54,9 +54,9 @@ def bless(
 ) -> baseline.BaselineProposal:
     """Return the baseline that the captures in `paths` have in common.
 
-    `name` is the class it is for: the captures must match its GPU model, GPU count and platform. `reason`
-    justifies links and sizes that differ from the facts. Raises CatalogError for a capture of a node that is
-    not in good health, and lists all findings.
+    `name` is the class it is for: the captures must match its GPU model, GPU count and platform.
+    `reason` justifies links and sizes that differ from the facts. Raises CatalogError for a capture
+    of a node that is not in good health, and lists all findings.
     """
     captures = [(str(path), read(path)) for path in paths]
     entry = catalog.node_class(name) if name is not None else None

@@ -1,8 +1,8 @@
 """The blessed matrix: every stack and class of a catalog with its versions, as text, Markdown or HTML.
 
-The engine (`compat.check`) decides the newest versions, one candidate at a time, so the matrix cannot
-contradict a check. Dates are judged for the day of the facts, not for today: the same catalog, locks and
-facts give the same matrix.
+The engine (`compat.check`) decides the newest versions, one candidate at a time, so the matrix
+cannot contradict a check. Dates are judged for the day of the facts, not for today: the same
+catalog, locks and facts give the same matrix.
 """
 
 from __future__ import annotations
@@ -278,7 +278,8 @@ class _Asked:
         return None, unknown
 
 
-# An unknown ranks above a warning: the matrix lists versions with limits, but none without a source.
+# An unknown ranks above a warning: the matrix lists versions with limits, but none without a
+# source.
 _RANK = ("ok", "warn", "unknown", "block")
 
 

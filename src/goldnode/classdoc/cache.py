@@ -1,11 +1,11 @@
 """Cache of class documents for Ansible runs, valid while all inputs are unchanged.
 
-Compiling a class and checking that it is compatible costs a run half a second, nearly all of it imports.
-Usually nothing has changed since the last run. A cached result records the state (size, mtime, inode, or
-absence) of every file that it can depend on. These are the catalogs, the facts, goldnode's own sources, the
-site file with its keys and locks, this machine's apt sources, and the inventory. Any difference invalidates
-the result. So does another day, because ends of life and waivers have dates. Each environment has its own
-cache file. Errors are never cached.
+Compiling a class and checking that it is compatible costs a run half a second, nearly all of it
+imports. Usually nothing has changed since the last run. A cached result records the state (size,
+mtime, inode, or absence) of every file that it can depend on. These are the catalogs, the facts,
+goldnode's own sources, the site file with its keys and locks, this machine's apt sources, and the
+inventory. Any difference invalidates the result. So does another day, because ends of life and
+waivers have dates. Each environment has its own cache file. Errors are never cached.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from goldnode.classdoc.view import ClassView
     from goldnode.compat.model import CompatFinding
 
-# Read by `goldnode.site`, in addition to the site file: the addresses in this machine's apt sources.
+# Read by `goldnode.site`, in addition to the site file: the addresses in this machine's apt
+# sources.
 MACHINE = ("/etc/os-release", "/etc/apt", "/var/lib/apt/lists")
 FILES = 20  # cached results: one file per environment
 
@@ -50,8 +51,8 @@ def today() -> str:
 def state(places: Iterable[str]) -> str:
     """Return a digest of the mode, size, mtime and inode of every file at or below `places`, in order.
 
-    A missing path counts as missing. Hidden directories are skipped: neither a catalog nor an inventory is
-    read from one.
+    A missing path counts as missing. Hidden directories are skipped: neither a catalog nor an
+    inventory is read from one.
     """
     rows: list[tuple[str, ...]] = []
     for place in places:
@@ -142,7 +143,8 @@ class ClassDocuments:
     def return_tests(self, name: str, cause: str) -> list[str]:
         """Return the jobs that a class wants passed before a node returns after `cause`. Raises GoldnodeError.
 
-        Those after a rollout are no part of the class document: their change changes no node, and no digest.
+        Those after a rollout are no part of the class document: their change changes no node, and
+        no digest.
         """
         return list(self._of_catalog("return_tests").get(name, {}).get(f"after_{cause}", ()))
 
@@ -161,7 +163,8 @@ class ClassDocuments:
             if name not in self._unusable:
                 document = self._compiled().document(name)
                 if "error" not in document:
-                    # `_keep` writes the whole cache: store the messages first, so that one write covers both.
+                    # `_keep` writes the whole cache: store the messages first, so that one write
+                    # covers both.
                     self._cached["messages"][name] = self._compiled().remarks(name)
                     self._keep("documents", name, document)
                     return document
@@ -185,7 +188,8 @@ class ClassDocuments:
     def cohort(self, name: str, classes: Sequence[str]) -> Json:
         """Return the findings about nodes of these classes that train together.
 
-        Raises GoldnodeError. The result is ``{refusals, messages}``, with entries in the form of a single class.
+        Raises GoldnodeError. The result is ``{refusals, messages}``, with entries in the form of a
+        single class.
         """
         key = json.dumps([name, *classes])
         if key not in self._cached["cohorts"]:
@@ -321,8 +325,8 @@ class Compiler:
     def document(self, name: str) -> Json:
         """Return the class document.
 
-        If this class alone has none, return ``{class, error}``, with `refusals` if its check blocks it, so
-        that other hosts continue. Raises GoldnodeError.
+        If this class alone has none, return ``{class, error}``, with `refusals` if its check blocks
+        it, so that other hosts continue. Raises GoldnodeError.
         """
         from goldnode.classdoc.compile import compile_class
         from goldnode.classdoc.findings import check_support

@@ -1,8 +1,8 @@
 """Checks of a catalog file against the facts and the other files.
 
-Each check raises the error of the first fault, at the line of the value. `not_checked` returns values that
-the facts cannot judge, so that silence is never taken for a pass. Compatibility (GPU, driver, kernel, toolkit
-…) is the job of `goldnode.compat`, class by class.
+Each check raises the error of the first fault, at the line of the value. `not_checked` returns
+values that the facts cannot judge, so that silence is never taken for a pass. Compatibility (GPU,
+driver, kernel, toolkit …) is the job of `goldnode.compat`, class by class.
 """
 
 from __future__ import annotations
@@ -444,7 +444,8 @@ def is_finding(pattern: str) -> bool:
     begins = re.split(r"[*?\[]", pattern)[0]
     if begins == pattern:
         return kinds.kind(pattern) is not None
-    # The rest of a family's id is given by the class or the node, so the parts before both wildcards decide.
+    # The rest of a family's id is given by the class or the node, so the parts before both
+    # wildcards decide.
     families = [name.partition("*")[0] for name in kinds.KINDS if "*" in name]
     return any(begins.startswith(name) or name.startswith(begins) for name in families)
 
@@ -702,7 +703,8 @@ def _check_settings(
     mig = policy.mig
     if mig is None or (not mig.enabled and gpu.vendor == "nvidia"):
         return
-    # Rows of other vendors have no `mig` key. NVIDIA's rows have true, false, or null for "unknown".
+    # Rows of other vendors have no `mig` key. NVIDIA's rows have true, false, or null for
+    # "unknown".
     if gpu.mig_capable is False or gpu.vendor != "nvidia":
         raise entry.error(
             f"{gpu.sku} has no MIG ({_origin(gpu, 'mig')})",
@@ -749,8 +751,8 @@ def _check_mode_with_mig(
     """Refuse a compute mode other than the default together with MIG.
 
     With MIG enabled, the compute mode is the default one and cannot be changed (nvml.h,
-    nvmlDeviceSetComputeMode). For an override the effective settings count: its own, otherwise those of the
-    class.
+    nvmlDeviceSetComputeMode). For an override the effective settings count: its own, otherwise
+    those of the class.
     """
     policy = entry.item.policy
     mig, mode = policy.mig, policy.compute_mode
@@ -774,7 +776,8 @@ def _check_mode_with_mig(
             )
 
 
-# Share of the VRAM that a driver may reserve. More missing VRAM is a fault (facts/health.yml, memory_sets).
+# Share of the VRAM that a driver may reserve. More missing VRAM is a fault (facts/health.yml,
+# memory_sets).
 _VRAM = 0.05
 
 

@@ -1,8 +1,8 @@
 """Compiler from a class to the class document, the JSON that defines the class for nodes, images and checks.
 
-The document is a pure function of the catalog, the facts and the lock: same inputs, same bytes, same digest.
-Values that depend on the site alone (addresses and keys of archives) are not part of the digest. Two sites
-with one lock therefore agree.
+The document is a pure function of the catalog, the facts and the lock: same inputs, same bytes,
+same digest. Values that depend on the site alone (addresses and keys of archives) are not part of
+the digest. Two sites with one lock therefore agree.
 """
 
 from __future__ import annotations
@@ -57,9 +57,10 @@ def class_document(
 ) -> dict[str, Any]:
     """Return the class document of class `name` (schema goldnode.class/1).
 
-    `locks` gives locks by stack name; by default `lock.model.find_lock` finds the stack's lock. `on` is the day for
-    ends of life, today by default. `modules` and `without` are as for `compile_class`. Raises GoldnodeError for an
-    unknown class, one that must not be used, and as `compile_class`.
+    `locks` gives locks by stack name; by default `lock.model.find_lock` finds the stack's lock.
+    `on` is the day for ends of life, today by default. `modules` and `without` are as for
+    `compile_class`. Raises GoldnodeError for an unknown class, one that must not be used, and as
+    `compile_class`.
     """
     entry = catalog.node_class(name)
     lock = locks.get(entry.item.stack) if locks is not None else None
@@ -73,9 +74,10 @@ def compile_class(
 ) -> dict[str, Any]:
     """Return the class document of a class that may be used (`findings.check_use`).
 
-    `modules` and `without` are for disk images, which have no compiler. `modules` overrides the site's choice
-    of prebuilt modules. `without` names packages of the stack set to leave out. Raises GoldnodeError for a facts file
-    of a catalog with an error, a missing or stale lock, and an archive whose address or key is unknown.
+    `modules` and `without` are for disk images, which have no compiler. `modules` overrides the
+    site's choice of prebuilt modules. `without` names packages of the stack set to leave out.
+    Raises GoldnodeError for a facts file of a catalog with an error, a missing or stale lock, and
+    an archive whose address or key is unknown.
     """
     # Rows of such a file are not used: the document would have goldnode's instead.
     for fault in facts.site_faults():
@@ -212,8 +214,8 @@ def _enforced_tests(tests: models.ReturnTests | None) -> dict[str, Any]:
 
 
 def declaration(name: str, catalog: Catalog, site: Site | None = None) -> dict[str, Any]:
-    """Return the parts of the class document of class `name` that need no lock: os, GPUs, platform, policy,
-    baseline and suppressions. Raises CatalogError for an unknown class.
+    """Return the parts of the class document of class `name` that need no lock: os, GPUs, platform,
+    policy, baseline and suppressions. Raises CatalogError for an unknown class.
     """
     entry = catalog.node_class(name)
     item = entry.item
@@ -253,8 +255,8 @@ def _gpus_of_model(count: int, gpu: facts.GpuModel) -> dict[str, Any]:
 def _gpus_of_node(count: int, host: CompatHost) -> dict[str, Any]:
     """Return the GPUs of a class with `model: auto`.
 
-    `models` has the models that fit the stack by PCI id, and `unfit` the others with the reason. A node compares its
-    PCI bus with both.
+    `models` has the models that fit the stack by PCI id, and `unfit` the others with the reason. A
+    node compares its PCI bus with both.
     """
     judged = fatal_of_models(host)
     fitting: dict[str, str] = {}
@@ -321,8 +323,8 @@ def check_installable(
 ) -> None:
     """Refuse a lock that the nodes of a class could not install from this site. Nothing is fetched.
 
-    Raises GoldnodeError: the lock lacks an optional part of the class, prebuilt modules are missing, or the mirror
-    of the site does not have the packages.
+    Raises GoldnodeError: the lock lacks an optional part of the class, prebuilt modules are
+    missing, or the mirror of the site does not have the packages.
     """
     _require_options(entry, stack, lock)
     built = _built(stack, lock, site)
@@ -338,7 +340,8 @@ def _driver(view: ClassView, lock: Lock, built: BuiltModules | None) -> dict[str
     flavour: str | None = driver.flavour
     if view.gpu is not None and driver.flavour == "auto" and driver.branch is not None:
         flavour = rules.module_flavour(view.gpu, driver.branch)[0]
-    # Only prebuilt modules add these keys: documents, and thus digests, of other sites stay the same.
+    # Only prebuilt modules add these keys: documents, and thus digests, of other sites stay the
+    # same.
     prebuilt: dict[str, Any] = {}
     if built is not None:
         prebuilt = {
@@ -368,7 +371,8 @@ def _health(
 ) -> dict[str, Any]:
     """Return the reference values for the node's rules, including the class's baseline.
 
-    With `model: auto`, `models` has the facts of each model by PCI id, as for a node without a class.
+    With `model: auto`, `models` has the facts of each model by PCI id, as for a node without a
+    class.
     """
     if gpus is None or gpus["model"] != models.AUTO:
         health = health_facts(item.gpu.model if item.gpu is not None else None)
@@ -401,7 +405,8 @@ def _policy(policy: models.Policy) -> dict[str, Any]:
         mode="json", exclude_none=True, exclude_defaults=True
     )
     for override, stated in zip(stated_policy.get("overrides", ()), policy.overrides, strict=False):
-        # `exclude_defaults` drops a mode that equals the default, but the class may have the other mode.
+        # `exclude_defaults` drops a mode that equals the default, but the class may have the other
+        # mode.
         if stated.clocks is not None and "mode" in stated.clocks.model_fields_set:
             override["clocks"]["mode"] = stated.clocks.mode
         if "model" in override:
@@ -476,7 +481,8 @@ def mirror_archive(
 ) -> dict[str, Any]:
     """Return the site's mirror as the one archive of a stack: the publication of exactly these packages.
 
-    Raises MirrorError if there is no such publication, or if `mirror.key` is not the key that signed it.
+    Raises MirrorError if there is no such publication, or if `mirror.key` is not the key that
+    signed it.
     """
     assert site.mirror is not None  # noqa: S101 - asked by the caller
     assert site.mirror.url is not None  # noqa: S101
@@ -526,8 +532,9 @@ def site_archives(
 ) -> list[dict[str, Any]]:
     """Return the archives of `stack` and of optional parts, with this site's addresses and keys.
 
-    `key` is base64 of the armoured key if it is to be installed at `signed_by`. It is null if the node's OS provides the
-    keyring. Raises SiteError and SigningKeyError, and LockError for a key that has to be fetched and cannot be.
+    `key` is base64 of the armoured key if it is to be installed at `signed_by`. It is null if the
+    node's OS provides the keyring. Raises SiteError and SigningKeyError, and LockError for a key
+    that has to be fetched and cannot be.
     """
     places = ArchivePlaces(catalog, site, stack.item.os, KeyAccess(key_stores(stack, site)))
     names, rows = archives_of(stack.item, options), []

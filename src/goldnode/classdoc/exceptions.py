@@ -41,8 +41,8 @@ def _acceptance(row: models.Accepted | SiteException) -> Acceptance:
 def check_accepted(entry: CatalogEntry[models.NodeClass], stack: Path, on: dt.date) -> None:
     """Refuse invalid acceptances of a class. Raises CatalogError.
 
-    An acceptance is invalid if its rule does not exist, or if it expired before day `on`. A class cannot
-    accept an end of life: the site file does, or the stack (file `stack`) waives it.
+    An acceptance is invalid if its rule does not exist, or if it expired before day `on`. A class
+    cannot accept an end of life: the site file does, or the stack (file `stack`) waives it.
     """
     if not entry.item.compat.accept:
         return

@@ -1,6 +1,7 @@
 """Checks of a class that is about to be used: its acceptances, the support of its stack, its compatibility.
 
-A class is checked once for each view (`view.ClassView`); the compiler of documents checks none of this again.
+A class is checked once for each view (`view.ClassView`); the compiler of documents checks none of
+this again.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ def check_decisions(view: ClassView) -> None:
 def check_support(view: ClassView) -> None:
     """Refuse a class whose stack is past its end of life without a valid waiver. Raises CatalogError.
 
-    Simulated classes need no waiver: they demonstrate goldnode, and no workload depends on their stack. An exception
-    of the site lets a class use its stack too.
+    Simulated classes need no waiver: they demonstrate goldnode, and no workload depends on their
+    stack. An exception of the site lets a class use its stack too.
     """
     name, stack, on = view.entry.name, view.stack.entry.item, view.stack.on
     support = rules.support(

@@ -1,7 +1,7 @@
 """Facts that the node program contains, so that it can judge a node without a class document.
 
-They are a generated module, :mod:`goldnode.node.ground.known`: the program has no YAML reader, and reading the facts
-takes longer than a check. A unit test compares the two.
+They are a generated module, :mod:`goldnode.node.ground.known`: the program has no YAML reader, and
+reading the facts takes longer than a check. A unit test compares the two.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def collect() -> dict[str, Any]:
 def _known_bad() -> list[dict[str, Any]]:
     """Return the known bad combinations of GPU, driver and OS.
 
-    Left out are those of modules that do not build, since a driver that runs was built, those that the
-    security floor reports, and those with a condition that a capture does not show.
+    Left out are those of modules that do not build, since a driver that runs was built, those that
+    the security floor reports, and those with a condition that a capture does not show.
     """
     return [
         {

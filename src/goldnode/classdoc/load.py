@@ -22,10 +22,11 @@ def load_catalog(
 ) -> Catalog:
     """Read and check the catalog in `directories`, or the one that environment and site file name.
 
-    A file of the environment's catalog that has a fault stops only what depends on it: the fault is logged as a
-    warning, and whoever asks for the item gets its error. With a list in `faults`, the first fault of each file is
-    appended to it, and nothing is logged. With `directories` alone, the first fault is raised. Rules that depend
-    on the date (end of life, waivers) apply when a class is used: see `findings.check_use`.
+    A file of the environment's catalog that has a fault stops only what depends on it: the fault is
+    logged as a warning, and whoever asks for the item gets its error. With a list in `faults`, the
+    first fault of each file is appended to it, and nothing is logged. With `directories` alone, the
+    first fault is raised. Rules that depend on the date (end of life, waivers) apply when a class
+    is used: see `findings.check_use`.
     """
     if faults is None and directories is None:
         own_faults: list[GoldnodeError] = []

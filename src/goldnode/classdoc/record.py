@@ -22,9 +22,10 @@ from goldnode.node.verdict import check, undeclared
 def judge(record: str, name: str | None, now: float | None = None) -> dict[str, Any]:
     """Return the verdict (schema goldnode.verdict/1) about the record in a file; "-" is standard input.
 
-    `name` is a class of the catalog, or a file with a class document. A class whose stack has no lock, or cannot
-    be used, is judged without its stack: GPUs, policy and baseline; `advice` gives the reason. `now` is in
-    seconds since 1970. Raises NodeError for a record that cannot be used, and GoldnodeError for the class.
+    `name` is a class of the catalog, or a file with a class document. A class whose stack has no
+    lock, or cannot be used, is judged without its stack: GPUs, policy and baseline; `advice` gives
+    the reason. `now` is in seconds since 1970. Raises NodeError for a record that cannot be used,
+    and GoldnodeError for the class.
     """
     capture = command.load(record)
     now = time.time() if now is None else now

@@ -1,7 +1,7 @@
 """View of one node class: its class, stack, platform, lock, GPU and host, read and validated once.
 
-`read_class` reads. `findings.findings_of` checks what was read, and `compile.compile_class` writes the class document
-of it. Neither looks anything up in the catalog again.
+`read_class` reads. `findings.findings_of` checks what was read, and `compile.compile_class` writes
+the class document of it. Neither looks anything up in the catalog again.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class StackView:
 class ClassView:
     """A node class with everything that its check and its document need.
 
-    `gpu` is None without GPUs, and for `model: auto` unless a model was named. `host` is the node side of the
-    compatibility check.
+    `gpu` is None without GPUs, and for `model: auto` unless a model was named. `host` is the node
+    side of the compatibility check.
     """
 
     entry: CatalogEntry[models.NodeClass]
@@ -111,8 +111,8 @@ def read_class(
 ) -> ClassView:
     """Return class `name` with its stack, lock, facts and host. `lock` and `on` are as for `read_stack`.
 
-    `model` is the GPU model of a class that takes any (`model: auto`). Raises GoldnodeError for an unknown class or
-    model.
+    `model` is the GPU model of a class that takes any (`model: auto`). Raises GoldnodeError for an
+    unknown class or model.
     """
     entry = catalog.node_class(name)
     item = entry.item
@@ -133,7 +133,8 @@ def read_class(
     host = dataclasses.replace(
         host,
         name=name,
-        # With `model: auto` the backend decides the vendor: the stack may carry no driver of its own.
+        # With `model: auto` the backend decides the vendor: the stack may carry no driver of its
+        # own.
         auto=auto,
         vendor=checks.VENDOR_OF_BACKEND[item.backend] if auto else host.vendor,
         nvswitch=platform is not None and platform.nvswitch,

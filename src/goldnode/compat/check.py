@@ -45,10 +45,10 @@ def rule(name: str) -> CompatRule:
 def check(host: CompatHost | None, workloads: Sequence[Workload] = ()) -> list[CompatFinding]:
     """Return the findings about `host` and each workload on it: blocks first, then unknowns, then warnings.
 
-    Host rules run once. Workload rules run for each workload, with the host if there is one. The known bad
-    combinations are checked for both. Findings that the host's class or a waiver accepts stay in the list
-    with `accepted` set. A finding is `fatal` if it is not accepted and blocks. An unknown is fatal too if the
-    class sets `unknown: block`.
+    Host rules run once. Workload rules run for each workload, with the host if there is one. The
+    known bad combinations are checked for both. Findings that the host's class or a waiver accepts
+    stay in the list with `accepted` set. A finding is `fatal` if it is not accepted and blocks. An
+    unknown is fatal too if the class sets `unknown: block`.
     """
     findings: list[CompatFinding] = []
     with facts.unchanged() as state:
@@ -73,8 +73,8 @@ class _JudgedHost:
     models: tuple[CompatFinding, ...] | None = None
 
 
-# The last hosts by identity, which each entry keeps taken: many workloads are judged on few hosts, and their remedies
-# change a host in the same few ways.
+# The last hosts by identity, which each entry keeps taken: many workloads are judged on few hosts,
+# and their remedies change a host in the same few ways.
 _JUDGED: OrderedDict[int, _JudgedHost] = OrderedDict()
 _HOSTS = 64
 
@@ -123,7 +123,8 @@ def _of_host(host: CompatHost) -> Iterator[CompatFinding]:
 def fatal_of_models(host: CompatHost) -> dict[str, list[CompatFinding]]:
     """Return the fatal findings of every GPU model that a class with `model: auto` may meet, by model.
 
-    These are the models of the host's vendor. Findings that do not depend on the model are left out.
+    These are the models of the host's vendor. Findings that do not depend on the model are left
+    out.
     """
     # What is fatal without any model is a matter of the stack, and is reported once for the class.
     always = {(each.rule, each.message) for each in settle(_of_host(host), host) if each.fatal}

@@ -26,8 +26,9 @@ def finding_changes(
 ) -> list[FindingChange]:
     """Return the differences between two lists of findings about one subject: new ones first.
 
-    Files and lines do not count, because the two sides have other stacks. A rule with one unmatched finding on each
-    side is one change. With more, which belong together is not known, so they are listed as gone and new.
+    Files and lines do not count, because the two sides have other stacks. A rule with one unmatched
+    finding on each side is one change. With more, which belong together is not known, so they are
+    listed as gone and new.
     """
     old, new = {_same(item): item for item in before}, {_same(item): item for item in after}
     changes = [FindingChange("unchanged", old[key], new[key]) for key in old if key in new]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from functools import cache
 
-# The family at the end of a name: nvidia-nccl-cu13, cupy-cuda13x, nvidia-dali-cuda130, jax-cuda12-plugin.
+# The family at the end of a name: nvidia-nccl-cu13, cupy-cuda13x, nvidia-dali-cuda130,
+# jax-cuda12-plugin.
 _IN_NAME = re.compile(r"-cu(?:da)?(1\d)(?:\d|x)?(?=$|-)|-cuda-?(1\d)(?:\d|x)?(?=$|-)")
 # The family in a local version: 2.6.0+cu126, 2.7.4+cu12torch2.5, 2.1.2+pt26cu124.
 _IN_LOCAL = re.compile(r"\+.*?cu(1\d)\d?(?!\d)")
@@ -14,7 +15,8 @@ _BY_VERSION = re.compile(
     r"cuda-(?:toolkit|bindings|python|core)|nvidia-cuda-[a-z-]+|nvidia-nvjitlink|nvidia-nvtx"
 )
 
-# Packages that use a GPU, by their beginning or whole name. Nothing else in a requirements file points to a GPU.
+# Packages that use a GPU, by their beginning or whole name. Nothing else in a requirements file
+# points to a GPU.
 _USES_GPU = re.compile(
     r"nvidia-[a-z0-9-]+|cuda-[a-z-]+|cupy(?:-[a-z0-9]+)?|numba-cuda|nvmath-python|cutlass|nvidia-cutlass(?:-dsl)?"
     r"|(?:py)?lib(?:cudf|cuml|cugraph|rmm|raft|cuvs|cuspatial|wholegraph|ucx|kvikio)[a-z0-9-]*|(?:cudf|cuml|cugraph|rmm|raft-dask|pylibraft)"

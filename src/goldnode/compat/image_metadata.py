@@ -1,7 +1,7 @@
 """Reader of image metadata from a file or the local Docker engine, normalised to one model.
 
-Supported formats are the output of `docker inspect`, an OCI configuration, an OCI layout directory, and a tar
-archive of a layout or of `docker save`. No layer is opened.
+Supported formats are the output of `docker inspect`, an OCI configuration, an OCI layout directory,
+and a tar archive of a layout or of `docker save`. No layer is opened.
 """
 
 from __future__ import annotations

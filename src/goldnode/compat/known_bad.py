@@ -1,10 +1,10 @@
 """Engine for the list of known bad combinations (facts/known_bad.yml).
 
-A row's `match` is a mapping of conditions that must all hold, or a list of such mappings, any of which
-suffices. A condition holds, fails, or cannot be checked. A row is found when all conditions hold. It is
-`unknown` when none fails and some cannot be checked. A condition on an absent component (no GPU, no container
-toolkit, no torch) fails. A component that is present with an unknown value leaves the condition open. Keys of
-`match`:
+A row's `match` is a mapping of conditions that must all hold, or a list of such mappings, any of
+which suffices. A condition holds, fails, or cannot be checked. A row is found when all conditions
+hold. It is `unknown` when none fails and some cannot be checked. A condition on an absent component
+(no GPU, no container toolkit, no torch) fails. A component that is present with an unknown value
+leaves the condition open. Keys of `match`:
 
     host      kernel driver package toolkit amdgpu (versions), branch, engine {NAME: versions}, flavour,
               toolkit_mode, vendor, os, os_not, driver_from, fabric_manager (absent, differs), nvswitch,
@@ -14,8 +14,8 @@ toolkit, no torch) fails. A component that is present with an unknown value leav
     neither   also: a condition that no class states, so it is always open
               never: the reason why the row cannot be checked
 
-Versions are ranges: comparators separated by spaces, all of which must hold (">=550 <550.54.14"), or a list
-of ranges, any of which suffices.
+Versions are ranges: comparators separated by spaces, all of which must hold (">=550 <550.54.14"),
+or a list of ranges, any of which suffices.
 """
 
 from __future__ import annotations
@@ -218,7 +218,8 @@ def without_repetitions(found: list[CompatFinding]) -> list[CompatFinding]:
     ]
 
 
-# Conditions that depend on a lock, and descriptions of conditions for findings about unknown values.
+# Conditions that depend on a lock, and descriptions of conditions for findings about unknown
+# values.
 _OF_THE_LOCK = {
     "driver",
     "package",

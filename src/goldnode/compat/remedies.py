@@ -1,9 +1,9 @@
 """Remedies that name a version: each is carried out and judged by the rules before it is printed.
 
-A rule states the ways out of a finding as groups of options, the nearest first. `proved` carries out each option on the
-combination and judges the result. An option is printed only if it removes the finding, blocks nothing new and leads
-to nothing unknown. Of a group, the first such option is printed. A remedy of plain text names no version and is not
-judged.
+A rule states the ways out of a finding as groups of options, the nearest first. `proved` carries
+out each option on the combination and judges the result. An option is printed only if it removes
+the finding, blocks nothing new and leads to nothing unknown. Of a group, the first such option is
+printed. A remedy of plain text names no version and is not judged.
 """
 
 from __future__ import annotations

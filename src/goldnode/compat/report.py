@@ -29,8 +29,8 @@ _LEVELS = {"block": "error", "warn": "warning", "unknown": "note"}
 class CompatReport:
     """Subjects and findings of a check.
 
-    `subjects` are in output order, each with the place of its declaration. `not_checked` are sentences
-    without full stop.
+    `subjects` are in output order, each with the place of its declaration. `not_checked` are
+    sentences without full stop.
     """
 
     subjects: Sequence[tuple[str, DeclaredAt | None]]
@@ -210,8 +210,8 @@ def brief(finding: CompatFinding) -> str:
     return f"[{reason['code']}] {reason['message']} {reason['remedy']}".rstrip()
 
 
-# Rules about support and known faults, which the owner of a node may accept for a time. The others are about what
-# cannot work.
+# Rules about support and known faults, which the owner of a node may accept for a time. The others
+# are about what cannot work.
 _ACCEPTABLE = ("end-of-life", "known-bad", "os-support", "security-floor", "toolkit-floor")
 
 
@@ -331,9 +331,9 @@ def _place(place: DeclaredAt | None) -> dict[str, Any] | None:
 def sarif(report: CompatReport) -> dict[str, Any]:
     """Return the report as a SARIF 2.1.0 log.
 
-    block is an error, warn a warning, unknown a note; accepted findings are suppressed results. Files are
-    relative to the root of their repository (uriBaseId SRCROOT), so that the log is the same on every
-    machine.
+    block is an error, warn a warning, unknown a note; accepted findings are suppressed results.
+    Files are relative to the root of their repository (uriBaseId SRCROOT), so that the log is the
+    same on every machine.
     """
     rules = list(registry().values())
     index = {rule.id: number for number, rule in enumerate(rules)}

@@ -110,8 +110,8 @@ def last_day(date: str) -> dt.date:
 class Support:
     """Support state of a stack past its end of life.
 
-    `ended`: no waiver. `waived`: a waiver is in force. `foreign`: its waiver is for other classes. `expired`:
-    its waiver has expired.
+    `ended`: no waiver. `waived`: a waiver is in force. `foreign`: its waiver is for other classes.
+    `expired`: its waiver has expired.
     """
 
     state: Literal["ended", "waived", "foreign", "expired"]
@@ -130,8 +130,8 @@ def support(
 ) -> Support | None:
     """Return the support state of stack `stack` on day `on`; None if it is still supported.
 
-    `ended` is the last supported day. With `node_class` None the stack is judged alone, as for a class that
-    the waiver does not name.
+    `ended` is the last supported day. With `node_class` None the stack is judged alone, as for a
+    class that the waiver does not name.
     """
     if ended >= on:
         return None
@@ -172,9 +172,9 @@ class ToolkitMode:
 def toolkit_mode(engine: str, engine_version: str, toolkit_version: str | None) -> ToolkitMode:
     """Return how `engine` gives containers access to GPUs, from Debian package versions.
 
-    CDI if the engine can read the CDI specs that the toolkit writes, otherwise legacy (the toolkit's runtime
-    and its hook). With `toolkit_version` None goldnode writes the spec itself, as for AMD GPUs. That spec has
-    the requirements of the newest toolkit's specs.
+    CDI if the engine can read the CDI specs that the toolkit writes, otherwise legacy (the
+    toolkit's runtime and its hook). With `toolkit_version` None goldnode writes the spec itself, as
+    for AMD GPUs. That spec has the requirements of the newest toolkit's specs.
     """
     limits = facts.load("container_toolkit.yml")["runtime_minimum"]
     newer = limits["toolkit_1_19_1_and_later_cdi_0_7"]

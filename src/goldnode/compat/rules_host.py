@@ -1,7 +1,7 @@
 """Rules about the node alone: GPU, driver, kernel, OS, fabric manager, toolkit, support and security.
 
-A rule ignores properties that the host does not state. It returns `unknown` for a stated property that no
-source covers. If one row of the facts decides, the finding includes the row's own doubts.
+A rule ignores properties that the host does not state. It returns `unknown` for a stated property
+that no source covers. If one row of the facts decides, the finding includes the row's own doubts.
 """
 
 from __future__ import annotations
@@ -136,8 +136,8 @@ def _dropped(host: CompatHost, gpu: GpuModel, branch: facts.Branch) -> Iterator[
 def _least(gpu: GpuModel, branch: str) -> str | None:
     """Return the first driver that supports `gpu`, from the view of branch `branch`.
 
-    Branches that were alive when support was added have a first version each. A branch between two of them
-    never got it. The branches after the last one have it from their first version on.
+    Branches that were alive when support was added have a first version each. A branch between two
+    of them never got it. The branches after the last one have it from their first version on.
     """
     if not gpu.min_driver:
         return gpu.min_driver_branch
@@ -1085,10 +1085,11 @@ def security_floor(
 ) -> Iterator[CompatFinding]:
     """Check that the driver is at its branch's security floor, and that the branch still gets fixes.
 
-    A driver below the floor blocks: a fixed version of the same branch exists, and the update needs no
-    decision. A branch that the newest bulletin leaves unfixed warns: no version of it would be better.
-    Whether to leave the branch depends on the end of life, its waiver and the known-bad list, which block or
-    record it. A waiver for use past the end of life covers this finding too, and is shown.
+    A driver below the floor blocks: a fixed version of the same branch exists, and the update needs
+    no decision. A branch that the newest bulletin leaves unfixed warns: no version of it would be
+    better. Whether to leave the branch depends on the end of life, its waiver and the known-bad
+    list, which block or record it. A waiver for use past the end of life covers this finding too,
+    and is shown.
     """
     branch = _branch(host) if host is not None else None
     if host is None or branch is None:
@@ -1278,9 +1279,9 @@ def check_cohorts(
 ) -> list[CompatFinding]:
     """Return the findings about the cohorts of `hosts`.
 
-    Nodes that train together need one driver version and one NCCL version. Hosts of one class and cohort may
-    be given once. `workloads` maps a host's subject to its workloads. Those that state an NCCL version must
-    agree within a cohort.
+    Nodes that train together need one driver version and one NCCL version. Hosts of one class and
+    cohort may be given once. `workloads` maps a host's subject to its workloads. Those that state
+    an NCCL version must agree within a cohort.
     """
     cohorts: dict[str, list[CompatHost]] = {}
     for host in hosts:

@@ -1,6 +1,7 @@
 """Rules about Python wheels: their tags, and what they require of each other.
 
-The facts are metadata that pip's resolver reads too (`Requires-Dist`, wheel tags), as recorded on one day.
+The facts are metadata that pip's resolver reads too (`Requires-Dist`, wheel tags), as recorded on
+one day.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Rules about workloads: CUDA, cuDNN, NCCL, the frameworks and ROCm, against the node and against each other.
 
-Each rule is a pure function of host and workload over the facts. It ignores properties that are not given,
-and returns `unknown` if the facts do not cover a property. A finding's doubt holds the reservations of the
-deciding rows.
+Each rule is a pure function of host and workload over the facts. It ignores properties that are not
+given, and returns `unknown` if the facts do not cover a property. A finding's doubt holds the
+reservations of the deciding rows.
 """
 
 from __future__ import annotations
@@ -335,8 +335,8 @@ def _spoilt(
 ) -> CompatFinding:
     """Return the finding about a compat package that breaks a workload on GPUs other than data-centre ones.
 
-    The driver would run it by minor-version compatibility. But the package in the image replaces the driver's
-    libraries, and fails on GeForce.
+    The driver would run it by minor-version compatibility. But the package in the image replaces
+    the driver's libraries, and fails on GeForce.
     """
     hardware, doubt = facts.cuda_rule("fwd_hw")
     fails = any(gpu.sku.startswith("GeForce") for gpu in gpus)
@@ -515,8 +515,8 @@ def _older_or_newer(
 ) -> list[remedies.Group]:
     """Return the nearest combinations as a remedy.
 
-    These are the driver that runs `row`, if the GPUs are supported by both, and the newest CUDA that fits the
-    node as is.
+    These are the driver that runs `row`, if the GPUs are supported by both, and the newest CUDA
+    that fits the node as is.
     """
     groups: list[remedies.Group] = []
     branch = _branch(host)
@@ -755,7 +755,8 @@ def cudnn_cuda(host: CompatHost | None, workload: Workload | None) -> Iterator[C
         rows = [row for row in facts.cudnn_matrix() if row.is_for(version)]
         mine = [row for row in rows if row.major in (None, int(major))]
         whole = "." in cuda
-        # Only the CUDA major may be known, from the name of a wheel; a row of that major is then enough.
+        # Only the CUDA major may be known, from the name of a wheel; a row of that major is then
+        # enough.
         if any(row.has_cuda(cuda) for row in mine) or (mine and not whole):
             continue
         sources = [origin for row in rows for origin in row.sources]
@@ -1687,7 +1688,8 @@ def _pins(workload: Workload, library: str, pinned: str) -> Iterator[CompatFindi
 def _framework_pins(workload: Workload) -> Iterator[CompatFinding]:
     """Report libraries of an image that differ from those its framework needs.
 
-    This is no block: an image may contain a library twice, its own and one from the framework's wheel.
+    This is no block: an image may contain a library twice, its own and one from the framework's
+    wheel.
     """
     rule = "framework-libraries"
     both = "it runs only where the framework came with libraries of its own"

@@ -1,8 +1,8 @@
 """Reader of workloads: image references, image metadata and requirements files.
 
-A bare reference is parsed by the naming schemes of well-known repositories, on any registry. Properties that
-remain unknown become a finding, so nothing is skipped silently. A class can state properties that an image's
-name does not show. A statement that contradicts the image is an error.
+A bare reference is parsed by the naming schemes of well-known repositories, on any registry.
+Properties that remain unknown become a finding, so nothing is skipped silently. A class can state
+properties that an image's name does not show. A statement that contradicts the image is an error.
 """
 
 from __future__ import annotations
@@ -386,7 +386,8 @@ def _stated(
             raise _contradiction(
                 workload, f"{name} {_shown(value)}", f"{_shown(have)}", whose, place
             )
-        # Of two versions that agree, the longer is more precise: 12.4 from the class, 12.4.1 from the tag.
+        # Of two versions that agree, the longer is more precise: 12.4 from the class, 12.4.1 from
+        # the tag.
         changes[name] = (
             have if isinstance(have, str) and len(key(have)) > len(key(str(value))) else value
         )
@@ -440,8 +441,8 @@ def metadata(
 ) -> Workload:
     """Return the workload of image metadata in a file.
 
-    The file is JSON from `docker inspect` or an OCI configuration, an OCI layout directory, or a tar of a
-    layout or of `docker save`. Raises WorkloadError for anything else.
+    The file is JSON from `docker inspect` or an OCI configuration, an OCI layout directory, or a
+    tar of a layout or of `docker save`. Raises WorkloadError for anything else.
     """
     from goldnode.compat import image_metadata  # deferred: a check of names alone does not need it
 
@@ -579,8 +580,8 @@ def _compat(env: Mapping[str, str], found: ImageMetadata) -> bool | None:
 def of_text(text: str, *, place: DeclaredAt | None = None) -> Workload:
     """Return the workload of `--image TEXT`. Raises WorkloadError.
 
-    docker:REF queries the local engine. A path (starting with /, ./, ../, ~ or file:, or ending in .json or
-    .tar) is metadata. Anything else is a reference.
+    docker:REF queries the local engine. A path (starting with /, ./, ../, ~ or file:, or ending in
+    .json or .tar) is metadata. Anything else is a reference.
     """
     if text.startswith("docker:"):
         return engine_image(text.removeprefix("docker:"), place=place)
@@ -625,7 +626,8 @@ def _renamed(workload: Workload, subject: str) -> tuple[CompatFinding, ...]:
 
 # -- requirements files
 
-# Options of pip that take a value. Those that name an index may imply a CUDA or ROCm build of its wheels.
+# Options of pip that take a value. Those that name an index may imply a CUDA or ROCm build of its
+# wheels.
 _INDEX = ("--index-url", "-i", "--extra-index-url", "--find-links", "-f")
 _VALUED = (*_INDEX, "--trusted-host", "--no-binary", "--only-binary", "--use-feature", "--proxy")
 _FLAGS = (
@@ -686,10 +688,10 @@ def requirements(
 ) -> Workload:
     """Return the workload of a requirements file as pip reads it, with the files it includes.
 
-    `python` is the version to evaluate markers for, by default the one that the header of a compiled file
-    names. Without either, a marker that depends on it is reported.
-    `place` is where the file was named. Raises WorkloadError with file and line for input that pip would
-    reject, and for conflicting pins.
+    `python` is the version to evaluate markers for, by default the one that the header of a
+    compiled file names. Without either, a marker that depends on it is reported. `place` is where
+    the file was named. Raises WorkloadError with file and line for input that pip would reject, and
+    for conflicting pins.
     """
     machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(architecture, architecture)
     python = python or _python_of_header(path)
@@ -820,8 +822,8 @@ def _build(version: str, line: _Line, reading: _Reading) -> str:
 def _highest(version: str, builds: Sequence[str]) -> str:
     """Return the version that pip takes from indexes of these builds: it reads all, and the highest version wins.
 
-    A local version is higher than the release without one (PEP 440). A build that the release does not have is on no
-    index.
+    A local version is higher than the release without one (PEP 440). A build that the release does
+    not have is on no index.
     """
     from packaging.version import Version
 

@@ -2,9 +2,9 @@
 
 The facts must also cover every GPU model, driver branch and OS release of the catalog.
 
-The checks read a directory of facts files, so that tests can pass in broken copies. A disagreement between
-sources is not a fault if the row documents it (`conflict`, `note`). This module contains no versions: it
-compares the facts with each other.
+The checks read a directory of facts files, so that tests can pass in broken copies. A disagreement
+between sources is not a fault if the row documents it (`conflict`, `note`). This module contains no
+versions: it compares the facts with each other.
 """
 
 from __future__ import annotations
@@ -121,7 +121,8 @@ class _Folder:
 def faults(directory: Path = facts.FACTS) -> list[FactsFault]:
     """Return all faults of the facts files in `directory`, in order of file and line.
 
-    Raises FactsError for a file that is not UTF-8, for invalid YAML, and for a duplicate key in a mapping.
+    Raises FactsError for a file that is not UTF-8, for invalid YAML, and for a duplicate key in a
+    mapping.
     """
     folder = _Folder(directory)
     folder.check_forms()
@@ -650,7 +651,8 @@ def _gpus(folder: _Folder) -> None:
                     f"{name}: driver {least} is not of branch {gpu['min_driver_branch']}",
                 )
             short = _normalised_name(name)
-            # operator_minimum takes precedence; the other table counts only for GPUs that it does not list.
+            # operator_minimum takes precedence; the other table counts only for GPUs that it does
+            # not list.
             for table, rows in (("operator_minimum", needed), ("first_driver_listing_gpu", listed)):
                 alike = [key for key in rows if short.startswith(key)]
                 stated = rows[max(alike, key=len)] if alike else None

@@ -1,6 +1,7 @@
 """Typed access to `facts/*.yml`. Files are read on first use and cached.
 
-Every answer includes its source (`Origin`), so that an error can name the document that states the fact.
+Every answer includes its source (`Origin`), so that an error can name the document that states the
+fact.
 """
 
 from __future__ import annotations
@@ -243,7 +244,8 @@ def _site_state() -> _State:
 class InstalledUpdate:
     """An update of the facts that `goldnode facts update` has verified: UPDATE of its directory.
 
-    `compiled` is the date of its newest facts, `folder` the directory of its files below that of UPDATE.
+    `compiled` is the date of its newest facts, `folder` the directory of its files below that of
+    UPDATE.
     """
 
     version: int
@@ -260,7 +262,8 @@ UPDATE = "update.json"
 def folder() -> Path:
     """Return the directory of the facts in force: those of an update of the site, or the built-in ones.
 
-    An update with older facts than the built-in ones is not used. Raises FactsError if it cannot be read.
+    An update with older facts than the built-in ones is not used. Raises FactsError if it cannot be
+    read.
     """
     directory = _update_directory(_site_state())
     if directory is None:
@@ -340,7 +343,8 @@ def decoded(name: str, content: bytes) -> str:
 
 def _parsed(name: str, content: bytes) -> dict[str, Any]:
     """Parse a facts file and validate it against its model. Raises FactsError with file and line."""
-    # Parsing costs thirty times what reading the cached copy costs, and these imports are only needed for it.
+    # Parsing costs thirty times what reading the cached copy costs, and these imports are only
+    # needed for it.
     import yaml
     from pydantic import ValidationError
 
@@ -509,7 +513,8 @@ def _products(_places: tuple[str, ...]) -> dict[str, str]:
 _NEAR = 3  # models that a hint names
 # Words of product names that do not tell models apart.
 _BRANDS = frozenset({"nvidia", "amd", "intel", "tesla", "geforce", "instinct", "quadro", "gpu"})
-# Brands of which each has models of its own with a number of the others: Quadro RTX 6000 and RTX 6000 Ada.
+# Brands of which each has models of its own with a number of the others: Quadro RTX 6000 and RTX
+# 6000 Ada.
 _SERIES = frozenset({"geforce", "quadro"})
 # Words that make another model of a name, as a single letter does: RTX 4090 D.
 _VARIANTS = frozenset({"ti", "super", "max", "laptop", "mobile"})
@@ -518,9 +523,10 @@ _VARIANTS = frozenset({"ti", "super", "max", "laptop", "mobile"})
 def near_gpus(name: str) -> list[str]:
     """Return up to three models with a name near `name`, all of one architecture; empty if none is near.
 
-    Vendor and brand are left out of the comparison, and the models must share the number in the name: H100 and
-    GH200 have most letters in common and nothing else. A name of the same letters is the only one. A letter or word
-    that makes another model is never taken off: L40G, and RTX 4090 Laptop.
+    Vendor and brand are left out of the comparison, and the models must share the number in the
+    name: H100 and GH200 have most letters in common and nothing else. A name of the same letters is
+    the only one. A letter or word that makes another model is never taken off: L40G, and RTX 4090
+    Laptop.
     """
     spelt = _spelt(name)
     own = _spelling(name)
@@ -738,12 +744,11 @@ def kernel_build(
 ) -> KernelBuild:
     """Return whether NVIDIA driver version `driver` is known to build on `kernel` ("6.12.94+deb13-amd64").
 
-    An observed build decides. Otherwise the driver fails if a change up to this kernel is known to break it,
-    or if it predates the last part of its branch's fix. It builds if it has the whole fix for this series or a
-    later one.
-    The table covers upstream's sources: a distribution's patched package may build where this returns
-    `fails`. `package` is the version of the Debian package of the proprietary module, revision included. The
-    table lists the versions with patches.
+    An observed build decides. Otherwise the driver fails if a change up to this kernel is known to
+    break it, or if it predates the last part of its branch's fix. It builds if it has the whole fix
+    for this series or a later one. The table covers upstream's sources: a distribution's patched
+    package may build where this returns `fails`. `package` is the version of the Debian package of
+    the proprietary module, revision included. The table lists the versions with patches.
     """
     table = load("nvidia_drivers.yml")["kernel_build"]
     wanted, version = numbers(kernel), numbers(driver)
@@ -794,7 +799,8 @@ def _older_than(
     if newer:
         return f"{_text(min(newer))}, which is known to fail since {since}"
     fixes = _fixes(row, version, flavour)
-    # Several fixes of a branch are one fix in parts: the driver that has the last part is the first that builds.
+    # Several fixes of a branch are one fix in parts: the driver that has the last part is the first
+    # that builds.
     if fixes and version < max(fixes):
         part = " and has a part of the fix only" if version >= min(fixes) else ""
         return f"{_text(max(fixes))}, the first of its branch that builds{part}"
@@ -832,8 +838,8 @@ def _proof(
 def _patched(entries: list[dict[str, Any]], row: Mapping[str, Any], package: str) -> bool:
     """Return whether Debian's `package` is patched for the series of `row` or a later one.
 
-    A change that arrived in a stable update is not covered by patches of other rows, only by those of its
-    own.
+    A change that arrived in a stable update is not covered by patches of other rows, only by those
+    of its own.
     """
     release, _, revision = re.sub(r"~bpo.*$", "", package).partition("-")
     series = _points(row["kernel"])[-1]

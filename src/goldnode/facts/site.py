@@ -1,7 +1,8 @@
 """Facts that a catalog adds: files in its folder `facts`, in the form of the built-in ones.
 
-A file has `meta`, `sources` and rows. A row whose key the built-in facts have already is an error, unless the
-file's `overrides` names it with the reason. A file can also cite a source of the built-in file of its name.
+A file has `meta`, `sources` and rows. A row whose key the built-in facts have already is an error,
+unless the file's `overrides` names it with the reason. A file can also cite a source of the
+built-in file of its name.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ FILE = "wheels.yml"
 class WheelRelease:
     """One release of a package.
 
-    `wheels` are the Python tags by machine; empty if pip builds the release from source. `requires` are
-    requirements (PEP 508) on packages that use the GPU; None if its metadata was not read.
+    `wheels` are the Python tags by machine; empty if pip builds the release from source. `requires`
+    are requirements (PEP 508) on packages that use the GPU; None if its metadata was not read.
     """
 
     name: str

@@ -1,8 +1,8 @@
 """Typed access to the facts about CUDA, cuDNN, NCCL, the frameworks and ROCm.
 
-The files are cuda.yml, cudnn_nccl.yml, frameworks.yml and rocm.yml. Each is read and indexed once, on first
-use. Versions are compared by `key`. Some values contain a range or a remark ("12.0 - 12.6", "11.x (11.8)");
-only this module parses them.
+The files are cuda.yml, cudnn_nccl.yml, frameworks.yml and rocm.yml. Each is read and indexed once,
+on first use. Versions are compared by `key`. Some values contain a range or a remark ("12.0 -
+12.6", "11.x (11.8)"); only this module parses them.
 """
 
 from __future__ import annotations
@@ -122,8 +122,8 @@ class CudaArchitectureSupport:
 class ForwardCompat:
     """The forward-compatibility package of one CUDA minor.
 
-    `branches` are the older driver branches on which NVIDIA's image may start with it. The package was built
-    from branch `native_from`; that branch and later ones do not need it.
+    `branches` are the older driver branches on which NVIDIA's image may start with it. The package
+    was built from branch `native_from`; that branch and later ones do not need it.
     """
 
     cuda: str
@@ -244,7 +244,8 @@ def oldest_of_branch() -> dict[int, VersionKey]:
 class CudnnSupport:
     """One row of cuDNN's support matrix.
 
-    `cuda` holds inclusive ranges of minors. `capabilities` is `None` if the row states only a minimum.
+    `cuda` holds inclusive ranges of minors. `capabilities` is `None` if the row states only a
+    minimum.
     """
 
     low: VersionKey
@@ -321,8 +322,8 @@ def cudnn_matrix() -> tuple[CudnnSupport, ...]:
 def _span(text: str) -> list[tuple[VersionKey, VersionKey]]:
     """Parse one CUDA entry of the matrix into at most one inclusive range.
 
-    "12.0 - 12.6" is a range, "11.4 (8.2.2)" and "10.1 Update 2" are one minor, "11.x (no static)" is the
-    major alone.
+    "12.0 - 12.6" is a range, "11.4 (8.2.2)" and "10.1 Update 2" are one minor, "11.x (no static)"
+    is the major alone.
     """
     ends = [key(part) for part in text.split(" - ")]
     return [(ends[0], ends[-1])] if ends[0] else []
@@ -636,9 +637,10 @@ class RocmVersion:
 def rocms() -> dict[str, RocmVersion]:
     """Return the ROCm releases by version, oldest first.
 
-    A release without its own list inherits the previous list, plus the additions of later releases. Lists of
-    operating systems are inherited within a major series only. A gfx in the current documentation is
-    supported by every release since its first mention. Inherited lists are marked as derived.
+    A release without its own list inherits the previous list, plus the additions of later releases.
+    Lists of operating systems are inherited within a major series only. A gfx in the current
+    documentation is supported by every release since its first mention. Inherited lists are marked
+    as derived.
     """
     releases: dict[str, RocmVersion] = {}
     current = set(_current_gfx())

@@ -58,9 +58,9 @@ class ImmediateAction:
 class XidCode:
     """One Xid or SXid.
 
-    `action` is `None` if NVIDIA's catalogue lists no action. `unused`: the catalogue states that the driver
-    never prints it. For an SXid `action` is the class in NVIDIA's guide: SXID_FATAL, SXID_POTENTIAL,
-    SXID_NON_FATAL, or SXID if the guide does not list it.
+    `action` is `None` if NVIDIA's catalogue lists no action. `unused`: the catalogue states that
+    the driver never prints it. For an SXid `action` is the class in NVIDIA's guide: SXID_FATAL,
+    SXID_POTENTIAL, SXID_NON_FATAL, or SXID if the guide does not list it.
     """
 
     code: int
@@ -129,7 +129,8 @@ def _xid(row: Mapping[str, Any], *, unused: bool) -> XidCode:
     if action is not None and action not in actions():
         raise FactsError(f"Xid {row['code']} has the unknown action {action}", file=f"facts/{FILE}")
     known = actions().get(action) if action else None
-    # Report an Xid that should never be printed as degraded, unless NVIDIA's action for it is to ignore it.
+    # Report an Xid that should never be printed as degraded, unless NVIDIA's action for it is to
+    # ignore it.
     node = row.get("node") or (known.node if known else "degraded")
     return XidCode(
         row["code"],
@@ -179,8 +180,8 @@ def _switch(block: Mapping[str, Any]) -> list[XidCode]:
 def table() -> dict[str, list[str | None]]:
     """Return the table for a class document: number as text -> [NVIDIA's action, effect on the node, name].
 
-    It has only those SXids that the guide classifies. For the others the fatal or non-fatal mark in the log
-    line decides.
+    It has only those SXids that the guide classifies. For the others the fatal or non-fatal mark in
+    the log line decides.
     """
     return {
         str(code): [row.action, row.node, row.means or row.name]
@@ -222,8 +223,8 @@ def _row_data(code: int | None, event: dict[str, Any] | None) -> dict[str, Any]:
         known.does if known else _SWITCH.get(row.action or "", ("", "", None))[2],
     )
     fatal = event.get("fatal") if event else None
-    # The log line itself states whether an SXid or an NVLink Xid (144 to 150) is fatal. That overrides the
-    # table.
+    # The log line itself states whether an SXid or an NVLink Xid (144 to 150) is fatal. That
+    # overrides the table.
     if fatal is not None and (row.kind == "SXid" or 144 <= row.code <= 150):
         node, blast = ("drain", "gpu") if fatal else ("none", "nothing")
         if fatal and row.kind == "SXid":

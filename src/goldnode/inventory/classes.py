@@ -1,7 +1,8 @@
 """Map the hosts of an inventory to classes, and refuse a host in two classes.
 
-Ansible merges a host's groups silently, so the conflict has to be found in the files, where each statement
-has a line. A class group has the name of its class. Hosts of its child groups count as members.
+Ansible merges a host's groups silently, so the conflict has to be found in the files, where each
+statement has a line. A class group has the name of its class. Hosts of its child groups count as
+members.
 """
 
 from __future__ import annotations
@@ -58,8 +59,8 @@ class _Group:
 def classes_of_hosts(inventory: Path, catalog: Catalog) -> dict[str, str]:
     """Return the class of every host that is in a class, from the inventory file or directory `inventory`.
 
-    Raises InventoryError, with both lines, for a host in two classes. Dynamic inventories (plugins, scripts)
-    are not evaluated.
+    Raises InventoryError, with both lines, for a host in two classes. Dynamic inventories (plugins,
+    scripts) are not evaluated.
     """
     groups = _groups(inventory)
     class_of: dict[str, tuple[str, InventoryLine]] = {}

@@ -9,8 +9,8 @@ from goldnode.classdoc.cache import ClassDocuments
 from goldnode.core.errors import GoldnodeError
 
 COHORT = "goldnode_cohort"
-# A fact of one run that `goldnode_state` reads as it reads the refusals of a class. Every host of a cohort has it
-# where the callback plugin has checked the cohorts.
+# A fact of one run that `goldnode_state` reads as it reads the refusals of a class. Every host of a
+# cohort has it where the callback plugin has checked the cohorts.
 REFUSALS = "goldnode_cohort_refusals"
 
 
@@ -20,13 +20,13 @@ def withhold_incompatible(
     documents: ClassDocuments | None = None,
     see: Callable[[str, Iterable[str]], None] | None = None,
 ) -> list[str]:
-    """Check the cohorts of `hosts` (Ansible's) and give the hosts of an incompatible cohort its refusals.
-    Return messages to print.
+    """Check the cohorts of `hosts` (Ansible's) and give the hosts of an incompatible cohort its
+    refusals. Return messages to print.
 
-    A cohort is all hosts of the inventory with one value of ``goldnode_cohort``, independent of the limit of
-    a run. Hosts of one class are compatible by their class, so only a cohort of several classes costs more
-    than reading the variable. `see` is called for each host with the names of its variables, which are read
-    here once. Raises GoldnodeError.
+    A cohort is all hosts of the inventory with one value of ``goldnode_cohort``, independent of the
+    limit of a run. Hosts of one class are compatible by their class, so only a cohort of several
+    classes costs more than reading the variable. `see` is called for each host with the names of
+    its variables, which are read here once. Raises GoldnodeError.
     """
     manager = play.get_variable_manager()
 
@@ -34,7 +34,8 @@ def withhold_incompatible(
         values: dict[str, Any] = manager.get_vars(play=play, host=host, include_hostvars=False)
         return values
 
-    # Ansible takes a millisecond for the variables of a host: each host is read once, and little of it is stored.
+    # Ansible takes a millisecond for the variables of a host: each host is read once, and little of
+    # it is stored.
     read: dict[str, dict[str, Any]] = {}
     here = {}
     for host in hosts:
@@ -75,7 +76,8 @@ def findings(
 ) -> dict[str, dict[str, Any]]:
     """Return cohort -> ``{refusals, messages}`` of every cohort of several classes.
 
-    `hosts` are the variables of all hosts of the inventory, `group_names` included. Raises GoldnodeError.
+    `hosts` are the variables of all hosts of the inventory, `group_names` included. Raises
+    GoldnodeError.
     """
     members: dict[str, set[str]] = {}
     for seen in hosts:

@@ -35,7 +35,8 @@ def listed(inventory: str, limit: str | None = None) -> dict[str, Any]:
     # Prefer the ansible-core in goldnode's own virtual environment.
     program = Path(sys.executable).parent / "ansible-inventory"
     command = [str(program) if program.exists() else "ansible-inventory", "-i", inventory, "--list"]
-    # UNPARSED_FAILED: by default Ansible only warns about an unreadable inventory and returns an empty one.
+    # UNPARSED_FAILED: by default Ansible only warns about an unreadable inventory and returns an
+    # empty one.
     environment = {
         **os.environ,
         **installed_locale(),
@@ -93,7 +94,8 @@ def _unmarked(value: dict[str, Any]) -> Any:
     return value["__ansible_unsafe"] if value.keys() == {"__ansible_unsafe"} else value
 
 
-# A source with the key `plugin` is read by `auto`. The other parsers that Ansible tries afterwards fail too.
+# A source with the key `plugin` is read by `auto`. The other parsers that Ansible tries afterwards
+# fail too.
 _OF_PLUGIN = "Failed to parse inventory with 'auto' plugin: "
 
 

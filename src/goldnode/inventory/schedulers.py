@@ -13,7 +13,8 @@ from goldnode.core.errors import InventoryError
 SLURM_WORDS = ("--all", "show", "node", "--oneliner")
 KUBERNETES_WORDS = ("get", "nodes", "--output=json")
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
-# In the order of scontrol. Texts of persons (Reason, Comment, Extra) are at the end of a line, so the first one counts.
+# In the order of scontrol. Texts of persons (Reason, Comment, Extra) are at the end of a line, so
+# the first one counts.
 _SLURM_KEYS = (
     "ActiveFeatures",
     "AvailableFeatures",

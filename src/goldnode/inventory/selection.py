@@ -18,8 +18,8 @@ _CREATE = (
 def check_inventory(inventory: str) -> None:
     """Refuse an inventory that does not exist.
 
-    Raises InventoryError. Ansible would only list the parsers it tried. A value with a comma is a list of
-    hosts.
+    Raises InventoryError. Ansible would only list the parsers it tried. A value with a comma is a
+    list of hosts.
     """
     path = Path(inventory)
     if path.is_dir() and not inventory_files(path):

@@ -120,8 +120,8 @@ def _shown(value: Any) -> str:
 
 
 class UnknownVariables:
-    """Unknown variables that look like ours, collected host by host. A site may have its own, so they are
-    reported only.
+    """Unknown variables that look like ours, collected host by host. A site may have its own, so
+    they are reported only.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,8 @@
 """apt in a throw-away root, with its own sources, keys, status and configuration.
 
-Only transport settings come from this machine: proxies and the credentials of auth.conf(5). Downloaded
-indexes are cached per set of sources; apt revalidates them (If-Modified-Since) at every update.
+Only transport settings come from this machine: proxies and the credentials of auth.conf(5).
+Downloaded indexes are cached per set of sources; apt revalidates them (If-Modified-Since) at every
+update.
 """
 
 from __future__ import annotations
@@ -161,8 +162,8 @@ class AptRoot:
         )
 
     def use_status(self, status: Path) -> None:
-        """Resolve on top of the dpkg status file `status` instead of an empty system. Raises LockError if it
-        is not one: apt would name its own copy.
+        """Resolve on top of the dpkg status file `status` instead of an empty system. Raises
+        LockError if it is not one: apt would name its own copy.
         """
         number = 1
         for stanza in re.split(rb"\n(?=\n)", status.read_bytes()):
@@ -245,8 +246,8 @@ class AptRoot:
     ) -> tuple[str, str]:
         """Return the archive of a download and the path in it. Raises LockError if it is in none of the sources.
 
-        `suites` are those of :meth:`suites`. The longest address that matches decides; among equal ones, the first
-        whose suite has the package.
+        `suites` are those of :meth:`suites`. The longest address that matches decides; among equal
+        ones, the first whose suite has the package.
         """
         offered = suites.get((download.name, download.version), ())
         there = {(_normalised_address(uri), suite) for uri, suite in offered}
@@ -370,8 +371,8 @@ class AptRoot:
         return downloads
 
     def fetch(self, downloads: Iterable[Download], into: Path) -> None:
-        """Download packages into a directory under the names of `Download.file`. apt verifies each against
-        its index.
+        """Download packages into a directory under the names of `Download.file`. apt verifies each
+        against its index.
 
         Raises LockError.
         """
@@ -464,7 +465,8 @@ def apt_root(
         yield AptRoot(Path(name), place / "lists", sources, architecture)
 
 
-# apt's own limits end a silent server after a minute. On a full file system, its http method may wait without end.
+# apt's own limits end a silent server after a minute. On a full file system, its http method may
+# wait without end.
 STEP = 2  # seconds between two looks
 STALLED = 300  # seconds without a change in the directory
 FULL, LITTLE = 20, 64 << 10  # the same, with less than so many bytes free
@@ -543,8 +545,8 @@ def _complaint(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def _normalised_address(uri: str) -> str:
-    """Return an address without the parts that apt writes differently in different places: the trailing
-    slash, and the slashes of local addresses.
+    """Return an address without the parts that apt writes differently in different places: the
+    trailing slash, and the slashes of local addresses.
     """
     return re.sub(r"^(file|copy):/+", r"\1:/", uri).rstrip("/")
 

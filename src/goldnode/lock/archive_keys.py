@@ -1,9 +1,10 @@
 """Keys of archives that the apt of some OS release refuses: weak hashes of their self-signatures, old algorithms.
 
-The apt of this machine judges a key when it reads an archive. The nodes may have another apt: Debian 12's accepts keys
-that Debian 13's refuses. So the key is also judged by what was measured of the release that it is for
-(`archive_keys` in facts/distros.yml). Sequoia's rule: primary key and signing key must have an accepted algorithm, and
-each needs at least one signature by the primary key with an accepted hash.
+The apt of this machine judges a key when it reads an archive. The nodes may have another apt:
+Debian 12's accepts keys that Debian 13's refuses. So the key is also judged by what was measured of
+the release that it is for (`archive_keys` in facts/distros.yml). Sequoia's rule: primary key and
+signing key must have an accepted algorithm, and each needs at least one signature by the primary
+key with an accepted hash.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ def judge_keys(
 ) -> list[str]:
     """Return warnings about the keys of archives: apt of another release refuses them, or will from a day on.
 
-    Raises SigningKeyError for an archive whose keys are all refused by apt of the release of `places`, if its machines
-    read the archive themselves (`direct`). If they read a mirror, that is a warning too. A key that comes with the OS
-    is not judged.
+    Raises SigningKeyError for an archive whose keys are all refused by apt of the release of
+    `places`, if its machines read the archive themselves (`direct`). If they read a mirror, that is
+    a warning too. A key that comes with the OS is not judged.
     """
     notes: list[str] = []
     for name in names:

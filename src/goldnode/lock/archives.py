@@ -1,7 +1,7 @@
 """Addresses and keys of package archives for one OS release at one site.
 
-A key is taken from the site, the OS's keyring, the directory `keys` beside a lock, the cache, or its public location,
-in this order. In every case only keys with a pinned fingerprint get into apt.
+A key is taken from the site, the OS's keyring, the directory `keys` beside a lock, the cache, or
+its public location, in this order. In every case only keys with a pinned fingerprint get into apt.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ _MOST = 1 << 20  # bytes of a key file
 class KeyAccess:
     """Directories and policy for reading and fetching the keys of archives.
 
-    `stores` are directories of locks. `complete`: fetch again if only some of several pinned keys are stored.
+    `stores` are directories of locks. `complete`: fetch again if only some of several pinned keys
+    are stored.
     """
 
     stores: Sequence[Path] = ()
@@ -102,7 +103,8 @@ class ArchivePlaces:
     def key(self, name: str) -> tuple[bytes | None, list[str]]:
         """Return the key of an archive for nodes (binary), and the accepted fingerprints.
 
-        The key is None if the OS of the nodes ships it. Raises SigningKeyError, and LockError where it cannot be fetched.
+        The key is None if the OS of the nodes ships it. Raises SigningKeyError, and LockError where
+        it cannot be fetched.
         """
         fingerprints = self.fingerprints(name)
         data = self.site.key_bytes(name)
@@ -240,7 +242,8 @@ class ArchivePlaces:
     def _fetch(self, name: str, fingerprints: Sequence[str]) -> dict[str, bytes]:
         """Fetch the key files of an archive and return the usable pinned keys in them, by fingerprint.
 
-        A file may hold further keys; they are dropped. Raises LockError or SigningKeyError if no pinned key is usable.
+        A file may hold further keys; they are dropped. Raises LockError or SigningKeyError if no
+        pinned key is usable.
         """
         locations = self._locations(name)
         if not locations:
@@ -329,7 +332,8 @@ def key_stores(stack: CatalogEntry[models.Stack], site: Site) -> list[Path]:
 def wanted_options(stack: CatalogEntry[models.Stack], catalog: Catalog) -> list[str]:
     """Return the optional parts of `stack` that classes of the catalog name, in the order of the stack's file.
 
-    Raises the error of a class with an error in its file that may use the stack: its parts would be left out.
+    Raises the error of a class with an error in its file that may use the stack: its parts would be
+    left out.
     """
     for (kind, _), error in catalog.broken.items() if stack.item.options else ():
         if kind == "class" and error.file is not None and _may_use(Path(error.file), stack.name):
@@ -365,8 +369,8 @@ def archive_addresses(
 ) -> tuple[str, str | None]:
     """Return the addresses of an archive for the OS release of a stack, now and on `day` (YYYY-MM-DD; None: unknown).
 
-    A stack that the catalog no longer has is no error: then only the site and this machine's apt are asked.
-    Raises SiteError if no present address is known.
+    A stack that the catalog no longer has is no error: then only the site and this machine's apt
+    are asked. Raises SiteError if no present address is known.
     """
     entry = catalog.stacks.get(stack)
     if entry is None or archive not in catalog.archives:

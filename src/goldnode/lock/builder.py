@@ -1,12 +1,12 @@
-"""Build of kernel modules in a clean root: from exactly the lock's packages, without a network, once per set
-of inputs.
+"""Build of kernel modules in a clean root: from exactly the lock's packages, without a network,
+once per set of inputs.
 
-mmdebstrap makes the root from packages whose hashes apt has validated against the archive's index and
-goldnode against the lock. Headers, kbuild and the DKMS source are only unpacked, so no maintainer script
-builds anything by itself. Then DKMS, the build system of the driver packages, runs in namespaces of its own.
-The root has no secrets: modules are signed later, outside of it (`modpackage`). A failed build is a result
-and is stored like a successful one. A build that was interrupted, or that ran out of disk or memory, is not a
-result.
+mmdebstrap makes the root from packages whose hashes apt has validated against the archive's index
+and goldnode against the lock. Headers, kbuild and the DKMS source are only unpacked, so no
+maintainer script builds anything by itself. Then DKMS, the build system of the driver packages,
+runs in namespaces of its own. The root has no secrets: modules are signed later, outside of it
+(`modpackage`). A failed build is a result and is stored like a successful one. A build that was
+interrupted, or that ran out of disk or memory, is not a result.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ class Tree:
 class ModuleBuildInputs:
     """All inputs of a build.
 
-    `kernel` are the packages of the kernel, the image first. `installed` and `unpacked` are names of
-    `packages`, `stanzas` their records in the archive. `replaces` are packages of the lock that only the
-    build needs.
+    `kernel` are the packages of the kernel, the image first. `installed` and `unpacked` are names
+    of `packages`, `stanzas` their records in the archive. `replaces` are packages of the lock that
+    only the build needs.
     """
 
     stack: str
@@ -96,8 +96,8 @@ class ModuleBuildInputs:
 
     @property
     def key(self) -> str:
-        """Return the name of this build: a hash of headers, sources, compiler, their dependencies and
-        goldnode's build steps.
+        """Return the name of this build: a hash of headers, sources, compiler, their dependencies
+        and goldnode's build steps.
         """
         hashes = sorted(
             self.packages[name].sha256
@@ -122,9 +122,9 @@ class ModuleBuildInputs:
 
 @dataclass(frozen=True)
 class ModuleBuild:
-    """Result of one build. `seconds` is wall time, `line` the compiler's first error line. `ok` is None for a
-    pair that apt cannot install, and `line` is its reason. `log` and `modules` are paths below
-    `directory`.
+    """Result of one build. `seconds` is wall time, `line` the compiler's first error line. `ok` is
+    None for a pair that apt cannot install, and `line` is its reason. `log` and `modules` are paths
+    below `directory`.
     """
 
     key: str
@@ -150,8 +150,8 @@ class ModuleBuild:
 
 @dataclass(frozen=True)
 class Base:
-    """A root on which the lock was resolved (`goldnode lock --on`): its tar, the SHA-256 of that, and its
-    dpkg status.
+    """A root on which the lock was resolved (`goldnode lock --on`): its tar, the SHA-256 of that,
+    and its dpkg status.
     """
 
     tar: Path
@@ -212,8 +212,9 @@ class ModuleBuildRequest:
 def inputs_of(request: ModuleBuildRequest) -> ModuleBuildInputs:
     """Return the inputs of a build of modules.
 
-    Raises LockError with apt's line if apt cannot install the pair. Raises ModulesError if the stack builds
-    no modules, for an unknown flavour, and if an archive has other bytes than the lock.
+    Raises LockError with apt's line if apt cannot install the pair. Raises ModulesError if the
+    stack builds no modules, for an unknown flavour, and if an archive has other bytes than the
+    lock.
     """
     stack, lock, base = request.stack, request.lock, request.base
     release, flavour = request.release, request.flavour
@@ -346,8 +347,8 @@ def _inputs(item: Stack, lock: Lock, root: AptRoot, base: Base | None) -> Module
 
 
 def closure(graph: DependencyGraph, start: Iterable[str], without: Iterable[str]) -> list[str]:
-    """Return everything that is reachable from `start` through dependencies, without passing through a
-    package of `without`.
+    """Return everything that is reachable from `start` through dependencies, without passing
+    through a package of `without`.
     """
     left_out, names = set(without), set()
     pending = [name for name in start if name in graph and name not in left_out]
@@ -389,7 +390,8 @@ def fetch_packages(
 
     All are hashed.
 
-    Raises LockError if a download fails, ModulesError for a file with other bytes than the index or lock has.
+    Raises LockError if a download fails, ModulesError for a file with other bytes than the index or
+    lock has.
     """
     place = (cache or cache_directory()) / "debs"
     place.mkdir(parents=True, exist_ok=True)
@@ -470,7 +472,8 @@ def make_root(
 ) -> Path:
     """Return a tar of the builder root, named after the hashes of its packages.
 
-    mmdebstrap makes it from exactly `inputs.installed`, unless it is in the cache. Raises ModulesError.
+    mmdebstrap makes it from exactly `inputs.installed`, unless it is in the cache. Raises
+    ModulesError.
     """
     place = (cache or cache_directory()) / "builder"
     place.mkdir(parents=True, exist_ok=True)
@@ -561,12 +564,12 @@ _WITHOUT_NETWORK = ("unshare", "--net")
 def build(
     inputs: ModuleBuildInputs, files: Mapping[str, Path], root: Path, *, cache: Path | None = None
 ) -> tuple[ModuleBuild, Path]:
-    """Return the result of a build and its directory (result.json, build.log, modules/), from the cache if
-    possible.
+    """Return the result of a build and its directory (result.json, build.log, modules/), from the
+    cache if possible.
 
-    `files` has the .deb of every package of `inputs.unpacked` and of the kernel's image; `root` is the tar of
-    `make_root` or a base. Raises ModulesError if the machine is at fault and not the source: such a build has
-    no result.
+    `files` has the .deb of every package of `inputs.unpacked` and of the kernel's image; `root` is
+    the tar of `make_root` or a base. Raises ModulesError if the machine is at fault and not the
+    source: such a build has no result.
     """
     builds = (cache or cache_directory()) / "modules"
     builds.mkdir(parents=True, exist_ok=True)
@@ -720,7 +723,8 @@ def _build(
     )
 
 
-# A /dev of its own with the few devices that a build reads: a base root may have none. $1: overlay's options, or "".
+# A /dev of its own with the few devices that a build reads: a base root may have none. $1:
+# overlay's options, or "".
 _ENTER = """\
 set -e
 hostname builder
@@ -812,8 +816,8 @@ def _command(command: list[str], fault: str, into: list[str] | None = None) -> N
 
 
 def _source_version(root: Path, tree: Tree) -> str:
-    """Return the version under which DKMS knows a source, from the directory that its package has in
-    /usr/src.
+    """Return the version under which DKMS knows a source, from the directory that its package has
+    in /usr/src.
     """
     offered = [
         path.parent.name[len(tree.name) + 1 :]
@@ -895,8 +899,8 @@ def decompressed(data: bytes, suffix: str) -> bytes:
 def kernel_modules(carry: Sequence[Path]) -> tuple[set[str], str]:
     """Return the names of all modules of a kernel's packages, and the directory of its module files.
 
-    The names include built-in modules and have underscores, as in `depends`. The directory is /lib/modules or
-    /usr/lib/modules.
+    The names include built-in modules and have underscores, as in `depends`. The directory is
+    /lib/modules or /usr/lib/modules.
     """
     names: set[str] = set()
     place = "/lib/modules"
@@ -934,8 +938,8 @@ def modinfo(path: Path) -> dict[str, str]:
 def faults(
     inputs: ModuleBuildInputs, directory: Path, expected: Sequence[str], known: set[str]
 ) -> Iterator[str]:
-    """Yield the faults of built modules: a missing module, or a wrong vermagic, version, licence, name or
-    dependency.
+    """Yield the faults of built modules: a missing module, or a wrong vermagic, version, licence,
+    name or dependency.
     """
     there = {
         path.name.removesuffix(".ko"): modinfo(path) for path in sorted(directory.glob("*.ko"))

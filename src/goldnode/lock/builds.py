@@ -19,8 +19,8 @@ from goldnode.facts.host import ModuleFlavour
 
 @dataclass(frozen=True)
 class KnownBuild:
-    """Known outcome of one build. `line` is the compiler's error if a build failed here; `source` names the
-    origin of the outcome.
+    """Known outcome of one build. `line` is the compiler's error if a build failed here; `source`
+    names the origin of the outcome.
     """
 
     outcome: Literal["ok", "fails", "unknown"]
@@ -43,15 +43,16 @@ def known_build(
     *,
     results: Path | None = None,
 ) -> KnownBuild:
-    """Return whether NVIDIA driver version `driver` builds on kernel release `kernel`, whose package has
-    version `kernel_version`.
+    """Return whether NVIDIA driver version `driver` builds on kernel release `kernel`, whose
+    package has version `kernel_version`.
 
-    The newest result of `goldnode modules` in directory `results` decides: one JSON object per file with
-    `kernel` (release), `driver` (upstream version), `flavour`, `ok`, `line` (the compiler's line of a
-    failure) and `built` (time; empty if nothing could be compiled, and then it decides nothing). Without a
-    result the measured builds of the facts decide, where all packages of this version agree; then the table of
-    the facts. That is about upstream's sources: a distribution's patched package may build where the table has
-    `fails`. Raises LockError for an unreadable result.
+    The newest result of `goldnode modules` in directory `results` decides: one JSON object per file
+    with `kernel` (release), `driver` (upstream version), `flavour`, `ok`, `line` (the compiler's
+    line of a failure) and `built` (time; empty if nothing could be compiled, and then it decides
+    nothing). Without a result the measured builds of the facts decide, where all packages of this
+    version agree; then the table of the facts. That is about upstream's sources: a distribution's
+    patched package may build where the table has `fails`. Raises LockError for an unreadable
+    result.
     """
     asked = (kernel, driver, flavour)
     builds = [

@@ -1,5 +1,5 @@
-"""Differences between two locks, for a reader: by part, from and to, why, how many bytes, and whether nodes
-reboot for them.
+"""Differences between two locks, for a reader: by part, from and to, why, how many bytes, and
+whether nodes reboot for them.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ PARTS = ("kernel", "driver", "module", "runtime", "base")
 
 @dataclass(frozen=True)
 class ChangeReason:
-    """Reasons for which a lock was resolved again: packages that left the archives or have other bytes there,
-    and a changed intent.
+    """Reasons for which a lock was resolved again: packages that left the archives or have other
+    bytes there, and a changed intent.
     """
 
     vanished: Collection[str] = ()
@@ -69,9 +69,9 @@ class PackageChange:
 class LockDiff:
     """The changes between two locks, by part and name.
 
-    `notes` counts rows of which only `why`, `part` or the like differs. `fetch` is the size in bytes of the
-    new files, `size` the growth of the whole closure. `reboot` is the reason why a node with the newer lock
-    must reboot, or None.
+    `notes` counts rows of which only `why`, `part` or the like differs. `fetch` is the size in
+    bytes of the new files, `size` the growth of the whole closure. `reboot` is the reason why a
+    node with the newer lock must reboot, or None.
     """
 
     changes: tuple[PackageChange, ...] = ()

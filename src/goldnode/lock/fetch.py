@@ -1,9 +1,9 @@
-"""Downloads of files with known SHA-256: several in parallel, each resumed after an interruption and
-validated while it arrives.
+"""Downloads of files with known SHA-256: several in parallel, each resumed after an interruption
+and validated while it arrives.
 
-The hash of a file is known before it is requested, so a partial download can be continued without a validator
-from the server: the complete file has the hash or not. apt's own fetcher continues a file only if its
-modification time equals the server's, which a killed process never set.
+The hash of a file is known before it is requested, so a partial download can be continued without a
+validator from the server: the complete file has the hash or not. apt's own fetcher continues a file
+only if its modification time equals the server's, which a killed process never set.
 """
 
 from __future__ import annotations
@@ -132,9 +132,11 @@ class Fetcher:
     def fetch(self, wanted: Iterable[FileToFetch]) -> list[FetchFault]:
         """Fetch all files, in no order, and return one fault for each file that could not be fetched.
 
-        Raises OSError if the disk cannot take a file, and LockError before anything is fetched if it is too small.
+        Raises OSError if the disk cannot take a file, and LockError before anything is fetched if
+        it is too small.
         """
-        # One file may be asked for by several stacks; the big ones go first, so that none is left alone at the end.
+        # One file may be asked for by several stacks; the big ones go first, so that none is left
+        # alone at the end.
         files = sorted(
             {item.sha256: item for item in wanted}.values(), key=lambda item: (-item.size, item.url)
         )

@@ -1,5 +1,5 @@
-"""Debian packages and wheels as image locks record them: from apt's choice to rows, and from rows to
-downloaded files.
+"""Debian packages and wheels as image locks record them: from apt's choice to rows, and from rows
+to downloaded files.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ MADE = "goldnode"  # in place of an archive's id: this package is made, not fetc
 class LockedDeb(LockModel):
     """One Debian package. `path` is relative to its archive, `size` in bytes, `why` the package that needs it.
 
-    `provides` is given for one that goldnode makes itself (archive MADE, see `hostpackage`): all that its file is made of.
+    `provides` is given for one that goldnode makes itself (archive MADE, see `hostpackage`): all
+    that its file is made of.
     """
 
     name: str
@@ -89,8 +90,8 @@ def locked_debs(
     reasons: Mapping[str, str],
     elsewhere: Mapping[str, tuple[str, str]] | None = None,
 ) -> list[LockedDeb]:
-    """Return apt's choice as rows of a lock. `elsewhere` has archive and path of packages that are in none of
-    the root's sources.
+    """Return apt's choice as rows of a lock. `elsewhere` has archive and path of packages that are
+    in none of the root's sources.
     """
     several = len({source.uri for source in root.sources}) < len(root.sources)
     suites = root.suites(item.name for item in downloads) if several else {}
@@ -114,8 +115,8 @@ def locked_debs(
 
 
 def moved(deb: LockedDeb, offered: Mapping[str, Mapping[str, Collection[str]]]) -> list[MovedFile]:
-    """Return the changes of a package in its archive, which has `offered` (`AptRoot.offered`); empty if it is
-    unchanged.
+    """Return the changes of a package in its archive, which has `offered` (`AptRoot.offered`);
+    empty if it is unchanged.
     """
     versions = offered.get(deb.name, {})
     if deb.version not in versions:
@@ -145,8 +146,8 @@ def wanted_debs(
 ) -> list[FileToFetch]:
     """Return where a site has packages.
 
-    `snapshot_of` gives the address of a package's archive on the day of its lock, `address_of` the present one of an
-    archive (default: the site's alone).
+    `snapshot_of` gives the address of a package's archive on the day of its lock, `address_of` the
+    present one of an archive (default: the site's alone).
     """
     debs = list(debs)
     # Once per archive: without a site file it asks this machine's apt each time.

@@ -68,8 +68,8 @@ def verify(
 ) -> list[MirrorDamage]:
     """Validate the files of the store by hash, and publications by signature, indexes and record.
 
-    `stacks` selects publications; default: all. A signature must be of one of the `public` keys. Return the
-    damage in order.
+    `stacks` selects publications; default: all. A signature must be of one of the `public` keys.
+    Return the damage in order.
     """
     chosen = None if stacks is None else set(stacks)
     places = [
@@ -193,8 +193,8 @@ def repair(
 ) -> tuple[list[MirrorDamage], list[FetchFault]]:
     """Fetch damaged and missing files of the store again and link them into the publications.
 
-    Return the damages that fetching does not fix (indexes and signatures: publish again), and the files that
-    are not available.
+    Return the damages that fetching does not fix (indexes and signatures: publish again), and the
+    files that are not available.
     """
     rows: dict[str, Mapping[str, Any]] = {}
     records: list[Publication] = []
@@ -253,8 +253,8 @@ def repair(
 
 @dataclass
 class NeededFiles:
-    """Content that must stay, each with its owner. `locks` are digests, `hashes` files, `publications`
-    (stack, ID).
+    """Content that must stay, each with its owner. `locks` are digests, `hashes` files,
+    `publications` (stack, ID).
     """
 
     locks: dict[str, str] = field(default_factory=dict)
@@ -266,7 +266,8 @@ class NeededFiles:
 class CollectedFile:
     """One thing that is removed, or would be.
 
-    It is a publication, a file of the store, or the rest of an interrupted fetch. `size` is the number of bytes that this frees.
+    It is a publication, a file of the store, or the rest of an interrupted fetch. `size` is the
+    number of bytes that this frees.
     """
 
     path: Path
@@ -277,8 +278,9 @@ class CollectedFile:
 def needed(mirror: Mirror, catalog: Catalog, site: Site, nodes: Iterable[Path] = ()) -> NeededFiles:
     """Return everything that still needs a file.
 
-    That is: locks (of the catalog, the site, $GOLDNODE_LOCKS), rows of `STACK.modules.yml`, channels, the
-    current publications of the catalog's stacks, and locks in `nodes` (records of runs, or of nodes).
+    That is: locks (of the catalog, the site, $GOLDNODE_LOCKS), rows of `STACK.modules.yml`,
+    channels, the current publications of the catalog's stacks, and locks in `nodes` (records of
+    runs, or of nodes).
 
     Raises GoldnodeError for anything unreadable, because its files must stay.
     """
@@ -461,8 +463,8 @@ def _remove(directory: Path) -> None:
 
 
 def public_key(mirror: Mirror, site: Site) -> bytes:
-    """Return the key that verifies publications: the site's, else the one that signed the mirror last. Raises
-    MirrorError.
+    """Return the key that verifies publications: the site's, else the one that signed the mirror
+    last. Raises MirrorError.
     """
     named = site.mirror.key if site.mirror is not None else None
     path = site.resolve(named) if named is not None else mirror.directory / PUBLIC_KEY

@@ -1,13 +1,14 @@
 """A site's mirror: the files that locks name, kept by their hash, and one signed apt repository per lock made of them.
 
-MIRROR/store/sha256/ab/<64 hex>    the files, read-only; MIRROR/store/partial/ what is still on its way
-MIRROR/stacks/STACK/ID/            a repository: dists/, pool/ (hard links into the store), publication.json
-MIRROR/stacks/STACK/current        symbolic link to the one that was published last
-MIRROR/mirror.asc                  the public key they are signed with
-MIRROR/channels.json               {channel: {stack: ID}}: publications that stay
+MIRROR/store/sha256/ab/<64 hex>    the files, read-only; MIRROR/store/partial/ what is still on its
+way MIRROR/stacks/STACK/ID/            a repository: dists/, pool/ (hard links into the store),
+publication.json MIRROR/stacks/STACK/current        symbolic link to the one that was published last
+MIRROR/mirror.asc                  the public key they are signed with MIRROR/channels.json
+{channel: {stack: ID}}: publications that stay
 
-There is one writer at a time. A publication is synced and judged by apt before it gets its name, so a run that ends anywhere
-leaves nothing half published; what it had fetched stays and is used by the next.
+There is one writer at a time. A publication is synced and judged by apt before it gets its name, so
+a run that ends anywhere leaves nothing half published; what it had fetched stays and is used by the
+next.
 """
 
 from __future__ import annotations
@@ -182,8 +183,8 @@ class Mirror:
     ) -> list[FetchFault]:
         """Fetch every file of the locks into the store, from the archives at the site's addresses.
 
-        Return one fault for each file that its archive does not have as locked; all others are fetched.
-        Raises MirrorError if the store cannot take them.
+        Return one fault for each file that its archive does not have as locked; all others are
+        fetched. Raises MirrorError if the store cannot take them.
         """
         with self.writing(), self.disk():
             wanted = self.missing_files(
@@ -229,12 +230,13 @@ class Mirror:
         without: Sequence[str] = (),
         status: Path | None = None,
     ) -> Publication:
-        """Publish the packages of `lock`, and `extra` packages of the store, as a signed repository, and make
-        it the current one.
+        """Publish the packages of `lock`, and `extra` packages of the store, as a signed
+        repository, and make it the current one.
 
-        The repository is made in a staging directory, judged by apt (see `publish.prove`; `without` names
-        packages that the extra ones replace), synced, and only then moved into place. An existing publication
-        stays, except for its signature if the key has changed. Raises MirrorError and SigningKeyError.
+        The repository is made in a staging directory, judged by apt (see `publish.prove`; `without`
+        names packages that the extra ones replace), synced, and only then moved into place. An
+        existing publication stays, except for its signature if the key has changed. Raises
+        MirrorError and SigningKeyError.
         """
         packages = list({item.sha256: item for item in [*lock.packages, *extra]}.values())
         with self.writing(), self.disk():

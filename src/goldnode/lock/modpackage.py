@@ -1,9 +1,10 @@
 """Signed modules as a Debian package. The same modules, key and goldnode version give the same bytes.
 
-The name is DRIVER-modules-RELEASE (nvidia-current-modules-6.1.0-56-amd64). The driver comes first, as in the
-driver packages of both archives, so the family globs of every stack match it and a move to another stack also
-moves it. The kernel release is part of the name, as in packages from Canonical, so packages
-for two kernels can be installed side by side and the previous kernel keeps its GPUs.
+The name is DRIVER-modules-RELEASE (nvidia-current-modules-6.1.0-56-amd64). The driver comes first,
+as in the driver packages of both archives, so the family globs of every stack match it and a move
+to another stack also moves it. The kernel release is part of the name, as in packages from
+Canonical, so packages for two kernels can be installed side by side and the previous kernel keeps
+its GPUs.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ _TOOLS = re.compile(
 
 @dataclass(frozen=True)
 class Signing:
-    """A key for modules. `name` is the signer in modinfo, once a module is signed; `identity` the SHA-256 of
-    the certificate.
+    """A key for modules. `name` is the signer in modinfo, once a module is signed; `identity` the
+    SHA-256 of the certificate.
     """
 
     key: Path
@@ -142,7 +143,8 @@ class Signing:
                 ["cms", "-verify", "-binary", *verify], "the signature just made does not hold"
             )
             signature = out.read_bytes()
-        # struct module_signature: algorithm, hash, type of id (2: PKCS #7), two lengths, padding, and the signature's length
+        # struct module_signature: algorithm, hash, type of id (2: PKCS #7), two lengths, padding,
+        # and the signature's length
         return module + signature + struct.pack(">BBBBB3xI", 0, 0, 2, 0, 0, len(signature)) + MAGIC
 
 
@@ -299,8 +301,8 @@ _SCRIPTS = {
 def control(inputs: ModuleBuildInputs, name: str, version: str, size: int) -> str:
     """Return the control file.
 
-    The package depends on exactly its kernel, and provides what the driver's packages require of the DKMS
-    package.
+    The package depends on exactly its kernel, and provides what the driver's packages require of
+    the DKMS package.
     """
     sources = {tree.package: tree.version for tree in inputs.trees}
     given = [
@@ -311,7 +313,8 @@ def control(inputs: ModuleBuildInputs, name: str, version: str, size: int) -> st
     provided = {_name(clause) for clause in given}
     asked = sorted(_must_provide(inputs, provided))
     provides = sorted({*given, *(f"{item} (= {sources[item]})" for item in asked)})
-    # One that is provided under its own name is kept out by goldnode's pins: a Conflicts would also be with the modules of another kernel.
+    # One that is provided under its own name is kept out by goldnode's pins: a Conflicts would also
+    # be with the modules of another kernel.
     conflicts = [item for item in sources if item not in asked]
     carried = []
     for source in sources:
@@ -366,8 +369,8 @@ def _name(clause: str) -> str:
 
 
 def provenance(inputs: ModuleBuildInputs, result: ModuleBuild, signing: Signing | None) -> str:
-    """Return the provenance of the package: key, source trees, every package of the build root with its hash,
-    and the certificate's hash.
+    """Return the provenance of the package: key, source trees, every package of the build root with
+    its hash, and the certificate's hash.
     """
     document = {
         "schema": result.schema,
@@ -384,8 +387,8 @@ def provenance(inputs: ModuleBuildInputs, result: ModuleBuild, signing: Signing 
 
 
 def compressed(data: bytes, how: str) -> bytes:
-    """Return a module compressed as the kernel's own are ("", gz, xz or zst), in a form that the kernel reads
-    (CRC32 for xz).
+    """Return a module compressed as the kernel's own are ("", gz, xz or zst), in a form that the
+    kernel reads (CRC32 for xz).
     """
     if how == "xz":
         return lzma.compress(

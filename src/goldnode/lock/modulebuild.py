@@ -1,5 +1,5 @@
-"""Implementation of `goldnode modules`: from a lock to a package in the site's mirror, and a table of the
-kernels and driver flavours that build together.
+"""Implementation of `goldnode modules`: from a lock to a package in the site's mirror, and a table
+of the kernels and driver flavours that build together.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from goldnode.lock.resolve import apt_sources
 
 @dataclass(frozen=True)
 class BuiltPackage:
-    """Result of `build_stack`: the file it wrote, the file's content, the result of the build, and the
-    directory of the publication.
+    """Result of `build_stack`: the file it wrote, the file's content, the result of the build, and
+    the directory of the publication.
     """
 
     file: Path
@@ -53,8 +53,8 @@ class BuiltPackage:
 
 @dataclass(frozen=True)
 class BuildSettings:
-    """How to build: `say` receives the result of the build, `base` is the root to build in (None: a new one),
-    `offline` uses the cached indexes.
+    """How to build: `say` receives the result of the build, `base` is the root to build in (None: a
+    new one), `offline` uses the cached indexes.
     """
 
     say: Say
@@ -73,9 +73,9 @@ def build_stack(
 ) -> BuiltPackage:
     """Build the modules of a stack's lock, publish their package in the mirror, and write STACK.modules.yml.
 
-    The file goes into `out`, by default next to the lock. Keys are tried out before anything is built. `wait`: seconds
-    to wait for another run on the mirror. Raises ModulesError with the compiler's line if the modules do not build,
-    MirrorError, LockError and SigningKeyError.
+    The file goes into `out`, by default next to the lock. Keys are tried out before anything is
+    built. `wait`: seconds to wait for another run on the mirror. Raises ModulesError with the
+    compiler's line if the modules do not build, MirrorError, LockError and SigningKeyError.
     """
     base = settings.base
     lock, lock_file = find_lock(stack, site)
@@ -231,7 +231,8 @@ def _modules(
 class Combinations:
     """Pairs of kernel release and driver flavour to build for each of `stacks`. Empty: the locked kernel, the own flavour.
 
-    `everywhere`: the stacks were not named, so a kernel that is in none of a stack's archives is left out.
+    `everywhere`: the stacks were not named, so a kernel that is in none of a stack's archives is
+    left out.
     """
 
     stacks: Sequence[CatalogEntry[Stack]]
@@ -245,8 +246,8 @@ def build_combinations(
 ) -> list[ModuleBuild]:
     """Build each combination of stack, kernel and flavour, and return one result for each.
 
-    A pair that apt cannot install is a result too. Raises ModulesError for an unknown flavour, if no pair is left, or
-    if this machine cannot build.
+    A pair that apt cannot install is a result too. Raises ModulesError for an unknown flavour, if
+    no pair is left, or if this machine cannot build.
     """
     stacks, kernels, flavours = asked.stacks, asked.kernels, asked.flavours
     rows = []
@@ -341,8 +342,8 @@ def _built(
 
 
 def store_result(result: ModuleBuild, directory: Path | None, site: Site) -> Path:
-    """Store a result as KEY.json with its log next to it. Return the path of the log, or of the result if
-    there is no log.
+    """Store a result as KEY.json with its log next to it. Return the path of the log, or of the
+    result if there is no log.
     """
     place = results_directory(site)
     place.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
-"""STACK.modules.yml: the package that provides the prebuilt modules of a lock, and the packages that a node
-does not need then.
+"""STACK.modules.yml: the package that provides the prebuilt modules of a lock, and the packages
+that a node does not need then.
 
-The file is next to the lock and belongs to exactly one version of it: a newer lock makes it stale. This
-module only reads and writes the file; `builder` builds, and `modpackage` signs and packages.
+The file is next to the lock and belongs to exactly one version of it: a newer lock makes it stale.
+This module only reads and writes the file; `builder` builds, and `modpackage` signs and packages.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class BuilderPackage(LockModel):
 class BuiltModules(LockModel):
     """The modules of one lock. `names` are those of modinfo; `replaces` leave a node, `sources` are the DKMS packages among them.
 
-    `key` names the build: a hash of all that went into it. `signer` is the name in the certificate the modules are signed
-    with, null where they are not.
+    `key` names the build: a hash of all that went into it. `signer` is the name in the certificate
+    the modules are signed with, null where they are not.
     """
 
     modules: Literal[1]
@@ -64,11 +64,11 @@ def load_modules(path: Path) -> BuiltModules:
 
 
 def find_modules(stack: CatalogEntry[Stack], lock: Lock, site: Site) -> BuiltModules:
-    """Return the prebuilt modules of `stack` for `lock`, searched in the same directories as locks; the first
-    file found decides.
+    """Return the prebuilt modules of `stack` for `lock`, searched in the same directories as locks;
+    the first file found decides.
 
-    Raises ModulesError if there is none, if it belongs to another lock or stack, or if the stack requires
-    signed modules and these are not signed.
+    Raises ModulesError if there is none, if it belongs to another lock or stack, or if the stack
+    requires signed modules and these are not signed.
     """
     remedy = f"run `goldnode modules build {stack.name}`"
     places = [*site.lock_directories(), *site.lock_places(stack.file.parent, "stacks")]

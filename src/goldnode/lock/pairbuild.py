@@ -1,8 +1,9 @@
 """Measure pairs of driver package and kernel: one build and one record for each, in a clean root.
 
-The root is an overlay of three directories: a builder root of the kernel's release, the kernel's headers, the
-driver's source. A record is one file, written at once, so that a run that was killed continues where it was. A
-build that ended for a fault of the machine, or for want of a program, has no record.
+The root is an overlay of three directories: a builder root of the kernel's release, the kernel's
+headers, the driver's source. A record is one file, written at once, so that a run that was killed
+continues where it was. A build that ended for a fault of the machine, or for want of a program, has
+no record.
 """
 
 from __future__ import annotations
@@ -544,8 +545,8 @@ def _of_stacks(catalog: Catalog, site: Site) -> list[tuple[str, str, str]]:
 def write_facts(records: PairRecords, target: Path) -> int:
     """Write the records as a facts file, and return the number of rows.
 
-    The rows of an existing file stay, unless a record replaces them. Rows that goldnode's own facts have are left
-    out of any other file.
+    The rows of an existing file stay, unless a record replaces them. Rows that goldnode's own facts
+    have are left out of any other file.
     """
     own, source, present = rows_of(target)
     rows = {module_build_key(row): row for row in present}
@@ -565,7 +566,8 @@ def write_facts(records: PairRecords, target: Path) -> int:
 def rows_of(file: Path) -> tuple[bool, str, list[dict[str, Any]]]:
     """Return whether a facts file is goldnode's own, the source of its rows, and the rows; none if there is no file.
 
-    Raises FactsError for a file with rows of other sources, which a command that writes it would lose.
+    Raises FactsError for a file with rows of other sources, which a command that writes it would
+    lose.
     """
     own = file.resolve() == (facts.FACTS / module_builds.FILE).resolve()
     source = module_builds.OWN if own else module_builds.SITE

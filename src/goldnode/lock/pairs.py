@@ -20,7 +20,8 @@ from goldnode.lock.builder import ModuleBuildInputs, closure
 from goldnode.lock.resolve import DependencyGraph, archive_sources, upstream_part
 from goldnode.node.state.family import headers_release, kernel_packages, kernel_release
 
-# Packages with a DKMS source of the NVIDIA driver in /usr/src. nvidia-fs-dkms and the like are no driver.
+# Packages with a DKMS source of the NVIDIA driver in /usr/src. nvidia-fs-dkms and the like are no
+# driver.
 _DRIVER = re.compile(r"nvidia-(?:[a-z0-9]+-)*?kernel-(?:open-)?dkms|nvidia-dkms-\d[a-z0-9-]*")
 
 _Item = TypeVar("_Item")
@@ -221,8 +222,8 @@ def _release(stanza: Stanza) -> str | None:
 
 
 def _matching_packages(root: AptRoot, headers: str, version: str) -> dict[str, str]:
-    """Return package -> version of the headers and the kernel's other packages, including suites that apt
-    avoids by default.
+    """Return package -> version of the headers and the kernel's other packages, including suites
+    that apt avoids by default.
     """
     pins = {headers: version}
     pending = [headers]
@@ -311,8 +312,9 @@ def pairs(
 ) -> list[ModulePair]:
     """Return the chosen pairs in the order in which to build them.
 
-    First the `first` (driver package, its version, kernel release), those of stacks. Then kernel by kernel, kernels and drivers
-    each in the order of the globs that name them. Raises ModulesError for a glob that names nothing.
+    First the `first` (driver package, its version, kernel release), those of stacks. Then kernel by
+    kernel, kernels and drivers each in the order of the globs that name them. Raises ModulesError
+    for a glob that names nothing.
     """
     some_drivers = _chosen(asked.drivers, {item.name: item for item in drivers}, "driver package")
     named = {f"{item.release}={item.version}": item for item in kernels}

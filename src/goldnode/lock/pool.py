@@ -1,5 +1,5 @@
-"""The pool of fetched files, `pool/<sha256>/<file name>`, as builds of images and disks read it, and the flat
-archives that they make of them.
+"""The pool of fetched files, `pool/<sha256>/<file name>`, as builds of images and disks read it,
+and the flat archives that they make of them.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def checked(pool: Path, file: str, sha256: str, error: type[GoldnodeError]) -> P
 def source_line(directory: Path, scheme: str = "copy") -> str:
     """Return the entry of sources.list for a flat archive in a directory.
 
-    apt decodes an address twice: once where it reads the entry, once where it opens the file. The first leaves a
-    space that is written %20, so only a percent sign needs to be written twice.
+    apt decodes an address twice: once where it reads the entry, once where it opens the file. The
+    first leaves a space that is written %20, so only a percent sign needs to be written twice.
     """
     return f"deb [trusted=yes] {scheme}://{quote(str(directory).replace('%', '%25'))} ./"
 

@@ -1,8 +1,8 @@
 """Publications of a mirror. A light module, for callers that only ask whether a lock has been published.
 
-A publication is a directory `MIRROR/stacks/STACK/ID` with a static apt repository and `publication.json`. The
-ID is derived from the content, so two mirrors of one lock agree on it, and a class document can name it
-before it exists.
+A publication is a directory `MIRROR/stacks/STACK/ID` with a static apt repository and
+`publication.json`. The ID is derived from the content, so two mirrors of one lock agree on it, and
+a class document can name it before it exists.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ def publication_id(hashes: Iterable[str]) -> str:
 class Publication:
     """A published repository.
 
-    `packages` are rows of a lock ({name, version, architecture, sha256, size, archive, path …}) with `pool`, the path in this
-    repository. `locks` maps the digest of each lock it was published for to that lock's text. `published` is the time, in UTC.
+    `packages` are rows of a lock ({name, version, architecture, sha256, size, archive, path …})
+    with `pool`, the path in this repository. `locks` maps the digest of each lock it was published
+    for to that lock's text. `published` is the time, in UTC.
     """
 
     directory: Path
@@ -105,8 +106,8 @@ def place(directory: Path, stack: str, hashes: Iterable[str]) -> Path:
 
 
 def publications(directory: Path, stack: str | None = None) -> list[Path]:
-    """Return the directories of all publications, of one stack or of all, in order. Incomplete ones are
-    skipped.
+    """Return the directories of all publications, of one stack or of all, in order. Incomplete ones
+    are skipped.
     """
     records = (directory / "stacks").glob(f"{stack or '*'}/*/{RECORD}")
     return sorted(

@@ -1,5 +1,5 @@
-"""Make one static signed apt repository of files in a mirror's store. apt-ftparchive writes the indexes, gpg
-signs, and apt itself judges the result.
+"""Make one static signed apt repository of files in a mirror's store. apt-ftparchive writes the
+indexes, gpg signs, and apt itself judges the result.
 """
 
 from __future__ import annotations
@@ -43,9 +43,10 @@ def build(
 ) -> list[Row]:
     """Make the repository in the empty `directory`; `source` gives the store's file of a SHA-256. Returns the rows of its record.
 
-    Same packages, same date: same indexes, byte for byte. There is no Valid-Until: what an air gap has copied must not end by itself,
-    and what it is protected from, an old index given for a new one, cannot be, since a publication's address names its content.
-    Raises MirrorError where a package is not what its lock calls it.
+    Same packages, same date: same indexes, byte for byte. There is no Valid-Until: what an air gap
+    has copied must not end by itself, and what it is protected from, an old index given for a new
+    one, cannot be, since a publication's address names its content. Raises MirrorError where a
+    package is not what its lock calls it.
     """
     rows: list[Row] = []
     for package in sorted(packages, key=lambda item: (item.name, item.version, item.architecture)):
@@ -95,8 +96,8 @@ def prove(
 ) -> None:
     """Install the lock's stack set with apt, in a temporary root, from this repository alone.
 
-    With `extra`, also install the packages that replace those of `without`. Raises MirrorError if apt cannot,
-    or would take other bytes.
+    With `extra`, also install the packages that replace those of `without`. Raises MirrorError if
+    apt cannot, or would take other bytes.
     """
     source = AptSource(
         ARCHIVE,
@@ -167,8 +168,8 @@ def wrong_indexes(directory: Path, release: str) -> list[tuple[Path, str]]:
 
 
 def _index(directory: Path) -> list[str]:
-    """Return the stanzas of all packages in the pool in a fixed order. apt-ftparchive follows the file
-    system's order.
+    """Return the stanzas of all packages in the pool in a fixed order. apt-ftparchive follows the
+    file system's order.
     """
     text = _ftparchive(directory, "packages", "pool")
     return sorted(

@@ -1,8 +1,9 @@
 """Resolution of a stack: apt resolves; this module drives apt and records the result.
 
-Two choices are made here, because apt cannot express them: the kernel release (the newest of the series whose
-image and headers exist at one version) and the driver version (the newest of the branch that all lockstep
-packages have). An existing lock can be kept: its choices and versions stay if the archives still have them.
+Two choices are made here, because apt cannot express them: the kernel release (the newest of the
+series whose image and headers exist at one version) and the driver version (the newest of the
+branch that all lockstep packages have). An existing lock can be kept: its choices and versions stay
+if the archives still have them.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ class MovedPackage:
 
 @dataclass(frozen=True)
 class Resolution:
-    """A lock, and the packages of the previous one that could not stay in it (None: all that the archives
-    still have).
+    """A lock, and the packages of the previous one that could not stay in it (None: all that the
+    archives still have).
     """
 
     lock: Lock
@@ -91,11 +92,11 @@ class StackArchives:
     ) -> Resolution:
         """Resolve the stack.
 
-        With `keep`, kernel, driver and all versions of that lock stay as far as the intent allows and the
-        archives have them. Only packages in `free`, and those bound to them, may move. If apt finds no
-        solution, the base system is freed, then every package. `kernel` (a release) and `driver` (an upstream
-        version) replace those of the lock; the stack set then stays in any case. Raises LockError,
-        UnsolvableError and VanishedError.
+        With `keep`, kernel, driver and all versions of that lock stay as far as the intent allows
+        and the archives have them. Only packages in `free`, and those bound to them, may move. If
+        apt finds no solution, the base system is freed, then every package. `kernel` (a release)
+        and `driver` (an upstream version) replace those of the lock; the stack set then stays in
+        any case. Raises LockError, UnsolvableError and VanishedError.
         """
         if keep is None:
             return Resolution(
@@ -144,8 +145,8 @@ class StackArchives:
         raise AssertionError("unreachable")
 
     def check(self, lock: Lock) -> list[MovedPackage]:
-        """Return the packages of `lock` that have left the archives, or have other bytes under the same
-        version.
+        """Return the packages of `lock` that have left the archives, or have other bytes under the
+        same version.
         """
         offered, moved = self._root.offered(package.name for package in lock.packages), []
         for package in lock.packages:
@@ -201,8 +202,8 @@ class StackArchives:
         )
 
     def newer(self, lock: Lock, archives: Collection[str]) -> dict[str, tuple[str, str]]:
-        """Return the locked packages with a newer version in one of `archives`: name -> that version,
-        archive.
+        """Return the locked packages with a newer version in one of `archives`: name -> that
+        version, archive.
         """
         newest: dict[str, tuple[str, str]] = {}
         locked = {item.name: item.version for item in lock.packages}
@@ -252,11 +253,11 @@ def open_archives(
     cache: Path | None = None,
     offline: bool = False,
 ) -> Iterator[StackArchives]:
-    """Refresh the indexes of the stack's archives and yield the archives, on top of dpkg status file
-    `status`.
+    """Refresh the indexes of the stack's archives and yield the archives, on top of dpkg status
+    file `status`.
 
-    With `offline`, the cached indexes are used as they are. Raises LockError, and SigningKeyError for a wrong
-    key before anything is downloaded.
+    With `offline`, the cached indexes are used as they are. Raises LockError, and SigningKeyError
+    for a wrong key before anything is downloaded.
     """
     options = wanted_options(stack, catalog)
     places = ArchivePlaces(
@@ -307,8 +308,8 @@ def archive_sources(
 
 @dataclass(frozen=True)
 class ResolutionTarget:
-    """Target of a resolution: choices that are taken if possible (`…_exact`: or it fails), and versions that
-    stay.
+    """Target of a resolution: choices that are taken if possible (`…_exact`: or it fails), and
+    versions that stay.
     """
 
     kernel: str | None = None
@@ -698,7 +699,8 @@ def _kernels(
         pattern = re.escape(kernel.release)
         wanted = f'kernel release "{kernel.release}"'
     else:
-        # x.y.z, one ABI part, the flavour: 6.1.0-56-amd64, 6.12.94+deb13-amd64; not 6.1.0-56-cloud-amd64.
+        # x.y.z, one ABI part, the flavour: 6.1.0-56-amd64, 6.12.94+deb13-amd64; not
+        # 6.1.0-56-cloud-amd64.
         pattern = rf"{re.escape(str(kernel.series))}(?:\.\d+)+(?:[-+~][a-z0-9.+~]*)?-{re.escape(str(kernel.flavour))}"
         wanted = f"kernel of series {kernel.series}, flavour {kernel.flavour},"
     releases = [
@@ -958,8 +960,8 @@ class DependencyGraph:
         return reasons
 
     def stack_set(self, requested: Sequence[str], driver: Driver | None) -> set[str]:
-        """Return the packages that must move together: the requested ones, their dependencies from the same
-        sources, and the family.
+        """Return the packages that must move together: the requested ones, their dependencies from
+        the same sources, and the family.
         """
         sources = {self.source(name) for name in requested}
         members = set(requested)

@@ -1,8 +1,8 @@
-"""Kernel updates from the security archives: kernel and driver module move as a pair, or the lock stays and
-the report names the module that does not build.
+"""Kernel updates from the security archives: kernel and driver module move as a pair, or the lock
+stays and the report names the module that does not build.
 
-A pair is taken if the driver is known to build on the kernel. A pair without a known outcome is named, and
-taken only if the user requests it.
+A pair is taken if the driver is known to build on the kernel. A pair without a known outcome is
+named, and taken only if the user requests it.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ class PendingUpdate:
 
 @dataclass(frozen=True)
 class SecurityUpdate:
-    """Result of a kernel update. `newest` is the newest kernel of the security archives, `passed` the newer
-    pairs that were not taken.
+    """Result of a kernel update. `newest` is the newest kernel of the security archives, `passed`
+    the newer pairs that were not taken.
 
-    moved: the lock is at the newest kernel now. current: it was already. held-back: a newer kernel exists
-    whose module does not build or has no known outcome; the lock stays, or moved to the newest pair that is
-    known to build.
+    moved: the lock is at the newest kernel now. current: it was already. held-back: a newer kernel
+    exists whose module does not build or has no known outcome; the lock stays, or moved to the
+    newest pair that is known to build.
     """
 
     state: SecurityUpdateState
@@ -151,12 +151,12 @@ def security_update(
     *,
     allow_unknown: bool = False,
 ) -> SecurityUpdate:
-    """Move kernel and driver of `lock` to the newest pair of the security archives that is known to build;
-    everything else stays.
+    """Move kernel and driver of `lock` to the newest pair of the security archives that is known to
+    build; everything else stays.
 
-    The driver moves only if the newer kernel needs a newer version of its branch. If the stack names its
-    kernel exactly, nothing moves, and the newer kernels are reported with the known outcomes of their builds.
-    Raises LockError as `StackArchives.resolve` does.
+    The driver moves only if the newer kernel needs a newer version of its branch. If the stack
+    names its kernel exactly, nothing moves, and the newer kernels are reported with the known
+    outcomes of their builds. Raises LockError as `StackArchives.resolve` does.
     """
     notes, exact = [], stack.item.kernel.release
     guarded = _guarded(lock)

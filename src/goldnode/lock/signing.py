@@ -79,8 +79,8 @@ def create(
 
     Return fingerprint, secret file and public file.
 
-    Raises SigningKeyError if one of the files exists, so that a key that nodes trust is not replaced by
-    accident.
+    Raises SigningKeyError if one of the files exists, so that a key that nodes trust is not
+    replaced by accident.
     """
     secret, public = directory / SECRET, directory / PUBLIC
     for path in (secret, public):
@@ -116,12 +116,12 @@ def create(
 def open_signer(
     key: str, base: Path, public: bytes | None = None, public_file: Path | None = None
 ) -> Iterator[ArchiveSigner]:
-    """Yield the signing key `key`: a file with a secret key (relative to `base`), or a fingerprint in the
-    user's keyring.
+    """Yield the signing key `key`: a file with a secret key (relative to `base`), or a fingerprint
+    in the user's keyring.
 
-    The key makes a test signature, which is verified against `public`, the key that nodes have (default: its
-    own). Raises SigningKeyError for a key that is absent, expired, revoked, protected by a passphrase, or not
-    that of `public`.
+    The key makes a test signature, which is verified against `public`, the key that nodes have
+    (default: its own). Raises SigningKeyError for a key that is absent, expired, revoked, protected
+    by a passphrase, or not that of `public`.
     """
     with _home() as scratch:
         home: Path | None = None
@@ -173,8 +173,8 @@ def open_signer(
 
 
 def check_signature(signed: Path, public: bytes) -> tuple[str | None, str]:
-    """Verify a clear-signed file against keys. Return the primary fingerprint of a good signature (None
-    without one), and the signed text or the error.
+    """Verify a clear-signed file against keys. Return the primary fingerprint of a good signature
+    (None without one), and the signed text or the error.
     """
     with tempfile.TemporaryDirectory(prefix="goldnode-gpgv-") as name:
         keyring, text = Path(name) / "key.gpg", Path(name) / "text"

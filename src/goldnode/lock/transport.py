@@ -1,5 +1,5 @@
-"""Access to an archive with the settings of this machine's apt: proxies, credentials (apt_auth.conf(5)) and
-certificates.
+"""Access to an archive with the settings of this machine's apt: proxies, credentials
+(apt_auth.conf(5)) and certificates.
 """
 
 from __future__ import annotations
@@ -148,7 +148,8 @@ class Transport:
     def _proxy(self, url: str) -> str:
         """Return the proxy for `url`, or "" for none.
 
-        The order is apt's: the setting for the host, that for the scheme, a detected one, the environment.
+        The order is apt's: the setting for the host, that for the scheme, a detected one, the
+        environment.
         """
         parts = urlsplit(url)
         host = parts.hostname or ""

@@ -1,7 +1,7 @@
 """Why an archive or its key cannot be used: one cause and one remedy for each kind of failure.
 
-Two readers feed the table: exceptions of our own fetches, and the messages of apt. Every error names the host, the
-address that was tried, the proxy in use and the original message.
+Two readers feed the table: exceptions of our own fetches, and the messages of apt. Every error
+names the host, the address that was tried, the proxy in use and the original message.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ _CHANGED = (
     "`archives: {{{archive}: {{key: FILE, fingerprints: [FINGERPRINT]}}}}`"
 )
 
-# Kind -> cause and remedy. {host}, {root} (scheme and host), {archive}, {variable}, {proxy} and {space} are filled in.
+# Kind -> cause and remedy. {host}, {root} (scheme and host), {archive}, {variable}, {proxy} and
+# {space} are filled in.
 TABLE: dict[UnreachableKind, tuple[str, str]] = {
     "dns": ("DNS does not know the name {host}", f"{_PROXY}, or {_MIRROR}"),
     "refused": (

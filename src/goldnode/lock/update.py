@@ -1,8 +1,8 @@
 """Implementation of `goldnode lock`: make, keep, move and check the lock of a stack.
 
-A good lock stays unchanged. If packages left the archives, or if the stack's intent has changed, only the
-affected versions move. `UpdateMode.UPGRADE` moves everything, `UpdateMode.SECURITY` kernel and module as a pair
-(lock.security).
+A good lock stays unchanged. If packages left the archives, or if the stack's intent has changed,
+only the affected versions move. `UpdateMode.UPGRADE` moves everything, `UpdateMode.SECURITY` kernel
+and module as a pair (lock.security).
 """
 
 from __future__ import annotations
@@ -51,9 +51,10 @@ class UpdateMode(enum.Enum):
 class LockRequest:
     """How to update or check a lock.
 
-    `packages` may move in addition to what `mode` moves. `out` is the directory of the lock, `status` a dpkg status
-    file to resolve on top of. `allow_unknown`: take a kernel of which it is unknown whether the driver builds on it.
-    Without `write`, the change is only reported. `today` is the day of the resolution.
+    `packages` may move in addition to what `mode` moves. `out` is the directory of the lock,
+    `status` a dpkg status file to resolve on top of. `allow_unknown`: take a kernel of which it is
+    unknown whether the driver builds on it. Without `write`, the change is only reported. `today`
+    is the day of the resolution.
     """
 
     mode: UpdateMode = UpdateMode.KEEP
@@ -84,7 +85,8 @@ class LockProblem:
 
     `wrong`: the lock cannot be used as it is; otherwise a newer version is available.
 
-    `kind`: edited, intent, vanished, changed, bulletin, key; kernel, security, newer, unresolved, held-back.
+    `kind`: edited, intent, vanished, changed, bulletin, key; kernel, security, newer, unresolved,
+    held-back.
     """
 
     kind: str
@@ -136,8 +138,8 @@ class LockUpdate:
 
 @dataclass(frozen=True)
 class LockCheck:
-    """Report about a lock. `needed` is the change of a plain `goldnode lock`, `pending` that of `--upgrade`
-    (None: unknown).
+    """Report about a lock. `needed` is the change of a plain `goldnode lock`, `pending` that of
+    `--upgrade` (None: unknown).
     """
 
     file: Path
@@ -185,9 +187,9 @@ def update(
 ) -> LockUpdate:
     """Update the lock of `stack` and write it, or only report the change.
 
-    It is written into `out`, else into the first of the site's lock directories, else next to the stack. The
-    old lock is the one in `out`, else the one that `model.find_lock` finds. Raises LockError and as
-    `resolve.resolve` does; after an error the old lock is still there.
+    It is written into `out`, else into the first of the site's lock directories, else next to the
+    stack. The old lock is the one in `out`, else the one that `model.find_lock` finds. Raises
+    LockError and as `resolve.resolve` does; after an error the old lock is still there.
     """
     request = request or LockRequest()
     day, mode, out = request.today, request.mode, request.out
@@ -246,11 +248,11 @@ def check(
     site: Site,
     request: LockRequest | None = None,
 ) -> LockCheck:
-    """Report the packages of the lock of `stack` that moved or vanished, the change that would follow, and
-    why. Nothing is written.
+    """Report the packages of the lock of `stack` that moved or vanished, the change that would
+    follow, and why. Nothing is written.
 
-    With UpdateMode.UPGRADE or UpdateMode.SECURITY, a change that this mode would make counts as a fault too. Raises
-    LockError if there is no lock or it cannot be read.
+    With UpdateMode.UPGRADE or UpdateMode.SECURITY, a change that this mode would make counts as a
+    fault too. Raises LockError if there is no lock or it cannot be read.
     """
     request = request or LockRequest()
     day, mode, out = request.today, request.mode, request.out
@@ -471,8 +473,8 @@ def _written(
 
 
 def _waiting(pending: LockDiff, old: Lock, mode: UpdateMode) -> list[LockProblem]:
-    """Return the newer versions in the archives: packages of the stack set one by one, the base system as a
-    number.
+    """Return the newer versions in the archives: packages of the stack set one by one, the base
+    system as a number.
     """
     wrong = mode is UpdateMode.UPGRADE
     suites = {item.id: item for item in old.archives}
