@@ -55,8 +55,8 @@ def cold(
 ) -> ColdCaches:
     """Return the caches that a rollout turns cold.
 
-    Reads the locks of both stacks. `locks` are further ones, for states whose lock has been replaced. Raises LockError
-    if one of these cannot be read.
+    Reads the locks of both stacks. `locks` are further ones, for states whose lock has been
+    replaced. Raises LockError if one of these cannot be read.
     """
     # By digest: the name of a stack leads to its current lock alone.
     given = {lock.digest: lock for lock in map(load_lock, locks)}

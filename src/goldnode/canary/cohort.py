@@ -1,7 +1,8 @@
 """All-reduce over a cohort: one run of the suite on each member at the same time, and the answer for the cohort.
 
-A member without a result, or one that the others waited for, gives *could not check* with its name. A wrong sum, a member
-that is slower than the others with each of its partners, and a bandwidth below the site's floor give *failed*.
+A member without a result, or one that the others waited for, gives *could not check* with its name.
+A wrong sum, a member that is slower than the others with each of its partners, and a bandwidth
+below the site's floor give *failed*.
 """
 
 from __future__ import annotations
@@ -265,7 +266,8 @@ def _bandwidth(outcomes: Sequence[CohortOutcome]) -> list[CohortBandwidth]:
 def slow(pairs: MemberPairs, margin: float) -> set[str]:
     """Return the members that are slower than the pairs without them, with each partner and by more than `margin`.
 
-    The bounds of the medians decide, so that noise names no member. A slow link of one pair names none either.
+    The bounds of the medians decide, so that noise names no member. A slow link of one pair names
+    none either.
     """
     slow_nodes = set()
     for name, own in pairs.items():

@@ -39,8 +39,8 @@ def manifest(
 ) -> dict[str, Any]:
     """Return Job and ConfigMap as one List.
 
-    The ConfigMap carries the program (below the limit of 1 MiB). GPUs are requested like any pod's, so that the pod waits where other pods
-    have them. It tolerates a cordoned node.
+    The ConfigMap carries the program (below the limit of 1 MiB). GPUs are requested like any pod's,
+    so that the pod waits where other pods have them. It tolerates a cordoned node.
     """
     labels = {"app.kubernetes.io/name": "goldnode-canary", "app.kubernetes.io/instance": name}
     container = {

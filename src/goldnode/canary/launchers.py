@@ -91,7 +91,8 @@ def engine_words(
         "--entrypoint",
         "python3",
     ]
-    # exec: an extension that was compiled is loaded from there. shm: PyTorch's and NCCL's shared memory.
+    # exec: an extension that was compiled is loaded from there. shm: PyTorch's and NCCL's shared
+    # memory.
     words += [
         "--tmpfs",
         "/tmp:rw,exec,mode=1777",  # noqa: S108
@@ -113,7 +114,8 @@ def engine_words(
 def slurm(request: Json, node: str, partition: str | None = None, minutes: int = 60) -> CanaryRun:
     """Run the suite as a Slurm job that has the node for itself.
 
-    The job starts at once or not at all, so it runs on an idle node. It is cancelled when another job waits for the node.
+    The job starts at once or not at all, so it runs on an idle node. It is cancelled when another
+    job waits for the node.
     """
     return slurm_job(request, SlurmJob(node, partition, minutes))
 

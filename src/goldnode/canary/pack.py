@@ -1,7 +1,7 @@
 """goldnode-canary as a single file: a zip archive that Python 3.9 or later runs.
 
-It contains the runner, the modules that call a GPU (`goldnode.gpuprogram`), and NVML's binding with the
-reader of `goldnode.node.device`.
+It contains the runner, the modules that call a GPU (`goldnode.gpuprogram`), and NVML's binding with
+the reader of `goldnode.node.device`.
 """
 
 from __future__ import annotations

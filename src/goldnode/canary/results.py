@@ -98,8 +98,8 @@ def quantiles(metric: CanaryMetric) -> list[Quantile]:
 def bound_rank(count: int, share: float, confidence: float = CONFIDENCE) -> int | None:
     """Return the least rank r, from 1, whose order statistic is at or beyond the quantile with this confidence.
 
-    The number of samples below the quantile is binomial (Hahn and Meeker, *Statistical Intervals*, 5.2.1). None if even
-    the greatest sample is not: for 99 % that takes 299 samples.
+    The number of samples below the quantile is binomial (Hahn and Meeker, *Statistical Intervals*,
+    5.2.1). None if even the greatest sample is not: for 99 % that takes 299 samples.
     """
     below = 0.0
     for rank in range(1, count + 1):

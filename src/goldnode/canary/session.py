@@ -1,7 +1,8 @@
 """One run of the suite through a launcher: sends program and request, waits, and ends the run when other work arrives.
 
-Every launcher starts the same few lines of Python on the node, with program and request on standard input. Standard input stays open.
-When it is closed, for instance because this controller died, the program ends its jobs and writes what it has.
+Every launcher starts the same few lines of Python on the node, with program and request on standard
+input. Standard input stays open. When it is closed, for instance because this controller died, the
+program ends its jobs and writes what it has.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from goldnode.canary.errors import CanaryError
 from goldnode.canary.streams import Streams
 from goldnode.documents.canary import CanaryDocument
 
-# Runs on the node. A line with two sizes, then program and request; the program removes the directory at its end.
+# Runs on the node. A line with two sizes, then program and request; the program removes the
+# directory at its end.
 BOOT = """\
 import os, sys, tempfile
 def exactly(size):
@@ -58,8 +60,9 @@ Arrived = Callable[[], str]
 class CanaryRun:
     """One run of the suite on one node.
 
-    `command` starts :data:`PROGRAM` there. `arrived` is asked every PERIOD. `cancel` is run when the command has to
-    be killed, because the work may go on without it. `limit` is in seconds, for the whole run.
+    `command` starts :data:`PROGRAM` there. `arrived` is asked every PERIOD. `cancel` is run when
+    the command has to be killed, because the work may go on without it. `limit` is in seconds, for
+    the whole run.
     """
 
     node: str

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 from goldnode.canary.errors import CanaryError
 
-# squeue(1): reasons of pending jobs that wait for nodes, and not for a person, a date or another job.
+# squeue(1): reasons of pending jobs that wait for nodes, and not for a person, a date or another
+# job.
 WAITING = frozenset({"Resources", "Priority", "ReqNodeNotAvail"})
 IMMEDIATE = 10  # seconds within which Slurm must start the job, or refuse it
 ANSWER = 3.0  # seconds for an answer of squeue
@@ -19,7 +20,8 @@ ANSWER = 3.0  # seconds for an answer of squeue
 class SlurmJob:
     """One job of the suite. Its name is unique, so that it can be found and cancelled.
 
-    Jobs whose names begin with `family` are other members of the same run, and no work that arrives.
+    Jobs whose names begin with `family` are other members of the same run, and no work that
+    arrives.
     """
 
     node: str

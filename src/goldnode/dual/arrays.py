@@ -163,7 +163,8 @@ def _floating(a: Value, b: Value, tolerance: DualTolerance) -> _Judged:
     left, right = floats(a), floats(b)
     both = np.isfinite(left) & np.isfinite(right)
     nan = np.isnan(left) & np.isnan(right)
-    # NaN in both, and the same infinity in both, are equal. NaN or infinity in one alone is never within a bound.
+    # NaN in both, and the same infinity in both, are equal. NaN or infinity in one alone is never
+    # within a bound.
     alike = nan | (np.isinf(left) & (left == right))
     odd = ~both & ~alike
     steps = np.zeros(left.shape, np.uint64)

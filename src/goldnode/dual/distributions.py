@@ -1,8 +1,9 @@
 """Comparison of two distributions from independent draws, with three answers.
 
-A confidence interval of the true distance decides: above the margin the distributions differ, below it they do not,
-and anything else is inconclusive. With probability `confidence` the interval has the true distance, so that neither
-error is more frequent than 1 - confidence, for any distribution and any number of draws.
+A confidence interval of the true distance decides: above the margin the distributions differ, below
+it they do not, and anything else is inconclusive. With probability `confidence` the interval has
+the true distance, so that neither error is more frequent than 1 - confidence, for any distribution
+and any number of draws.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ class DistributionBounds:
 def of_values(a: NDArray[Any], b: NDArray[Any], confidence: float) -> DistributionBounds:
     """Return bounds of the Kolmogorov distance: the largest difference of the two distribution functions.
 
-    Each empirical function is within sqrt(ln(2 / e) / 2n) of its own with probability 1 - e (Dvoretzky, Kiefer,
-    Wolfowitz; the constant by Massart, Annals of Probability 18, 1990).
+    Each empirical function is within sqrt(ln(2 / e) / 2n) of its own with probability 1 - e
+    (Dvoretzky, Kiefer, Wolfowitz; the constant by Massart, Annals of Probability 18, 1990).
     """
     places = np.unique(np.concatenate([a, b]))
     left = np.searchsorted(np.sort(a), places, side="right") / len(a)
@@ -50,9 +51,9 @@ def of_values(a: NDArray[Any], b: NDArray[Any], confidence: float) -> Distributi
 def of_categories(a: NDArray[Any], b: NDArray[Any], confidence: float) -> DistributionBounds:
     """Return bounds of the total variation distance: half of the sum of the differences of all shares.
 
-    With k categories, the distance of the shares of n draws from the true ones is at most
-    sqrt(2 ln((2 ** k - 2) / e) / n) in sum, with probability 1 - e (Weissman and others, HP Laboratories 2003-97).
-    Categories that were never drawn count as one.
+    With k categories, the distance of the shares of n draws from the true ones is at most sqrt(2
+    ln((2 ** k - 2) / e) / n) in sum, with probability 1 - e (Weissman and others, HP Laboratories
+    2003-97). Categories that were never drawn count as one.
     """
     places, numbers = np.unique(np.concatenate([a, b]), return_inverse=True)
     count = len(places)

@@ -22,8 +22,8 @@ def quantile(
 ) -> tuple[float, float | None, float | None]:
     """Return a quantile of samples, and its lower and upper bound; None: too few samples for a bound.
 
-    The number of samples below the true quantile is binomial. Each bound alone is wrong with probability
-    (1 - confidence) / 2 at most.
+    The number of samples below the true quantile is binomial. Each bound alone is wrong with
+    probability (1 - confidence) / 2 at most.
     """
     ordered = sorted(samples)
     count = len(ordered)

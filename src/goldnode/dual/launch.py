@@ -1,7 +1,7 @@
 """Start of the recorder: on this machine, on a host over ssh, or in a container.
 
-The recorder, the model's file and the inputs of another record go to it as one tar archive on standard input. The
-record comes back as one on standard output, so that no directory is shared.
+The recorder, the model's file and the inputs of another record go to it as one tar archive on
+standard input. The record comes back as one on standard output, so that no directory is shared.
 """
 
 from __future__ import annotations

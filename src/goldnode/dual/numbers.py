@@ -1,7 +1,7 @@
 """Floating-point formats, and the distance of two numbers in units in the last place (ULP).
 
-The ULP distance is the number of steps between neighbours of a format. Numbers of a finer format are rounded to it
-first, to nearest and ties to even.
+The ULP distance is the number of steps between neighbours of a format. Numbers of a finer format
+are rounded to it first, to nearest and ties to even.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from goldnode.dual.recorder.values import TYPES, Value
 
 Floats = NDArray[np.float64]
 Steps = NDArray[np.uint64]
-# Precision -> (bits of the significand after the point, bytes of the type that it is stored in). From fine to coarse.
+# Precision -> (bits of the significand after the point, bytes of the type that it is stored in).
+# From fine to coarse.
 PRECISIONS: dict[str, tuple[int, int]] = {
     "float64": (52, 8),
     "float32": (23, 4),
@@ -108,7 +109,8 @@ def _of_bytes(precision: str) -> Floats:
 def _rounded(sizes: Floats, bits: int) -> Steps:
     """Return the numbers of sizes in a format with the exponent of float32 and fewer bits, rounded once.
 
-    Steps of the format are exact in float64: frexp gives the exponent, and rint rounds ties to even.
+    Steps of the format are exact in float64: frexp gives the exponent, and rint rounds ties to
+    even.
     """
     finite = np.where(np.isfinite(sizes), sizes, 0.0)
     _, exponents = np.frexp(finite)  # finite = m * 2 ** e, 0.5 <= m < 1

@@ -1,7 +1,7 @@
 """Reader of records: a directory or a tar archive, written by a program that is not trusted.
 
-Nothing is unpickled, no link is followed, and no file is larger than its limit. Each file has the digest that
-record.json names.
+Nothing is unpickled, no link is followed, and no file is larger than its limit. Each file has the
+digest that record.json names.
 """
 
 from __future__ import annotations
@@ -104,7 +104,8 @@ def _regular(path: Path, limit: int) -> None:
 def read(directory: Path, keys: Sequence[Path] = ()) -> DualRecord:
     """Read the document of a record. Raises DualError; the arrays are read one by one later.
 
-    With `keys`, files of public keys, one of them must have signed record.json, which has the digests of the arrays.
+    With `keys`, files of public keys, one of them must have signed record.json, which has the
+    digests of the arrays.
     """
     path = directory / RECORD
     _regular(path, _DOCUMENT_BYTES)

@@ -63,8 +63,8 @@ def quantile(values: Values, share: float) -> Values:
 def robust_spread(values: Values) -> Values:
     """Return the standard deviation that the median absolute deviation gives, corrected for few values.
 
-    The factor n / (n - 0.8) is that of Croux and Rousseeuw, Time-efficient algorithms for two highly robust
-    estimators of scale (1992).
+    The factor n / (n - 0.8) is that of Croux and Rousseeuw, Time-efficient algorithms for two
+    highly robust estimators of scale (1992).
     """
     count = values.shape[-1]
     if count < 2:
@@ -81,8 +81,9 @@ def robust_spread(values: Values) -> Values:
 def loss_p_value(changed: Values, control: Values | None) -> float:
     """Return the p-value of "the changed nodes lost nothing", against a loss.
 
-    `changed` and `control` are losses of nodes, before against after. With a control arm the test is Wilcoxon's rank
-    sum over both arms, so that the error of both counts; without one it is his signed rank.
+    `changed` and `control` are losses of nodes, before against after. With a control arm the test
+    is Wilcoxon's rank sum over both arms, so that the error of both counts; without one it is his
+    signed rank.
     """
     if control is None:
         # Losses of exactly 0 count half for each side; scipy has no p-value where all are 0.
@@ -186,7 +187,8 @@ class ComparisonSize:
 def smallest_loss_seen(size: ComparisonSize, spread: float, margin: float) -> float | None:
     """Return the smallest loss that is stopped with probability 90 %; None if no loss is.
 
-    `spread` is the standard deviation of a node's loss, `margin` the accepted loss. Simulated with a fixed seed.
+    `spread` is the standard deviation of a node's loss, `margin` the accepted loss. Simulated with
+    a fixed seed.
     """
     limits = _standard_limits(size)
     if limits is None or spread <= 0:

@@ -1,9 +1,10 @@
 """Did the change cost? The same nodes before and after, less the drift of nodes that did not change.
 
-For each node the loss is the logarithm of the ratio of its medians. A change passes if every metric's upper 97.5 % bound
-of the loss is below the margin (non-inferiority). It fails if a loss is significant, with Holm's correction over the
-metrics, and the margin is not excluded. Anything else is inconclusive. With a control arm the test is Wilcoxon's
-rank sum between the losses of both arms; subtracting the control's median instead would ignore its error.
+For each node the loss is the logarithm of the ratio of its medians. A change passes if every
+metric's upper 97.5 % bound of the loss is below the margin (non-inferiority). It fails if a loss is
+significant, with Holm's correction over the metrics, and the margin is not excluded. Anything else
+is inconclusive. With a control arm the test is Wilcoxon's rank sum between the losses of both arms;
+subtracting the control's median instead would ignore its error.
 """
 
 from __future__ import annotations
@@ -157,7 +158,8 @@ def _counted(arms: ChangeArms) -> tuple[dict[_Arm, list[MetricRow]], list[Uncoun
         groups["changed", time] = [one for one in documents if one.node in arms.changed]
         if arms.control is not None:
             groups["control", time] = [one for one in documents if one.node in arms.control]
-    # Runner, platform and kind are those of the changed nodes now; each group has one digest and image.
+    # Runner, platform and kind are those of the changed nodes now; each group has one digest and
+    # image.
     wanted = _usual(groups["changed", "after"], identity)
     counted: dict[_Arm, list[MetricRow]] = {}
     for arm, documents in groups.items():

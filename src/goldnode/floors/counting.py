@@ -1,6 +1,7 @@
 """Which canary results count, and what a quantile needs. It needs no package of the extra `floors`.
 
-`goldnode.floors` judges results with it, and so does the report on a fleet, whose ingest stores a summary of each result.
+`goldnode.floors` judges results with it, and so does the report on a fleet, whose ingest stores a
+summary of each result.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Learn the floors of a class from results of the canary suite.
 
-A baseline is of one class, platform, class digest and version of the runner. Nodes that are below the floor of the
-others leave it, until none is; if more than a fifth would leave, or the devices have two modes, nothing is learnt.
+A baseline is of one class, platform, class digest and version of the runner. Nodes that are below
+the floor of the others leave it, until none is; if more than a fifth would leave, or the devices
+have two modes, nothing is learnt.
 """
 
 from __future__ import annotations
@@ -277,7 +278,8 @@ def _leave(
 ) -> set[str]:
     """Return the nodes that are below the floor of the others, until none is. Raises FloorsError for too many."""
     gone: dict[str, UncountedRow] = {}
-    # Without the slow nodes the spread is smaller, and so the floor higher: again, until all are above it.
+    # Without the slow nodes the spread is smaller, and so the floor higher: again, until all are
+    # above it.
     while True:
         below_floor: dict[str, UncountedRow] = {}
         for population in (one.without(gone) for one in populations):
@@ -286,7 +288,8 @@ def _leave(
         if not below_floor:
             break
         gone |= below_floor
-        # More than a few slow nodes are what the class is like, or a fault of all: a person decides.
+        # More than a few slow nodes are what the class is like, or a fault of all: a person
+        # decides.
         if len(gone) > LEAVE * len(nodes):
             some = ", ".join(sorted(gone)[:_SHOWN]) + (", …" if len(gone) > _SHOWN else "")
             raise FloorsError(

@@ -1,7 +1,8 @@
 """Populations with two modes, such as nodes of two firmware versions: they have no common floor.
 
-The values are split in two where the parts are farthest apart, each with more than a fifth of the values. The distance is
-compared with that of a uniform distribution, the flattest one with a single mode.
+The values are split in two where the parts are farthest apart, each with more than a fifth of the
+values. The distance is compared with that of a uniform distribution, the flattest one with a single
+mode.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ def _distances(ordered: Values) -> tuple[Values, int]:
     mean_low, mean_high = low / cuts, (sums[:, -1:] - low) / (count - cuts)
     low_spread = (square - cuts * mean_low**2) / (cuts - 1)
     high_spread = (squares[:, -1:] - square - (count - cuts) * mean_high**2) / (count - cuts - 1)
-    # The wider part counts: slow nodes at all speeds are no mode. Equal values have a spread of almost 0.
+    # The wider part counts: slow nodes at all speeds are no mode. Equal values have a spread of
+    # almost 0.
     least = 1e-24 * squares[:, -1:] + 1e-300
     spread = np.sqrt(np.maximum(np.maximum(low_spread, high_spread), least))
     return (mean_high - mean_low) / spread, first

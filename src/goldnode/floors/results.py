@@ -1,7 +1,8 @@
 """Results of the canary suite as rows, and which of them do not count.
 
-A row has the samples of one metric on one device in one run of the suite. It does not count if the job did not pass, if
-the device was slowed from outside of the node, or if it is of another kind than what it would be compared with.
+A row has the samples of one metric on one device in one run of the suite. It does not count if the
+job did not pass, if the device was slowed from outside of the node, or if it is of another kind
+than what it would be compared with.
 """
 
 from __future__ import annotations
@@ -169,7 +170,8 @@ def _order(one: CanaryDocument) -> tuple[str, ...]:
 def read(paths: Sequence[Path], cache: FileCache[ReadResult] | None = None) -> list[CanaryDocument]:
     """Read the results in files and directories, in the order of node and time. Raises FloorsError.
 
-    In a directory, every `*.json` counts that states the schema of canary results. Equal results are read once.
+    In a directory, every `*.json` counts that states the schema of canary results. Equal results
+    are read once.
     """
     documents: dict[tuple[str, ...], CanaryDocument] = {}
     for path, named in _files(paths):
@@ -290,8 +292,9 @@ def check_names(what: str, given: Iterable[str], known: set[str]) -> None:
 def other_clock(row: MetricRow, usual: tuple[float, float], device: float) -> str | None:
     """Return why the clock of a row is of another setting; None if it is not.
 
-    `usual` is the range of the highest clocks of this metric in other results, `device` their highest one over all
-    metrics. A device at its power limit has a lower clock in products, and shows its setting in other jobs.
+    `usual` is the range of the highest clocks of this metric in other results, `device` their
+    highest one over all metrics. A device at its power limit has a lower clock in products, and
+    shows its setting in other jobs.
     """
     if row.clock is None or _near(row.clock, *usual):
         return None

@@ -1,7 +1,7 @@
 """Is this node slow? An upper 99 % bound of its median is compared with the floor of its class.
 
-The bound is an order statistic of the runs and assumes no distribution. A node whose bound is above the floor is not
-shown to be slow; a node with fewer than nine runs is not judged.
+The bound is an order statistic of the runs and assumes no distribution. A node whose bound is above
+the floor is not shown to be slow; a node with fewer than nine runs is not judged.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ def judge(
 ) -> SpeedReport:
     """Return a verdict for each metric of the baseline on each device that was measured.
 
-    Raises FloorsError for a metric that the baseline does not have, and for a node without a result.
+    Raises FloorsError for a metric that the baseline does not have, and for a node without a
+    result.
     """
     # A name that does not exist would be judged as "nothing is slow".
     check_names("metric", question.metrics, {str(key_of(one)) for one in baseline.document.metrics})
@@ -187,7 +188,8 @@ class _Measured:
         share, values = SHARES[statistic.quantile], self.values
         floor = float(oriented(np.array(statistic.floor), self.metric.better))
         expected = float(quantile(values, share))
-        # Above this bound the true quantile is unlikely: only a bound below the floor shows a slow device.
+        # Above this bound the true quantile is unlikely: only a bound below the floor shows a slow
+        # device.
         bound = upper_bound(values, share)
         needed = max(RUNS, runs_needed(share))
         if len(values) < needed or bound is None:
@@ -199,7 +201,8 @@ class _Measured:
                 f"slow: {abs(expected / statistic.median):.1%} of the median {statistic.median:.6g}"
             )
             if self.metric.node is not None and self.metric.results < RESULTS:
-                # Runs of one result are alike. On a real H200, healthy results differed from two others in ten metrics.
+                # Runs of one result are alike. On a real H200, healthy results differed from two
+                # others in ten metrics.
                 answer = SpeedAnswer.INCONCLUSIVE
                 reason = (
                     f"below the floor ({reason.removeprefix('slow: ')}), but the baseline has {self.metric.results} "

@@ -1,6 +1,7 @@
 """Programs that call a GPU: goldnode-smoke, and the base of canary jobs and prove-gpu.
 
-They need Python's standard library only, 3.9 or newer, and run inside images and on nodes as a single file.
+They need Python's standard library only, 3.9 or newer, and run inside images and on nodes as a
+single file.
 
 * a program: `command` (exit codes, usage, signals), `children` (processes that can be killed), `work` (in
   such a process), `results`, `pack` (the single file)

@@ -15,12 +15,13 @@ import threading
 import time
 from typing import Any, Collection, Dict, List, NamedTuple, Optional
 
-# A process in uninterruptible sleep does not react to SIGKILL. It is abandoned after this many seconds.
+# A process in uninterruptible sleep does not react to SIGKILL. It is abandoned after this many
+# seconds.
 GRACE = 5.0
 MOST = 16 << 20  # bytes of a result, and of the output of libraries
 
-# Runs in the child. The program's own path comes first in sys.path, so that the import works from the packed
-# file, from a checkout and in isolated mode.
+# Runs in the child. The program's own path comes first in sys.path, so that the import works from
+# the packed file, from a checkout and in isolated mode.
 BEGIN = (
     "import sys; sys.path.insert(0, sys.argv[1]); "
     "from goldnode.gpuprogram.work import main; main(sys.argv[2])"
@@ -51,7 +52,8 @@ class CrashedError(Exception):
 class ChildProcesses:
     """Starter of child processes. `stop` ends the running one and all that follow.
 
-    `place` is the directory or archive of the program. `stuck` are processes that could not be killed.
+    `place` is the directory or archive of the program. `stuck` are processes that could not be
+    killed.
     """
 
     def __init__(self, place: str) -> None:
@@ -147,8 +149,8 @@ def process_state(pid: int) -> str:
 def printed(ended: EndedChild, states: Collection[str]) -> Dict[str, Any]:
     """Return the result that an ended process printed: an object whose `state` is one of `states`.
 
-    Without a readable one the exit status decides. Raises CrashedError or NoResultError with the last line
-    of its errors.
+    Without a readable one the exit status decides. Raises CrashedError or NoResultError with the
+    last line of its errors.
     """
     with contextlib.suppress(ValueError, KeyError, TypeError):
         answer: Dict[str, Any] = json.loads(ended.out)

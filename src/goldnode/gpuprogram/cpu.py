@@ -16,8 +16,8 @@ from typing import Any, List, Optional, Tuple
 from . import image, linear, native
 from .results import Failed, Json, NotRun, passed
 
-# The first one found is used. Debian's libblas.so.3 is the BLAS that update-alternatives selects, including
-# its CBLAS symbols.
+# The first one found is used. Debian's libblas.so.3 is the BLAS that update-alternatives selects,
+# including its CBLAS symbols.
 BLAS = ("libopenblas.so.0", "libblas.so.3", "libmkl_rt.so.2")
 COLUMN_MAJOR, NO_TRANSPOSE = 102, 111  # cblas.h
 
@@ -165,8 +165,8 @@ def collective(ranks: int = 0, count: int = 1 << 15) -> Json:
     started = time.perf_counter()
     children = []
     for rank in range(ranks):
-        # fork: the child shares the mapping and the sockets. os._exit skips clean-up that belongs to the
-        # parent.
+        # fork: the child shares the mapping and the sockets. os._exit skips clean-up that belongs
+        # to the parent.
         pid = os.fork()
         if pid == 0:
             code = 1
@@ -210,8 +210,8 @@ def ring(
     values = array.array("d", (rank + 1 + index % 97 for index in range(count)))
     part = count // ranks
     for step in range(2 * (ranks - 1)):
-        # Each step sends the part that the previous step received. The second half begins with the part that
-        # the first has completed.
+        # Each step sends the part that the previous step received. The second half begins with the
+        # part that the first has completed.
         out = (rank - step) % ranks
         into = (out - 1) % ranks
         got = exchange(to, of, values[out * part : (out + 1) * part].tobytes())
@@ -265,8 +265,8 @@ def memory(share: float = 0.0, root: str = "/") -> Json:
     started = time.perf_counter()
     with mmap.mmap(-1, size) as area:
         for turn, factor in enumerate((7, 11)):
-            # All blocks are equal except for the offset in their first bytes, which reveals addressing
-            # errors.
+            # All blocks are equal except for the offset in their first bytes, which reveals
+            # addressing errors.
             rest = (bytes((value * factor + 1) % 251 for value in range(4096)) * (BLOCK // 4096))[
                 MARK:
             ]

@@ -20,8 +20,8 @@ INSUFFICIENT_DRIVER, NO_DEVICE = 35, 100
 def driver_library(devices: bool, foreign: bool) -> Json:
     """Check that libcuda is present or absent as expected, and the result of cuInit.
 
-    `foreign`: a libcuda without a device belongs to the image. That is a failure: it would hide the host's
-    driver.
+    `foreign`: a libcuda without a device belongs to the image. That is a failure: it would hide the
+    host's driver.
     """
     if native.absent(LIBCUDA):
         if devices:
@@ -238,7 +238,8 @@ class Cuda(GpuDriver):
             for kind, value in arguments
         ]
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
-        # Enough blocks of 256 threads to occupy every multiprocessor; the kernels loop over the rest.
+        # Enough blocks of 256 threads to occupy every multiprocessor; the kernels loop over the
+        # rest.
         blocks = 16 * max(1, self.units.get(self.current, 64))
         self.call(
             "cuLaunchKernel",
@@ -269,8 +270,8 @@ class Cuda(GpuDriver):
             handle = ctypes.c_void_p()
             self._cublas("cublasCreate_v2", ctypes.byref(handle))
             self.handles[self.current] = handle
-        # cudaDataType: CUDA_R_32F 0, CUDA_R_16F 2; cublasComputeType_t: CUBLAS_COMPUTE_32F 68, _32F_FAST_TF32
-        # 77
+        # cudaDataType: CUDA_R_32F 0, CUDA_R_16F 2; cublasComputeType_t: CUBLAS_COMPUTE_32F 68,
+        # _32F_FAST_TF32 77
         element, compute = {"fp16": (2, 68), "fp32": (0, 68), "tf32": (0, 77)}[kind]
         one, zero = ctypes.c_float(1.0), ctypes.c_float(0.0)
         self._cublas(

@@ -1,6 +1,7 @@
 """The tests of the GPU tier, written against a driver interface that `cuda`, `rocm` and `opencl` implement.
 
-A test opens its driver once in its own process. Driver methods raise Failed with the library's own message.
+A test opens its driver once in its own process. Driver methods raise Failed with the library's own
+message.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ SIMULATED = "SIMULATED"  # first word of the name of a simulated device
 class GpuDevice(NamedTuple):
     """One device as its driver reports it.
 
-    `memory` is in bytes. `address` is the PCI address, empty if the driver does not report it. `capability`
-    is CUDA's compute capability, otherwise empty. `units` is the number of compute units.
+    `memory` is in bytes. `address` is the PCI address, empty if the driver does not report it.
+    `capability` is CUDA's compute capability, otherwise empty. `units` is the number of compute
+    units.
     """
 
     number: int
@@ -136,8 +138,8 @@ def shown(gpu: GpuDevice) -> Json:
 def discovery(kind: str, expected: int = 0, files: int = 0, **options: Any) -> Json:
     """List the devices through the library and compare their number.
 
-    `expected` is the required number. Without it, the number of device files (`files`) counts, unless a
-    device is a MIG instance or the environment selects devices.
+    `expected` is the required number. Without it, the number of device files (`files`) counts,
+    unless a device is a MIG instance or the environment selects devices.
     """
     driver, gpus = devices(kind, **options)
     partial = any("MIG" in gpu.name for gpu in gpus)

@@ -104,7 +104,8 @@ def pci_id(address: str, root: str = "/") -> Optional[str]:
 def memory(root: str = "/") -> int:
     """Return the bytes that this process may still allocate.
 
-    This is the kernel's MemAvailable or the rest of the control group's limit, the lower of the two.
+    This is the kernel's MemAvailable or the rest of the control group's limit, the lower of the
+    two.
     """
     text = read(under(root, "/proc/meminfo")) or ""
     match = re.search(r"^MemAvailable:\s+(\d+) kB", text, re.MULTILINE)

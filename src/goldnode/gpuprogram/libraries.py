@@ -15,11 +15,12 @@ Numbers = Tuple[int, ...]
 class Component(NamedTuple):
     """A part of an image that is a shared library.
 
-    `stem` is its file name before `.so`. `majors` are soname versions to try, newest first, unless the part's
-    version determines one. `version` reads the version, with as many numbers as the library reports; at most
-    `compared` of them are compared. `odd` maps the part's major version to the soname version where they
-    differ. `also` maps a soname version to other libraries of the part, which the first one opens later.
-    `others` are sonames with another stem that replaced it in some release.
+    `stem` is its file name before `.so`. `majors` are soname versions to try, newest first, unless
+    the part's version determines one. `version` reads the version, with as many numbers as the
+    library reports; at most `compared` of them are compared. `odd` maps the part's major version to
+    the soname version where they differ. `also` maps a soname version to other libraries of the
+    part, which the first one opens later. `others` are sonames with another stem that replaced it
+    in some release.
     """
 
     stem: str
@@ -52,8 +53,8 @@ def _packed(
 def _cudart(library: ctypes.CDLL) -> Numbers:
     """cudaRuntimeGetVersion.
 
-    Without a driver or device, CUDA 11 returns that as its status and gives no number (seen with 11.8.89).
-    CUDA 12 gives the number.
+    Without a driver or device, CUDA 11 returns that as its status and gives no number (seen with
+    11.8.89). CUDA 12 gives the number.
     """
     value = ctypes.c_int(-1)
     status = native.integer(library, "cudaRuntimeGetVersion", ctypes.byref(value))
@@ -200,7 +201,8 @@ COMPONENTS: Dict[str, Component] = {
         also={major: tuple(f"libcudnn_{x}" for x in names) for major, names in _CUDNN.items()},
     ),
     "nccl": Component("libnccl", ("2",), _nccl, 3),
-    # HIP reports the patch number of its sources (5.2.21153), packages have that of the release (5.2.3).
+    # HIP reports the patch number of its sources (5.2.21153), packages have that of the release
+    # (5.2.3).
     "hip": Component(
         "libamdhip64", ("7", "6", "5"), _packed("hipRuntimeGetVersion", (10000000, 100000, 1)), 2
     ),
@@ -218,7 +220,8 @@ COMPONENTS: Dict[str, Component] = {
     "openblas": Component("libopenblas", ("0",), _openblas, 3),
 }
 
-# Other names of parts in image.json: names of packages and wheels, without `nvidia-`, `lib` and `-cu12`.
+# Other names of parts in image.json: names of packages and wheels, without `nvidia-`, `lib` and
+# `-cu12`.
 ALIASES = {
     "cuda-runtime": "cudart", "cuda-cudart": "cudart", "runtime": "cudart", "cuda-nvrtc": "nvrtc",
     "cuda-nvjitlink": "nvjitlink", "cuda-cupti": "cupti", "cuda-nvtx": "nvtx", "nvtoolsext": "nvtx",
@@ -273,8 +276,8 @@ def check(part: str, version: str) -> Json:
         try:
             native.load(f"{other}.so.{major}")
         except Failed as problem:
-            # The compiled engines of cuDNN 9.28 link with the driver, so they can be tested only with a
-            # driver.
+            # The compiled engines of cuDNN 9.28 link with the driver, so they can be tested only
+            # with a driver.
             if not native.lacks(problem, native.LIBCUDA):
                 raise
             waiting.append(f"{other}.so.{major}")

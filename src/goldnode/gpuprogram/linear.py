@@ -1,8 +1,8 @@
 """Matrices with a known product: small integers that repeat, so that sums are exact in any order.
 
-All matrices are column-major, as in BLAS. a(i, k) repeats after 7 rows and 7 columns, b(k, j) after 5. So the
-product has only 7 x 5 different values, and every element of a result is compared, not a sample. No sum
-exceeds 3 * 2 * k, which is exact in a float's 24 bits for k <= 2 ** 21.
+All matrices are column-major, as in BLAS. a(i, k) repeats after 7 rows and 7 columns, b(k, j) after
+5. So the product has only 7 x 5 different values, and every element of a result is compared, not a
+sample. No sum exceeds 3 * 2 * k, which is exact in a float's 24 bits for k <= 2 ** 21.
 """
 
 from __future__ import annotations

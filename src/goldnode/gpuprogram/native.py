@@ -11,7 +11,8 @@ from typing import Any, List, Optional, Sequence
 
 from .results import Failed, NotRun
 
-# Sonames of loaded libraries that are simulators: they export an int `goldnode_simulated` other than 0.
+# Sonames of loaded libraries that are simulators: they export an int `goldnode_simulated` other
+# than 0.
 SIMULATED: List[str] = []
 
 LIBCUDA = "libcuda.so.1"  # NVIDIA's driver; the host's
@@ -87,7 +88,8 @@ def need(sonames: Sequence[str], what: str) -> ctypes.CDLL:
 def wheel_directories() -> List[str]:
     """Return the directories of shared libraries from installed wheels.
 
-    They are <site>/nvidia/*/lib in the interpreter's own site directories and in the usual ones of Debian.
+    They are <site>/nvidia/*/lib in the interpreter's own site directories and in the usual ones of
+    Debian.
     """
     version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
     sites = [

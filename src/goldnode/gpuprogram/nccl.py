@@ -33,7 +33,8 @@ def all_reduce(driver: GpuDriver, gpus: Sequence[GpuDevice], count: int) -> Json
             driver.put(held[rank][1], bytes(4 * count))
 
         def once() -> None:
-            # One process calls for all devices, so the calls must be grouped, or the first one blocks.
+            # One process calls for all devices, so the calls must be grouped, or the first one
+            # blocks.
             check(library, "ncclGroupStart")
             for rank, gpu in enumerate(gpus):
                 driver.use(gpu.number)
@@ -68,7 +69,8 @@ def all_reduce(driver: GpuDriver, gpus: Sequence[GpuDevice], count: int) -> Json
                 driver.release(part)
         for comm in comms:
             library.ncclCommDestroy(ctypes.c_void_p(comm))
-    # Bus bandwidth as in nccl-tests and rccl-tests: each byte crosses the links 2 (n - 1) / n times.
+    # Bus bandwidth as in nccl-tests and rccl-tests: each byte crosses the links 2 (n - 1) / n
+    # times.
     figures = {
         "ranks": size,
         "mib": 4 * count >> 20,

@@ -1,7 +1,7 @@
 """Packs a program into a single file: a zip archive that Python runs.
 
-The archive is stored, not compressed: its bytes are part of images and its digest is in results, and a new
-version of a compressor must not change them.
+The archive is stored, not compressed: its bytes are part of images and its digest is in results,
+and a new version of a compressor must not change them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
 SOURCE = Path(__file__).parents[2]
-# No -S here: frameworks are in the interpreter's site directories. Child processes add -S themselves.
+# No -S here: frameworks are in the interpreter's site directories. Child processes add -S
+# themselves.
 START = b"#!/usr/bin/env -S python3 -I\n"
 
 

@@ -1,8 +1,8 @@
 """Kernels for NVIDIA's GPUs in PTX. The driver itself compiles them, so they need no library of an image.
 
-They use PTX 6.0 and compute capability 5.0, which every GPU and driver that goldnode knows supports. Word i
-of a pattern is (i * 2654435761) ^ (i >> 32) ^ seed, so that words 16 GiB apart differ, too. `goldnode_gemm`
-is column-major, with one thread per element, and not optimised.
+They use PTX 6.0 and compute capability 5.0, which every GPU and driver that goldnode knows
+supports. Word i of a pattern is (i * 2654435761) ^ (i >> 32) ^ seed, so that words 16 GiB apart
+differ, too. `goldnode_gemm` is column-major, with one thread per element, and not optimised.
 """
 
 from __future__ import annotations

@@ -14,7 +14,8 @@ from .device import GpuDevice, GpuDriver
 from .results import Failed, Json, passed
 
 NO_DEVICE = 100  # hipErrorNoDevice (hip_runtime_api.h)
-# hsa_status_t (hsa.h): result of hsa_init if /dev/kfd cannot be opened. Seen with Debian 12's 5.2.3.
+# hsa_status_t (hsa.h): result of hsa_init if /dev/kfd cannot be opened. Seen with Debian 12's
+# 5.2.3.
 HSA_OUT_OF_RESOURCES = 0x1008
 HIPRTC = ("libhiprtc.so.7", "libhiprtc.so.6", "libhiprtc.so.5")
 
@@ -47,8 +48,8 @@ def runtime_code(version: str, devices: bool) -> Json:
 def rocminfo(devices: bool, root: str = "/") -> Json:
     """Check rocminfo: it exits with 0 with a device, and with 1 without one.
 
-    In the latter case it also reports that the kernel module is missing, or names /dev/kfd if the host has
-    the module.
+    In the latter case it also reports that the kernel module is missing, or names /dev/kfd if the
+    host has the module.
     """
     program = shutil.which("rocminfo") or shutil.which("rocminfo", path="/opt/rocm/bin")
     if program is None:

@@ -1,7 +1,8 @@
 """Sources of apt inside an image for Dockerfiles: the archives of its lock, where the site has them.
 
-A lock has no addresses, and neither has this project: an address is that of the site file, or of the apt of the
-machine that builds. So such an image has another digest where the archives are elsewhere.
+A lock has no addresses, and neither has this project: an address is that of the site file, or of
+the apt of the machine that builds. So such an image has another digest where the archives are
+elsewhere.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ def apt_sources(
 ) -> str:
     """Return the text of a .sources file (deb822) with the archives of `lock`.
 
-    A site's `snapshot` of an archive is used with the day of the lock, so that apt installs what fits the
-    image's packages. Raises SiteError if no address is known.
+    A site's `snapshot` of an archive is used with the day of the lock, so that apt installs what
+    fits the image's packages. Raises SiteError if no address is known.
     """
     catalog = catalog or load_catalog()
     site = site or load_site()

@@ -1,8 +1,8 @@
 """Build of images: a graph of layers that are built in parallel, each once, and cached by their inputs.
 
-An image appears in the store's layout only when it is complete. An interrupted run leaves only layers, which
-the next run uses. The key of a layer is the hash of all its inputs, so a changed lock rebuilds only the
-layers that depend on it.
+An image appears in the store's layout only when it is complete. An interrupted run leaves only
+layers, which the next run uses. The key of a layer is the hash of all its inputs, so a changed lock
+rebuilds only the layers that depend on it.
 """
 
 from __future__ import annotations
@@ -220,10 +220,11 @@ class Builder(LayerCache):
         """Build the missing images of `wanted`, parents before children. Return the builds of all, in their
         order.
 
-        After a failure, images that do not depend on it are still built; then the first failure is raised.
-        Raises ImageError.
+        After a failure, images that do not depend on it are still built; then the first failure is
+        raised. Raises ImageError.
         """
-        # Cached layers have no name until the image has one, so keep the garbage collector out meanwhile.
+        # Cached layers have no name until the image has one, so keep the garbage collector out
+        # meanwhile.
         with _full_disk(self.store.root), using(self.store.layout):
             todo = self.pending(wanted)
             if todo:
@@ -356,7 +357,8 @@ class Builder(LayerCache):
                     shutil.copyfile(self.checked(file, sha256), repository / file)
                     index.append(stanza(repository / file, sha256, ImageError))
                 (repository / "Packages").write_text("\n".join(index), encoding="utf-8")
-                # apt reads the repository as the user _apt; temporary directories are private by default.
+                # apt reads the repository as the user _apt; temporary directories are private by
+                # default.
                 for path in (work, repository):
                     path.chmod(0o755)
                 tar = work / "root.tar"
@@ -427,7 +429,8 @@ class Builder(LayerCache):
                 marker = self.store.cache / "running" / work.name
                 self.store.write(marker, b"")
                 with self.engine.run(job) as plain:
-                    # An engine's diff lists directories that it only touched. Leave out unchanged ones.
+                    # An engine's diff lists directories that it only touched. Leave out unchanged
+                    # ones.
                     members = [
                         (info, content)
                         for info, content in normalised(plain, item.epoch, _LEFT)
@@ -575,7 +578,8 @@ def twice(
 ) -> list[BuildDifference]:
     """Build `wanted`, which `first` contains, a second time in `place`, and return the differences.
 
-    The second build uses only the downloaded files of the first. `place` is removed if nothing differs.
+    The second build uses only the downloaded files of the first. `place` is removed if nothing
+    differs.
     """
     second = ImageStore(place)
     for item in wanted:

@@ -62,8 +62,8 @@ class ImageStorePlace(LocalPlace):
 class RegistryPlace:
     """A registry.
 
-    `layout` is the local store. A rollback to an image that is gone from the registry uploads it again from
-    there.
+    `layout` is the local store. A rollback to an image that is gone from the registry uploads it
+    again from there.
     """
 
     command = "goldnode images"
@@ -208,8 +208,8 @@ def promote(place: ImagePlace, layout: Layout, move: Move) -> MoveResult:
     ) -> tuple[list[Requirement], list[str]]:
         with _scratch() as scratch:
             documents = place.documents(move.line, digest, Layout(Path(scratch)))
-            # Without the channel's current image, major versions cannot be compared. Each of them then needs
-            # an approval, as if it had changed.
+            # Without the channel's current image, major versions cannot be compared. Each of them
+            # then needs an approval, as if it had changed.
             lost = ""
             if against is not None:
                 try:

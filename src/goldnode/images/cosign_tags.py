@@ -1,8 +1,9 @@
 """The tags by which cosign 2 finds signatures and attestations: `sha256-….sig` and `sha256-….att`.
 
-Each is a manifest whose layers are the signatures or attestations. goldnode derives it from the referrers of
-the image, and leaves layers of other signers there. cosign adds its own to the same manifest. A registry has no
-compare-and-set, so of two concurrent writers one may remove the other's layers, and then restores them.
+Each is a manifest whose layers are the signatures or attestations. goldnode derives it from the
+referrers of the image, and leaves layers of other signers there. cosign adds its own to the same
+manifest. A registry has no compare-and-set, so of two concurrent writers one may remove the other's
+layers, and then restores them.
 """
 
 from __future__ import annotations

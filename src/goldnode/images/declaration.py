@@ -96,7 +96,8 @@ class DeriveFile(BaseModel):
 class HashedRequirements:
     """Requirements of a file.
 
-    `hashes` are the accepted SHA-256 per project; empty without hashes. `places` are file and line per project.
+    `hashes` are the accepted SHA-256 per project; empty without hashes. `places` are file and line
+    per project.
     """
 
     lines: tuple[str, ...] = ()
@@ -204,8 +205,8 @@ def expanded(value: str, base: dict[str, str]) -> str:
 def read_requirements(file: Path) -> HashedRequirements:
     """Read a requirements file of pip and the files that it includes with -r.
 
-    Raises ImageError with file and line for anything but requirements, hashes and includes, and for a file in
-    which only some requirements have hashes.
+    Raises ImageError with file and line for anything but requirements, hashes and includes, and for
+    a file in which only some requirements have hashes.
     """
     lines: list[str] = []
     hashes: dict[str, frozenset[str]] = {}

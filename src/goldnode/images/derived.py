@@ -1,7 +1,8 @@
 """The recipe of a derived image, and its build: a base's layers, wheels, a team's files, and an identity.
 
-Nothing of the image is run, so the build needs neither root nor an engine nor a network. Like any recipe, this
-one is a pure function of the declaration, its lock, the files and the tools: two builds have one digest.
+Nothing of the image is run, so the build needs neither root nor an engine nor a network. Like any
+recipe, this one is a pure function of the declaration, its lock, the files and the tools: two
+builds have one digest.
 """
 
 from __future__ import annotations

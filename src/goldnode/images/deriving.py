@@ -1,7 +1,7 @@
 """From a declaration to a recipe: find the base, follow it when it moved, and lock the wheels.
 
-The lock is beside the declaration, so it belongs to the team's code. It has the digest of the base, so an
-unchanged lock gives an unchanged image whatever a channel points to.
+The lock is beside the declaration, so it belongs to the team's code. It has the digest of the base,
+so an unchanged lock gives an unchanged image whatever a channel points to.
 """
 
 from __future__ import annotations

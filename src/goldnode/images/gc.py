@@ -1,8 +1,9 @@
 """Garbage collection of the store and of a registry.
 
-These images stay: the target of a channel; an image in the history of any line (the store's copies and the
-registry's own); an image that a class of the catalog names; an image that a lock of the matrix would build;
-an image younger than `days`. An image that cannot be read, or whose age is unknown, stays too.
+These images stay: the target of a channel; an image in the history of any line (the store's copies
+and the registry's own); an image that a class of the catalog names; an image that a lock of the
+matrix would build; an image younger than `days`. An image that cannot be read, or whose age is
+unknown, stays too.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ def needed(
 ) -> NeededContent:
     """Return the images that the store's copies of histories and the classes of the catalog name.
 
-    `locks` maps digests of locks to their owners. Raises GoldnodeError if a history cannot be read: no image
-    is removed on incomplete information.
+    `locks` maps digests of locks to their owners. Raises GoldnodeError if a history cannot be read:
+    no image is removed on incomplete information.
     """
     content = NeededContent(named_here(layout, trust), locks=dict(locks or {}))
     for name, entry in sorted(catalog.classes.items()) if catalog is not None else []:
@@ -69,8 +70,8 @@ def needed(
 def collect(layout: Layout, keeps: NeededContent, how: Collection | None = None) -> Collected:
     """Remove unneeded names from the store, then blobs that no remaining name reaches.
 
-    Waits for builds, publications, promotions and pulls. Raises ImageError, and removes nothing, if a
-    manifest that stays cannot be read.
+    Waits for builds, publications, promotions and pulls. Raises ImageError, and removes nothing, if
+    a manifest that stays cannot be read.
     """
     how = how or Collection()
     edge = how.edge.timestamp()
@@ -116,8 +117,8 @@ def collect(layout: Layout, keeps: NeededContent, how: Collection | None = None)
             Gone(str(path), "nothing that stays names it", path.stat().st_size) for path in doomed
         ]
         if not how.dry_run:
-            # Names first: an interruption leaves unnamed blobs for the next run, never a name without its
-            # blobs.
+            # Names first: an interruption leaves unnamed blobs for the next run, never a name
+            # without its blobs.
             for name in leaving:
                 layout.drop_ref(name)
             for digest in detached:
@@ -178,9 +179,9 @@ def collect_registry(
     """Delete unneeded images from a registry, along with the documents that refer to them.
 
     Only images whose tags are all immutable tags of goldnode are candidates. Every history of the
-    repositories is read and verified first (`trust` is required). The history of an image's line is read
-    again right before the image is deleted. An image without a publication record stays, because its age is
-    unknown. The registry's own garbage collection frees the space.
+    repositories is read and verified first (`trust` is required). The history of an image's line is
+    read again right before the image is deleted. An image without a publication record stays,
+    because its age is unknown. The registry's own garbage collection frees the space.
 
     Waits for builds, publications, promotions and pulls of this store. Raises ImageError.
     """
@@ -200,7 +201,8 @@ def collect_registry(
             target = place.registry.repository(place.where.repository(repository))
             tags: dict[str, list[str]] = {}
             for tag in target.tags():
-                # Fallback tag for referrers, from the OCI distribution specification, and the tags of cosign.
+                # Fallback tag for referrers, from the OCI distribution specification, and the tags
+                # of cosign.
                 subject = re.fullmatch(r"sha256-([0-9a-f]{64})(?:\.(?:sig|att|sbom))?", tag)
                 if subject is not None and target.manifest(f"sha256:{subject[1]}") is None:
                     gone.append(
@@ -276,8 +278,8 @@ def _blob(target: Repository, manifest: Mapping[str, Any]) -> dict[str, Any]:
 def _delete(target: Repository, digest: str) -> None:
     """Delete an image, then its evidence.
 
-    The image comes first: an interruption may leave evidence without its image, never an image without
-    evidence.
+    The image comes first: an interruption may leave evidence without its image, never an image
+    without evidence.
     """
     rows = target.referrers(digest)[0]
     tag = referrers_tag(digest)

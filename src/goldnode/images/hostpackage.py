@@ -1,11 +1,11 @@
 """The package `goldnode-driver-from-host`: it represents the host's driver in an image, without any library.
 
-Debian's nvidia-cuda-dev depends on `libcuda1 | libcuda.so.1`, as if it were installed next to a driver. In a
-container the host provides the driver's libraries through the container runtime; a copy in the image would
-hide or contradict them. So this package provides libcuda.so.1.
+Debian's nvidia-cuda-dev depends on `libcuda1 | libcuda.so.1`, as if it were installed next to a
+driver. In a container the host provides the driver's libraries through the container runtime; a
+copy in the image would hide or contradict them. So this package provides libcuda.so.1.
 
-The file is a function of its Provides only. This module writes it without dpkg-deb, whose output differs
-between versions.
+The file is a function of its Provides only. This module writes it without dpkg-deb, whose output
+differs between versions.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from goldnode.lock.locked_files import MADE, LockedDeb
 
 NAME = "goldnode-driver-from-host"
 RECIPE = 1  # increase it when equal provisions give different bytes
-# 2026-01-01. A fixed date: with the lock's date, the same content would be a new file after each lock.
+# 2026-01-01. A fixed date: with the lock's date, the same content would be a new file after each
+# lock.
 EPOCH = 1_767_225_600
 _ANY = "999999"  # higher than any required version
 
@@ -41,8 +42,8 @@ It was made by goldnode, because Debian's packages of CUDA depend on a driver: {
 def provisions(names: Iterable[str], stanzas: Iterable[Stanza]) -> dict[str, str | None]:
     """Return the required provisions: each of `names` with the lowest version that satisfies all `stanzas`.
 
-    A version of None means any. Names that no stanza depends on are left out. Raises ImageError for a
-    dependency other than "at least".
+    A version of None means any. Names that no stanza depends on are left out. Raises ImageError for
+    a dependency other than "at least".
     """
     wanted = set(names)
     provided: dict[str, str | None] = {}
@@ -110,7 +111,8 @@ def locked(provided: Mapping[str, str | None]) -> LockedDeb:
 def write(item: LockedDeb, path: Path) -> None:
     """Write the file of a locked package of this kind.
 
-    Raises ImageError if this goldnode would build different content, or if the file cannot be written.
+    Raises ImageError if this goldnode would build different content, or if the file cannot be
+    written.
     """
     data = package(item.provides)
     if hashlib.sha256(data).hexdigest() != item.sha256:

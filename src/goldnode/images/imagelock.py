@@ -1,7 +1,7 @@
 """The lock of a container image: every package and wheel that it adds to its parent, with hashes.
 
-An image is a function of its lock and its parent's lock. A lock contains no URLs: archives are ids that a
-site resolves, and pip's own configuration finds wheels by name, version and hash.
+An image is a function of its lock and its parent's lock. A lock contains no URLs: archives are ids
+that a site resolves, and pip's own configuration finds wheels by name, version and hash.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class _Parent(LockModel):
 class ImageLock(Sealed):
     """The resolution of an image.
 
-    `debs` and `wheels` are the packages that the image adds; `parent` is the lock of its parent. `tools` are
-    the versions of the programs that determine the image's bytes. `resolved` is the day (UTC) of the files'
-    dates.
+    `debs` and `wheels` are the packages that the image adds; `parent` is the lock of its parent.
+    `tools` are the versions of the programs that determine the image's bytes. `resolved` is the day
+    (UTC) of the files' dates.
     """
 
     image: str
@@ -132,8 +132,8 @@ def intent_digest(row: MatrixRow) -> str:
 def lock_directories(row: MatrixRow, *, to_write: bool = False) -> list[Path]:
     """Return the directories to search for the lock of `row`, in order.
 
-    These are the directories of $GOLDNODE_IMAGE_LOCKS, then `locks` next to the matrix. Raises SiteError if a
-    directory of the variable does not exist, unless `to_write`.
+    These are the directories of $GOLDNODE_IMAGE_LOCKS, then `locks` next to the matrix. Raises
+    SiteError if a directory of the variable does not exist, unless `to_write`.
     """
     return [*named_directories(LOCKS, to_write=to_write), *own_lock_places(row.locks, "containers")]
 
@@ -182,7 +182,8 @@ def find_lock(row: MatrixRow) -> ImageLock:
 def load_lock(path: Path) -> ImageLock:
     """Read a lock file.
 
-    Raises ImageError with file and line, also if the content does not match the digest that it states.
+    Raises ImageError with file and line, also if the content does not match the digest that it
+    states.
     """
     return load_sealed(path, ImageLock, _ImageLockFile, ImageError, "goldnode images lock")
 

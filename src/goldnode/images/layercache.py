@@ -109,8 +109,8 @@ class LayerCache:
             ), {}
 
         layers = self.kept(wheels_key(target, group), make)
-        # A cached layer does not imply cached outlines. Make them here: wheels run in parallel, a step does
-        # not.
+        # A cached layer does not imply cached outlines. Make them here: wheels run in parallel, a
+        # step does not.
         for row in group:
             self.outlines(target, row)
         return layers
@@ -162,8 +162,8 @@ class LayerCache:
     def _clean(self) -> None:
         running = self.store.cache / "running"
         if running.is_dir() and any(running.iterdir()):
-            # The engine was killed, so its storage may be damaged. Builds make it again from the store's
-            # layers.
+            # The engine was killed, so its storage may be damaged. Builds make it again from the
+            # store's layers.
             shutil.rmtree(self.store.cache / "buildah", ignore_errors=True)
             shutil.rmtree(running, ignore_errors=True)
         shutil.rmtree(self.store.cache / "work", ignore_errors=True)
@@ -184,8 +184,8 @@ def put_image(
 ) -> Descriptor:
     """Write an image into `layout`: the layers of `below`, and its own, each with its build step.
 
-    `settings` are Env, Labels and so on of the configuration. The labels are the manifest's annotations, too.
-    `architecture` is for an image without `below`.
+    `settings` are Env, Labels and so on of the configuration. The labels are the manifest's
+    annotations, too. `architecture` is for an image without `below`.
     """
     if below is not None:
         architecture = below.config.get("architecture", AMD64)

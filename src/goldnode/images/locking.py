@@ -33,8 +33,9 @@ def lock_images(
 ) -> Iterator[ImageLockResult]:
     """Lock the images that `patterns` match and their ancestors, parents first; yield the result of each.
 
-    `upgrade` allows new versions for the images that the patterns name (all images without patterns). Their
-    ancestors keep their locks. Raises GoldnodeError; locks written before the error remain.
+    `upgrade` allows new versions for the images that the patterns name (all images without
+    patterns). Their ancestors keep their locks. Raises GoldnodeError; locks written before the
+    error remain.
     """
     matrix = load_matrix(matrix_file)
     rows = matrix.select(patterns, exercised=True)
@@ -88,8 +89,8 @@ def check_images(
 ) -> Iterator[tuple[str, list[str]]]:
     """Yield each selected image with the problems of its lock.
 
-    A lock may be stale or edited, or made on another lock of its parent. A package may have vanished from its
-    archive, or have different content there.
+    A lock may be stale or edited, or made on another lock of its parent. A package may have
+    vanished from its archive, or have different content there.
     """
     matrix = load_matrix(matrix_file)
     rows = matrix.select(patterns, exercised=True)

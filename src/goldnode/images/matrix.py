@@ -1,10 +1,10 @@
 """The matrix of container images: backend x runtime version x flavour x OS, declared in
 `images/containers/matrix.yml`.
 
-A release (one version of one backend) declares its components once: their names as wheels and as Debian
-packages, and their versions. Flavours select components. The rows, one per image, follow from that, with the
-requests to apt and pip. This module queries no archive. `goldnode.images.resolve` does that, and locks record
-its results.
+A release (one version of one backend) declares its components once: their names as wheels and as
+Debian packages, and their versions. Flavours select components. The rows, one per image, follow
+from that, with the requests to apt and pip. This module queries no archive.
+`goldnode.images.resolve` does that, and locks record its results.
 """
 
 from __future__ import annotations
@@ -86,7 +86,8 @@ _Vendor = Annotated[
 
 
 def _some(value: tuple[str, ...]) -> tuple[str, ...]:
-    # Not pydantic's own length check: it counts only valid entries, and hides the error of the invalid one.
+    # Not pydantic's own length check: it counts only valid entries, and hides the error of the
+    # invalid one.
     if not value:
         raise ValueError("an empty list, expected at least one entry | add one")
     return value
@@ -206,8 +207,8 @@ class Vendor(_MatrixModel):
     vendor: _Vendor = Field(description="HOST/REPOSITORY@sha256:…")
 
 
-# `built` becomes None. This leaves a single alternative to validate, so that an error in a vendor's reference
-# is reported as such.
+# `built` becomes None. This leaves a single alternative to validate, so that an error in a vendor's
+# reference is reported as such.
 _Source = Annotated[
     Vendor | None,
     BeforeValidator(lambda value: None if value == "built" else value),
@@ -302,11 +303,12 @@ class MatrixFile(_MatrixModel):
 class MatrixRow:
     """One image of the matrix, with all data for locks, recipes, labels and tests.
 
-    `debs` (apt's names) and `wheels` (PEP 508) are what this image requests in addition to its parent.
-    `parts` are the versions that it declares, including its parent's. `min_driver` is the oldest driver on
-    which its CUDA starts (from the facts); None for other backends. `layout` is the target of its own wheels,
-    see `Component.layout`; "none" without wheels. `from_host` are the packages' requirements on a driver,
-    which the host provides. `installs`: apt and pip are set up for Dockerfiles. `vendor` is a reference by digest if the base is not built here.
+    `debs` (apt's names) and `wheels` (PEP 508) are what this image requests in addition to its
+    parent. `parts` are the versions that it declares, including its parent's. `min_driver` is the
+    oldest driver on which its CUDA starts (from the facts); None for other backends. `layout` is
+    the target of its own wheels, see `Component.layout`; "none" without wheels. `from_host` are the
+    packages' requirements on a driver, which the host provides. `installs`: apt and pip are set up
+    for Dockerfiles. `vendor` is a reference by digest if the base is not built here.
     """
 
     image: ImageSpec
@@ -399,9 +401,9 @@ class ImageMatrix:
     def select(self, patterns: Sequence[str] = (), *, exercised: bool = False) -> list[MatrixRow]:
         """Return the images that `patterns` match and all their ancestors, parents first.
 
-        A pattern is a name, a backend, or a glob over names (`cuda-12.4.1-*`). Without patterns, all images
-        are selected; `exercised` then excludes the images that this project does not build itself. Raises
-        ImageError for a pattern without a match, with the nearest name.
+        A pattern is a name, a backend, or a glob over names (`cuda-12.4.1-*`). Without patterns,
+        all images are selected; `exercised` then excludes the images that this project does not
+        build itself. Raises ImageError for a pattern without a match, with the nearest name.
         """
         from fnmatch import fnmatchcase
 
@@ -472,7 +474,8 @@ def _matrix_file(path: Path) -> tuple[MatrixFile, YamlSource]:
 def _extended(document: MatrixFile, own: MatrixFile, source: YamlSource) -> MatrixFile:
     """Return a site's matrix with the systems, licences, titles and policies of `own` added.
 
-    Raises ImageError if it declares one of these again: two meanings of a name could not be distinguished.
+    Raises ImageError if it declares one of these again: two meanings of a name could not be
+    distinguished.
     """
     sections: dict[str, object] = {}
     for key in ("systems", "licences"):
@@ -646,7 +649,8 @@ class _MatrixReader:
             if isinstance(version, dict):
                 version = version.get(system)
             packages = _of(component.debs, system)
-            # A component that exists as both is a wheel, unless the release prefers debs on this OS.
+            # A component that exists as both is a wheel, unless the release prefers debs on this
+            # OS.
             as_deb = bool(packages) and (
                 component.wheel is None or release.prefer.get(system) == "debs"
             )
@@ -697,7 +701,8 @@ class _MatrixReader:
             vendor = release.source.vendor
         return MatrixRow(
             image=image,
-            # Only this architecture: requests to apt and pip, and so their digest, do not depend on others.
+            # Only this architecture: requests to apt and pip, and so their digest, do not depend on
+            # others.
             system=self.document.systems[system].model_copy(
                 update={"architectures": (architecture,)}
             ),
@@ -756,8 +761,8 @@ class _MatrixReader:
             below = rows[parent]
             parts = {**below.parts, **parts}
             licences = [*below.licences, *licences]
-            # One private part makes the whole image private. An image is exercised only if all its ancestors
-            # are.
+            # One private part makes the whole image private. An image is exercised only if all its
+            # ancestors are.
             terms = "private" if "private" in (terms, below.redistribution) else "free"
             exercised = exercised and below.exercised
             parent = below.image.parent

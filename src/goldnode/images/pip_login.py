@@ -1,9 +1,10 @@
 """The user name and password that pip sends to an index: from its configuration, or from a .netrc file.
 
-pip takes, in this order: both from the address itself; both from the configured index that is nearest to it on the
-same host and port; the entry of the host in .netrc; a user name alone (a token), with an empty password; those of
-another address of the same host and port. goldnode follows this order (pip 23.2 to 26, `_internal/network/auth.py`),
-with two differences: it asks no keyring, and what an https index has never goes to http.
+pip takes, in this order: both from the address itself; both from the configured index that is
+nearest to it on the same host and port; the entry of the host in .netrc; a user name alone (a
+token), with an empty password; those of another address of the same host and port. goldnode follows
+this order (pip 23.2 to 26, `_internal/network/auth.py`), with two differences: it asks no keyring,
+and what an https index has never goes to http.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """An image index (OCI): one tag for the published builds of one image for several architectures.
 
-docker, podman and skopeo select the manifest of their own platform from it. An index has no content of its
-own: it lists digests of images that the registry already has under their immutable tags, with their
-evidence. So it is a function of these images, and a repeated publication changes nothing.
+docker, podman and skopeo select the manifest of their own platform from it. An index has no content
+of its own: it lists digests of images that the registry already has under their immutable tags,
+with their evidence. So it is a function of these images, and a repeated publication changes
+nothing.
 
-Its tag ends with `-index-` and the beginning of its digest. It is not the tag of one build, and channels do
-not move it.
+Its tag ends with `-index-` and the beginning of its digest. It is not the tag of one build, and
+channels do not move it.
 """
 
 from __future__ import annotations
@@ -115,8 +116,8 @@ def publish_index(
 ) -> PublishedIndex:
     """Publish the index of these images, which the registry must have under their immutable tags.
 
-    Nothing is sent but the index: each image met the requirements when it was published. Raises ImageError if
-    the registry lacks an image, or has another one under its tag.
+    Nothing is sent but the index: each image met the requirements when it was published. Raises
+    ImageError if the registry lacks an image, or has another one under its tag.
     """
     index = index_of(layout, refs)
     target = registry.repository(place.repository(index.about["backend"]))

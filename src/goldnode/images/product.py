@@ -44,7 +44,8 @@ BACKENDS = ("cpu", "cuda", "oneapi", "rocm")
 class ImageProduct:
     """Container images of a store, or of a registry of which the store has a copy.
 
-    `repositories` are those whose images are collected; the default is every backend, and the derived images of the store.
+    `repositories` are those whose images are collected; the default is every backend, and the
+    derived images of the store.
     """
 
     requirements = REQUIREMENTS
@@ -111,7 +112,8 @@ class ImageProduct:
         }
         refs: list[str] = []
         for row in (matrix.images[one] for one in sorted(rows)):
-            # Its lock is read only where there is a build: a pattern also selects rows without a lock.
+            # Its lock is read only where there is a build: a pattern also selects rows without a
+            # lock.
             own = [item for item in built if item.image == row.name]
             if own:
                 lock = find_lock(row).digest

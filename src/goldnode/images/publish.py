@@ -1,9 +1,9 @@
 """Publication of an image. The order is: blobs, manifest, evidence, read-back, immutable tag.
 
-This order makes an interruption harmless. The tag is the last write: until then no image can be found by
-name. A repeated run sends only what is missing. A publication never moves an existing tag: it fails if the
-tag has different content. It relies on a layer that the registry already has only after reading it, now or a
-few days ago.
+This order makes an interruption harmless. The tag is the last write: until then no image can be
+found by name. A repeated run sends only what is missing. A publication never moves an existing tag:
+it fails if the tag has different content. It relies on a layer that the registry already has only
+after reading it, now or a few days ago.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ Say = Callable[[str], None]
 class PublishedImage:
     """Result of a publication.
 
-    `sent` and `there` count blobs. `relied` are the digests of layers that the registry had already. `api`: the registry
-    supports the Referrers API. `before`: the tag existed already, with the same digest.
+    `sent` and `there` count blobs. `relied` are the digests of layers that the registry had
+    already. `api`: the registry supports the Referrers API. `before`: the tag existed already, with
+    the same digest.
     """
 
     name: str
@@ -62,9 +63,9 @@ class PublishedImage:
 def find(layout: Layout, name: str) -> tuple[str, Descriptor]:
     """Return the ref in the store that a name identifies.
 
-    A name is a ref itself, or a name of an image or line that exactly one build in the store has by its
-    labels. A build has several refs after a promotion or a pull: its immutable one is returned. Raises ImageError
-    if no build or several match.
+    A name is a ref itself, or a name of an image or line that exactly one build in the store has by
+    its labels. A build has several refs after a promotion or a pull: its immutable one is returned.
+    Raises ImageError if no build or several match.
     """
     refs = layout.refs()
     if name in refs:
@@ -114,10 +115,10 @@ def checked_name(image: OciImage, ref: str) -> tuple[str, str]:
 class ImagePublication:
     """How to publish an image.
 
-    `private`: the registry may get content whose licence forbids redistribution. `full` reads every layer
-    back, also those that were just sent, and those that this store has read from the registry lately.
-    `mounts` maps blobs to repositories of the registry that have them, so that shared blobs are sent once.
-    `settle` is the time in seconds until another publisher's write is visible.
+    `private`: the registry may get content whose licence forbids redistribution. `full` reads every
+    layer back, also those that were just sent, and those that this store has read from the registry
+    lately. `mounts` maps blobs to repositories of the registry that have them, so that shared blobs
+    are sent once. `settle` is the time in seconds until another publisher's write is visible.
     """
 
     trust: Sequence[SSlibKey] = ()
@@ -192,8 +193,8 @@ def publish(
         )
         published.evidence, published.api = push_evidence(layout, image.digest, target, published)
         read_back(layout, image.digest, target)
-        # A registry has no compare-and-set: check the tag, write it, wait, and check it again. If another
-        # publisher won the race, the last check raises.
+        # A registry has no compare-and-set: check the tag, write it, wait, and check it again. If
+        # another publisher won the race, the last check raises.
         if not _immutable(target, tag, image.digest):
             target.put_manifest(tag, layout.read(image.digest), descriptor.media_type)
             time.sleep(how.settle)
@@ -323,9 +324,10 @@ def read_relied(
 ) -> None:
     """Read layers from the registry and validate their digests, except those read in the last days.
 
-    A registry hashes a blob when it arrives and not later, so a claim to have it proves nothing about its
-    content now. A layer that this run sent is not read. The store records which layers of a repository it has
-    read, so that a repeated publication does not read gigabytes again. Raises ImageError.
+    A registry hashes a blob when it arrives and not later, so a claim to have it proves nothing
+    about its content now. A layer that this run sent is not read. The store records which layers of
+    a repository it has read, so that a repeated publication does not read gigabytes again. Raises
+    ImageError.
     """
     now = how.now or dt.datetime.now(dt.UTC)
     record = _ReadRecord(layout, target)
@@ -368,7 +370,8 @@ class _ReadRecord:
 def read_back(layout: Layout, digest: str, target: Repository) -> None:
     """Compare the registry's content with the store.
 
-    Manifests and documents are compared byte by byte, layers by presence and size. Raises ImageError.
+    Manifests and documents are compared byte by byte, layers by presence and size. Raises
+    ImageError.
     """
     image = OciImage(layout, digest)
     if target.manifest(digest) is None:

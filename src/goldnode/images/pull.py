@@ -1,8 +1,9 @@
 """Download of an image into the store. What a tag promises is verified before a layer moves.
 
-A registry can point any tag to anything. So an image under an immutable tag must have that name in its own
-labels, and the digest that the signed history of its line has for that tag. A channel's tag must point to
-the image of that history. With trusted keys, the image and its documents must be signed as well.
+A registry can point any tag to anything. So an image under an immutable tag must have that name in
+its own labels, and the digest that the signed history of its line has for that tag. A channel's tag
+must point to the image of that history. With trusted keys, the image and its documents must be
+signed as well.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ from goldnode.oci.registry import DOCKER_MANIFEST, INDEXES, Manifest, Repository
 class PulledImage:
     """Result of a pull: the image, its ref in the store, and the number of blobs fetched.
 
-    `signed_by` are the beginnings of the ids of the keys that verified its signatures; empty if no key was
-    trusted, and then the signatures were not verified.
+    `signed_by` are the beginnings of the ids of the keys that verified its signatures; empty if no
+    key was trusted, and then the signatures were not verified.
     """
 
     name: str
@@ -49,8 +50,8 @@ class PulledImage:
 class ImagePull:
     """How to pull an image.
 
-    `system` (`linux/amd64`) selects from an index; the default is this machine's. Without `trust`, signatures
-    are not verified. Without `evidence`, the attached documents are not stored.
+    `system` (`linux/amd64`) selects from an index; the default is this machine's. Without `trust`,
+    signatures are not verified. Without `evidence`, the attached documents are not stored.
     """
 
     trust: TrustPolicy | None = None
@@ -64,9 +65,9 @@ def pull(
 ) -> PulledImage:
     """Download an image into the store by digest or tag, and validate every byte against its digest.
 
-    The image gets its name only after that. Raises ImageError, before a layer is fetched, if its tag was
-    moved, if it is not signed as the policy requires, and if its labels claim the immutable name of another
-    image of the store.
+    The image gets its name only after that. Raises ImageError, before a layer is fetched, if its
+    tag was moved, if it is not signed as the policy requires, and if its labels claim the immutable
+    name of another image of the store.
     """
     how = how or ImagePull()
     with using(layout):
@@ -88,8 +89,8 @@ def pull(
             manifest.digest,
             "",
         )
-        # The configuration first: its labels name the image, and a conflict must show before the large
-        # download.
+        # The configuration first: its labels name the image, and a conflict must show before the
+        # large download.
         first = target.pull_blob(config, layout)
         own = identity(layout.document(config.digest))
         pulled.ref = _ref(layout, own, manifest.digest, target)
@@ -113,7 +114,8 @@ def pull(
 def pull_evidence(layout: Layout, target: Repository, digest: str) -> int:
     """Attach all documents that refer to an image in the registry to the same image in the store.
 
-    Return the number of documents. Raises ImageError if the registry lists a document that it does not have.
+    Return the number of documents. Raises ImageError if the registry lists a document that it does
+    not have.
     """
     count = 0
     for row in target.referrers(digest)[0]:
@@ -193,7 +195,8 @@ def _ref(layout: Layout, own: ImageIdentity, digest: str, target: Repository) ->
     """Return the name of a pulled image in the store: the immutable one from its labels, otherwise its
     origin.
 
-    Anyone can write labels. So this raises ImageError if the store has that immutable name for another image.
+    Anyone can write labels. So this raises ImageError if the store has that immutable name for
+    another image.
     """
     if not own.repository or not IMMUTABLE.fullmatch(own.tag):
         return f"{target}@{digest}"
@@ -219,7 +222,8 @@ def _check_tag(
 ) -> None:
     """Refuse a tag that does not point to what it promises. Raises ImageError.
 
-    Only tags of the forms that goldnode gives promise something: immutable tags and those of channels.
+    Only tags of the forms that goldnode gives promise something: immutable tags and those of
+    channels.
     """
     digest = manifest.digest
     index = re.fullmatch(rf".+-index-([0-9a-f]{{{BUILD_ID_LENGTH}}})", tag)

@@ -1,7 +1,8 @@
 """The recipe of an image: everything that determines its content, as data. Its hash is the build id.
 
-A recipe is a pure function of the image's row, its lock, its parent's recipe and the versions of the tools.
-Two recipes are equal exactly if their images are. A recipe depends on no machine, clock or directory.
+A recipe is a pure function of the image's row, its lock, its parent's recipe and the versions of
+the tools. Two recipes are equal exactly if their images are. A recipe depends on no machine, clock
+or directory.
 
 An image consists of its parent's layers, unchanged, and of its own layers of three kinds:
 
@@ -14,8 +15,8 @@ An image consists of its parent's layers, unchanged, and of its own layers of th
 * `files`: files of goldnode itself: links, linker settings, the image's description of itself, the smoke
   runner.
 
-CUDA images have the environment and directory layout that users of NVIDIA images rely on (dist/ in the
-sources of the NVIDIA container images).
+CUDA images have the environment and directory layout that users of NVIDIA images rely on (dist/ in
+the sources of the NVIDIA container images).
 """
 
 from __future__ import annotations
@@ -64,9 +65,10 @@ _CACHES = (
 LEFTOVERS = r"(?:mnt|run|tmp|proc|sys|dev|var/tmp)(?:/.*)?" + _CACHES
 ROOT_LEFTOVERS = r"(?:mnt|run|tmp|proc|sys|dev|var/tmp)/.+" + _CACHES
 
-# Script that the engine runs as root inside the image. $1 is the context directory. policy-rc.d with exit
-# code 101 keeps maintainer scripts from starting services. ldconfig runs on outlines of the wheels'
-# libraries, sparse files with only the parts that it reads; the script removes them afterwards.
+# Script that the engine runs as root inside the image. $1 is the context directory. policy-rc.d
+# with exit code 101 keeps maintainer scripts from starting services. ldconfig runs on outlines of
+# the wheels' libraries, sparse files with only the parts that it reads; the script removes them
+# afterwards.
 SCRIPT = """#!/bin/sh
 set -eu
 export DEBIAN_FRONTEND=noninteractive DEBCONF_NONINTERACTIVE_SEEN=true LC_ALL=C.UTF-8 HOME=/root
@@ -115,9 +117,9 @@ ROOT_HOOK = (
 class ImageRecipe(IdentifiedRecipe):
     """Everything that determines an image's content, and its hash.
 
-    `debs` are (name, file, sha256) of the packages that this image installs, `wheels` are (file, sha256,
-    size). `files` are paths with text, mode or link target. `groups` are the wheels of each layer. `step`:
-    the image needs a system layer of its own.
+    `debs` are (name, file, sha256) of the packages that this image installs, `wheels` are (file,
+    sha256, size). `files` are paths with text, mode or link target. `groups` are the wheels of each
+    layer. `step`: the image needs a system layer of its own.
     """
 
     image: ImageSpec
@@ -208,9 +210,9 @@ def recipe(
 ) -> ImageRecipe:
     """Return the recipe of `row` with this lock.
 
-    `tools` are the versions of the tools in use (`engines.tools`), `smoke` is the content of the runner's
-    file, `sources` the text of apt's sources, for an image that has them. Raises ImageError if lock and parent
-    do not match, or if the facts do not know the CUDA version.
+    `tools` are the versions of the tools in use (`engines.tools`), `smoke` is the content of the
+    runner's file, `sources` the text of apt's sources, for an image that has them. Raises
+    ImageError if lock and parent do not match, or if the facts do not know the CUDA version.
     """
     image = row.image
     _check(row, lock, parent)
@@ -228,7 +230,8 @@ def recipe(
         **(parent.environment if parent is not None else {"PATH": PATH}),
         **_environment(row, parent),
     }
-    # Only tools that take part in this image's own layers: an update of any other tool keeps its build id.
+    # Only tools that take part in this image's own layers: an update of any other tool keeps its
+    # build id.
     used = ["zlib", "layer"]
     if parent is None:
         used += ["mmdebstrap", "apt", "dpkg"]
@@ -346,18 +349,18 @@ _TOOLKIT = (
     "nvprune",
     "ptxas",
 )
-# nvcc searches for gcc before it reads its profile. The gcc wrapper that selects a release nvcc supports is
-# in a directory that only the profile names. Debian 13's own nvcc wrapper sets PATH too, Debian 12's does
-# not.
+# nvcc searches for gcc before it reads its profile. The gcc wrapper that selects a release nvcc
+# supports is in a directory that only the profile names. Debian 13's own nvcc wrapper sets PATH
+# too, Debian 12's does not.
 _NVCC = """#!/bin/sh
 export PATH="/usr/lib/nvidia-cuda-toolkit/bin:$PATH"
 exec /usr/lib/nvidia-cuda-toolkit/bin/nvcc "$@"
 """
 
 
-# OpenCL runtimes that come as wheels: the ICD file in /etc through which the loader finds one, and the
-# library it names. The wheel installs its own ICD file to /usr/local/etc, where no loader searches, and that
-# file names the directory in which the wheel was packed.
+# OpenCL runtimes that come as wheels: the ICD file in /etc through which the loader finds one, and
+# the library it names. The wheel installs its own ICD file to /usr/local/etc, where no loader
+# searches, and that file names the directory in which the wheel was packed.
 _OPENCL = {"intel-opencl-rt": ("etc/OpenCL/vendors/intel-cpu.icd", "/usr/local/lib/libintelocl.so")}
 
 

@@ -1,12 +1,13 @@
 """NVIDIA_REQUIRE_CUDA, written from the compatibility facts.
 
-The value is a list of alternatives separated by spaces. Each alternative is a list of conditions separated by
-commas, and all of them must hold. A condition is PROPERTY OPERATOR VALUE; the properties are cuda, driver,
-arch and brand. Versions compare number by number, and missing numbers count as zero (libnvidia-container's
-command line, src/cli/dsl.c; nvidia-container-toolkit, internal/requirements).
+The value is a list of alternatives separated by spaces. Each alternative is a list of conditions
+separated by commas, and all of them must hold. A condition is PROPERTY OPERATOR VALUE; the
+properties are cuda, driver, arch and brand. Versions compare number by number, and missing numbers
+count as zero (libnvidia-container's command line, src/cli/dsl.c; nvidia-container-toolkit,
+internal/requirements).
 
-The container toolkit evaluates this value in legacy mode only, not with CDI. It is a hint; `goldnode check`
-enforces the requirement.
+The container toolkit evaluates this value in legacy mode only, not with CDI. It is a hint;
+`goldnode check` enforces the requirement.
 """
 
 from __future__ import annotations
@@ -39,11 +40,12 @@ def requirement(version: str) -> str:
     """Return NVIDIA_REQUIRE_CUDA for an image with CUDA `version` ("12.4.1") and without the cuda-compat
     package.
 
-    It admits every driver from the minimum of its major family on, exactly like the rule `cuda-driver`. The
-    first alternative (`cuda>=…`) admits no further driver. The toolkit names it when it refuses to start a
-    container, and it decides on a board that reports no driver version. It is omitted for the first release
-    of a family, whose branch began below the minimum. Numbers have no leading zeros: parsers of semantic
-    versions may reject them, and no comparison needs them.
+    It admits every driver from the minimum of its major family on, exactly like the rule
+    `cuda-driver`. The first alternative (`cuda>=…`) admits no further driver. The toolkit names it
+    when it refuses to start a container, and it decides on a board that reports no driver version.
+    It is omitted for the first release of a family, whose branch began below the minimum. Numbers
+    have no leading zeros: parsers of semantic versions may reject them, and no comparison needs
+    them.
     """
     least, wanted = key(minimum_driver(version)), key(minor(version))
     natives = [

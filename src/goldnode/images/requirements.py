@@ -1,7 +1,8 @@
 """Requirements of a container image, read from its attached documents.
 
-A document that is absent, reports *not run* or *not verified*, is simulated, or cannot be read never counts
-as passed. If several documents of one kind are attached, one failed document is enough to refuse.
+A document that is absent, reports *not run* or *not verified*, is simulated, or cannot be read
+never counts as passed. If several documents of one kind are attached, one failed document is enough
+to refuse.
 """
 
 from __future__ import annotations
@@ -63,8 +64,8 @@ def judge(
 ) -> list[Requirement]:
     """Return the state of the requirements of a step for an image of the layout.
 
-    `against`: the channel's current image, for `majors`. Raises ImageError for a waiver or an approval of
-    something that this step does not require.
+    `against`: the channel's current image, for `majors`. Raises ImageError for a waiver or an
+    approval of something that this step does not require.
     """
     image = OciImage(layout, digest)
     before = OciImage(layout, against) if against else None

@@ -1,10 +1,10 @@
 """Resolution of images: apt and pip resolve for the image's OS and Python; this module records the result.
 
-It also downloads the files. Debian packages are resolved in a temporary apt root, on top of the parent's
-lock. pip resolves wheels for the image's Python and platform. But pip evaluates markers such as
-`python_version<"3.12"` for the Python that runs it. So the result is evaluated again for the image's Python,
-and missing wheels are requested. CUDA wheels are parts of one release: their requirements are only checked,
-and add no wheels.
+It also downloads the files. Debian packages are resolved in a temporary apt root, on top of the
+parent's lock. pip resolves wheels for the image's Python and platform. But pip evaluates markers
+such as `python_version<"3.12"` for the Python that runs it. So the result is evaluated again for
+the image's Python, and missing wheels are requested. CUDA wheels are parts of one release: their
+requirements are only checked, and add no wheels.
 """
 
 from __future__ import annotations
@@ -60,8 +60,9 @@ from goldnode.lock.transport import masked
 from goldnode.oci import emulation
 from goldnode.oci.model import MACHINES
 
-# Fields of a record that apt needs in a dpkg status file to resolve on top of it. Without Installed-Size, apt
-# considers the installed package a different one of the same version, and downloads it again.
+# Fields of a record that apt needs in a dpkg status file to resolve on top of it. Without
+# Installed-Size, apt considers the installed package a different one of the same version, and
+# downloads it again.
 _STATUS = (
     "Package",
     "Architecture",
@@ -237,7 +238,8 @@ class Resolver:
         try:
             made, downloads = self._asked(row, root, below)
         except UnsolvableError as error:
-            # The pinned versions of the old lock may conflict with a changed request. Try again without them.
+            # The pinned versions of the old lock may conflict with a changed request. Try again
+            # without them.
             if keep is not None:
                 return self._debs(row, root, have, None)
             raise row.error(
@@ -247,7 +249,8 @@ class Resolver:
                     "with the name of its parent"
                 ),
             ) from error
-        # An image only adds packages: replacing one would leave its old files in the parent's layer.
+        # An image only adds packages: replacing one would leave its old files in the parent's
+        # layer.
         again = sorted({item.name for item in downloads} & below.keys())
         if again:
             raise row.error(
@@ -276,8 +279,8 @@ class Resolver:
     ) -> tuple[LockedDeb | None, list[Download]]:
         """Return the packages that apt downloads for `row` on top of `below`.
 
-        The first value is the package that represents the host's driver, if the row needs it. Raises
-        UnsolvableError, and ImageError if no package depends on a name in `from_host`.
+        The first value is the package that represents the host's driver, if the row needs it.
+        Raises UnsolvableError, and ImageError if no package depends on a name in `from_host`.
         """
         status = root.directory / "status-below"
 
@@ -288,8 +291,8 @@ class Resolver:
 
         if not row.from_host:
             return None, resolved()
-        # Resolve twice: first with a stand-in of any version, to learn the required versions; then with the
-        # package that provides exactly those.
+        # Resolve twice: first with a stand-in of any version, to learn the required versions; then
+        # with the package that provides exactly those.
         first = resolved(hostpackage.stand_in(row.from_host))
         asked = hostpackage.provisions(row.from_host, _records(root, first).values())
         idle = sorted(set(row.from_host) - asked.keys())
@@ -329,8 +332,8 @@ class Resolver:
                     f'{item.name} {item.version}, a package of the parent of "{row.name}", has left its archive',
                     remedy=f"run `goldnode images lock {row.image.parent} --upgrade` first",
                 )
-        # Archives drop old versions. Cached records let children resolve on top of a parent's lock for
-        # longer.
+        # Archives drop old versions. Cached records let children resolve on top of a parent's lock
+        # for longer.
         self._keep_control(stanza for stanza in stanzas.values() if "SHA256" in stanza)
         return stanzas
 
@@ -530,8 +533,8 @@ def _pip(
 ) -> list[_Wheel]:
     """Return the wheels that pip would install.
 
-    Raises _ResolutionError if pip finds no solution, and ImageError for an index that does not answer, or a
-    file that is not a wheel.
+    Raises _ResolutionError if pip finds no solution, and ImageError for an index that does not
+    answer, or a file that is not a wheel.
     """
     url = index_url(row, site)
     with tempfile.TemporaryDirectory(prefix="goldnode-pip-") as name:
@@ -577,8 +580,9 @@ def _pip(
                 if line.startswith("ERROR:")
             ]
             text = "; ".join(masked(line) for line in lines[-2:]) or f"exit {done.returncode}"
-            # pip reports an index that does not answer as "no matching version". Without this distinction a
-            # moment without network would drop the lock's pins, and move its versions.
+            # pip reports an index that does not answer as "no matching version". Without this
+            # distinction a moment without network would drop the lock's pins, and move its
+            # versions.
             if unreached := next(
                 (line for line in done.stderr.splitlines() if _UNREACHED.search(line)), None
             ):
@@ -654,7 +658,8 @@ def _closure(
 ) -> tuple[list[_Wheel], dict[str, str]]:
     """Return all wheels that `row` needs by the markers of its own Python, and the reason for each."""
     asked = list(row.wheels)
-    # Each round may add wheels with further requirements. Eight rounds end a loop that does not converge.
+    # Each round may add wheels with further requirements. Eight rounds end a loop that does not
+    # converge.
     for _ in range(8):
         wheels = {item.name: item for item in _pip(row, site, asked, constraints)}
         reasons, missing = _reached(row, wheels)
@@ -736,7 +741,8 @@ def _check_parts(row: MatrixRow, lock: ImageLock) -> None:
         for package in packages if expected is not None else ():
             if package not in versions:
                 continue
-            # Debian puts the CUDA release next to the part's own version: 11.1.1+~10.3.5.147~12.4.1-2.
+            # Debian puts the CUDA release next to the part's own version:
+            # 11.1.1+~10.3.5.147~12.4.1-2.
             if not re.search(rf"(^|[:~+]){re.escape(str(expected))}([~+.-]|$)", versions[package]):
                 raise row.error(
                     f'component "{name}" is declared as {expected}, and {package} is {versions[package]}',
@@ -767,9 +773,9 @@ def fetch_all(
 ) -> int:
     """Download every file of the locks of `rows` into `pool`, and return the number of bytes downloaded.
 
-    Existing files are not requested. With `verify` they are hashed, and downloaded again if they differ.
-    Interrupted downloads resume. Raises ImageError if a file is not available as its lock describes it; the
-    other files are downloaded in any case.
+    Existing files are not requested. With `verify` they are hashed, and downloaded again if they
+    differ. Interrupted downloads resume. Raises ImageError if a file is not available as its lock
+    describes it; the other files are downloaded in any case.
     """
     pairs: list[tuple[MatrixRow, ImageLock | DerivedLock]] = [
         item if isinstance(item, tuple) else (item, find_lock(item)) for item in rows
@@ -849,7 +855,8 @@ def _addresses(
         url = index_url(row, site)
         index = indexes.setdefault(url, Index(url))
         named = [item for item in index.files(wheel.name) if item.file == wheel.file]
-        # Prefer an entry with a matching hash over one without a hash. The download is verified in any case.
+        # Prefer an entry with a matching hash over one without a hash. The download is verified in
+        # any case.
         fitting = [item for item in named if item.sha256 == wheel.sha256] or [
             item for item in named if item.sha256 is None
         ]

@@ -24,9 +24,9 @@ DEFAULT = Path(".goldnode/images")
 class ImageStore:
     """A directory of images.
 
-    `layout` is its OCI image layout (the directory itself). `pool` contains the downloaded debs and wheels as
-    `pool/<sha256>/<file name>`. `cache` contains data that only saves time. `built/` has one record per
-    build. Several processes may use one store.
+    `layout` is its OCI image layout (the directory itself). `pool` contains the downloaded debs and
+    wheels as `pool/<sha256>/<file name>`. `cache` contains data that only saves time. `built/` has
+    one record per build. Several processes may use one store.
     """
 
     def __init__(self, root: Path) -> None:

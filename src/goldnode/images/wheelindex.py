@@ -1,9 +1,9 @@
 """Access to the package indexes that pip is configured with, for wheels of known name and version.
 
-No resolution is needed for them, and pip's own dry run downloads every wheel before it prints its URL:
-gigabytes for a CUDA release. The index format is that of PEP 503 and PEP 691. pip's configuration and
-environment select the indexes: `index-url`, `extra-index-url`, `find-links`, `no-index`, `cert`. Logins are those
-that pip sends.
+No resolution is needed for them, and pip's own dry run downloads every wheel before it prints its
+URL: gigabytes for a CUDA release. The index format is that of PEP 503 and PEP 691. pip's
+configuration and environment select the indexes: `index-url`, `extra-index-url`, `find-links`,
+`no-index`, `cert`. Logins are those that pip sends.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _ACCEPT = "application/vnd.pypi.simple.v1+json, text/html;q=0.5"
 class WheelFile:
     """One wheel of an index.
 
-    `sha256` and `size` are None if the index does not state them. `metadata`: the index serves the wheel's
-    metadata as a separate file.
+    `sha256` and `size` are None if the index does not state them. `metadata`: the index serves the
+    wheel's metadata as a separate file.
     """
 
     file: str
@@ -71,8 +71,8 @@ def pip_settings() -> dict[str, str]:
 class PipTransport(Transport):
     """apt's transport, with pip's certificates unless apt's configuration names its own.
 
-    The addresses `only` (None: all) are requested with the login that pip would send, which may be that of one of
-    `indexes`. Debian archives never get it.
+    The addresses `only` (None: all) are requested with the login that pip would send, which may be
+    that of one of `indexes`. Debian archives never get it.
     """
 
     def __init__(

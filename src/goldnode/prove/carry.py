@@ -1,8 +1,8 @@
 """The carry folder: files for a GPU machine without network and packages.
 
-It is made on a machine with the project's environment. It has `goldnode-node` and `goldnode-smoke` as single
-files, the facts of NVIDIA's models and the catalog's classes as JSON, and optional wheels with shared
-libraries. At most 64 MiB in total.
+It is made on a machine with the project's environment. It has `goldnode-node` and `goldnode-smoke`
+as single files, the facts of NVIDIA's models and the catalog's classes as JSON, and optional wheels
+with shared libraries. At most 64 MiB in total.
 """
 
 from __future__ import annotations
@@ -246,7 +246,8 @@ def unpack(wheels: Sequence[Path], target: Path) -> List[str]:
     for wheel in wheels:
         with zipfile.ZipFile(wheel) as archive:
             for name in archive.namelist():
-                # A clearer error than silently renamed members, which is what zipfile would produce.
+                # A clearer error than silently renamed members, which is what zipfile would
+                # produce.
                 if name.startswith("/") or ".." in Path(name).parts:
                     raise CarryError(
                         f"{wheel.name} has a file {name}, which leads out of it",

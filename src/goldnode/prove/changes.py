@@ -1,9 +1,10 @@
 """Change settings slightly, read them back, and restore them: persistence, power limit, application clocks,
 compute mode.
 
-Only settings that NVML reads back are changed, one GPU after the other, on GPUs without processes. A state
-file records the original values before the first change, and is removed after the last reading. If a run was
-killed in between, the next one restores them first. This module cannot reset a GPU or set ECC or MIG.
+Only settings that NVML reads back are changed, one GPU after the other, on GPUs without processes.
+A state file records the original values before the first change, and is removed after the last
+reading. If a run was killed in between, the next one restores them first. This module cannot reset
+a GPU or set ECC or MIG.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Choice of the class that a machine is judged by, and the judgement of a capture.
 
-A machine provisioned by goldnode has its own class document. For any other, the document describes the
-machine, with the facts of its GPU model. It gets the baseline of a catalog class that matches GPU, count,
-system and driver. Operating system, kernel, driver and packages then come from the machine. No class declares
-them, so they are not judged.
+A machine provisioned by goldnode has its own class document. For any other, the document describes
+the machine, with the facts of its GPU model. It gets the baseline of a catalog class that matches
+GPU, count, system and driver. Operating system, kernel, driver and packages then come from the
+machine. No class declares them, so they are not judged.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Latency of NVML calls. `main` runs in a child process that can be killed.
 
-pynvml comes from the node program's file. Each call is timed separately, on every GPU in turn, until there
-are enough samples or its time is over.
+pynvml comes from the node program's file. Each call is timed separately, on every GPU in turn,
+until there are enough samples or its time is over.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ def calls(nvml: Any) -> Dict[str, Callable[[Any], Any]]:
 def measure(nvml: Any, samples: int, seconds: float) -> Json:
     """Time every call.
 
-    Return {gpus, init_us, shutdown_us, calls: {name: {count, min, p50, p95, max} in µs, or {rc, text}}}.
+    Return {gpus, init_us, shutdown_us, calls: {name: {count, min, p50, p95, max} in µs, or {rc,
+    text}}}.
     """
     began = perf_counter()
     nvml.nvmlInit()

@@ -1,8 +1,8 @@
 """Load on all CUDA devices while standard input stays open. `main` runs in a child process.
 
-It multiplies matrices with cuBLAS if available, otherwise with a plain kernel that the driver compiles from
-PTX, and copies to the device. It needs only the driver. The first line on standard output reports that the
-devices are busy, the last one reports their work.
+It multiplies matrices with cuBLAS if available, otherwise with a plain kernel that the driver
+compiles from PTX, and copies to the device. It needs only the driver. The first line on standard
+output reports that the devices are busy, the last one reports their work.
 """
 
 from __future__ import annotations

@@ -38,9 +38,9 @@ INTERNET6 = (
     r"(?<![\w:.])(?:(?:[0-9a-f]{1,4}:){7}[0-9a-f]{1,4}"
     r"|(?:[0-9a-f]{1,4}:){1,6}(?::[0-9a-f]{1,4}){1,6})(?![\w:.])"
 )
-# Shorter values are replaced only in prose and under their own key: elsewhere a serial number "12" is just a
-# number. Numbers need more digits. A value without any digit ("Default string", "To be filled by O.E.M.")
-# identifies nothing, and is replaced only under its own key.
+# Shorter values are replaced only in prose and under their own key: elsewhere a serial number "12"
+# is just a number. Numbers need more digits. A value without any digit ("Default string", "To be
+# filled by O.E.M.") identifies nothing, and is replaced only under its own key.
 SHORT, SHORT_NUMBER = 6, 9
 SERIALS = ("serial", "chassis_serial", "board_serial", "product_serial")
 MADE = re.compile(

@@ -140,7 +140,8 @@ class Children:
         Return the fault, extended with the fate of the process.
         """
         alive = process.poll() is None
-        # Twice for a live process: one that forks during the first signal may leave a new process behind.
+        # Twice for a live process: one that forks during the first signal may leave a new process
+        # behind.
         for _ in range(2 if alive else 1):
             try:
                 os.killpg(process.pid, signal.SIGKILL)
@@ -217,8 +218,8 @@ class ProveOutput:
 class ProveSettings(NamedTuple):
     """Options of the command line.
 
-    `state` is the file of the original settings while they are changed. `short` does little work, for
-    practice.
+    `state` is the file of the original settings while they are changed. `short` does little work,
+    for practice.
     """
 
     out: Path
@@ -378,7 +379,8 @@ class Shield:
             raise Stopped(self.session.signal)
 
 
-# Steps that run even when the time is over: they take seconds, and the run is incomplete without them.
+# Steps that run even when the time is over: they take seconds, and the run is incomplete without
+# them.
 ALWAYS = ("settings",)
 
 

@@ -44,13 +44,13 @@ if TYPE_CHECKING:
 OWN_CLASS = Path("/etc/goldnode/class.json")
 STARTS = 5  # repetitions of each timed start …
 ENOUGH = (
-    # … unless they have already taken this many seconds. Without persistence mode, each start may initialise
-    # every GPU.
+    # … unless they have already taken this many seconds. Without persistence mode, each start may
+    # initialise every GPU.
     15.0
 )
 SMI_LIMIT = 60.0
-# Values that nvidia-smi and NVML report in the same form and that do not change by themselves, as paths in a
-# GPU of a capture.
+# Values that nvidia-smi and NVML report in the same form and that do not change by themselves, as
+# paths in a GPU of a capture.
 ALIKE = (
     "name",
         "pci_id"
@@ -545,7 +545,8 @@ def timing(session: Session) -> StepOutcome:
 
 
 VERDICT = b"goldnode.verdict/"
-# Answers from the verdict kept below a root, as `check --cached` does once the program has unpacked itself.
+# Answers from the verdict kept below a root, as `check --cached` does once the program has unpacked
+# itself.
 CACHED = "import sys; sys.path.insert(0, sys.argv[1]); from goldnode.node.verdict import current; sys.exit(current.answer('json', False, sys.argv[2]))"
 
 

@@ -8,7 +8,8 @@ from typing import Dict, List, Set, Tuple
 
 from goldnode.gpuprogram.image import read, under
 
-# CUDA opens the first when it starts, the HIP and OpenCL runtimes of AMD the second. Monitors such as DCGM need neither.
+# CUDA opens the first when it starts, the HIP and OpenCL runtimes of AMD the second. Monitors such
+# as DCGM need neither.
 COMPUTE_FILES = ("/dev/nvidia-uvm", "/dev/kfd")
 # It starts the diagnosis of `dcgmi diag`, which is a job of the suite.
 HOST_ENGINE = "nv-hostengine"
@@ -19,8 +20,8 @@ PERIOD = 1.0  # seconds between two looks
 class Arrivals:
     """Other work on this node, beyond what this process and its children do.
 
-    `own_job` is the id of the Slurm job that this process belongs to, `own_run` a mark in the environment of a container that it started;
-    empty without one.
+    `own_job` is the id of the Slurm job that this process belongs to, `own_run` a mark in the
+    environment of a container that it started; empty without one.
     """
 
     def __init__(self, root: str = "/", own_job: str = "", own_run: str = "") -> None:

@@ -1,7 +1,7 @@
 """All-reduce over the nodes of a cohort, and transfers between pairs of them, with torch.distributed (NCCL, RCCL or gloo).
 
-Every member runs this job with its own number. Member 0 holds the store in which they meet. A member that does not come,
-or that stops answering, is named by the others.
+Every member runs this job with its own number. Member 0 holds the store in which they meet. A
+member that does not come, or that stops answering, is named by the others.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ MIB = 1 << 20
 WARM = 3  # collectives before the first sample
 ROUNDS = 15  # rounds of pairs: partners of each member
 PAIR_MIB, PAIR_SAMPLES = 8, 9
-# Of nine samples, the second and the eighth bound the median with 96 % confidence: 1 - 2 (1 + 9) / 2^9.
+# Of nine samples, the second and the eighth bound the median with 96 % confidence: 1 - 2 (1 + 9) /
+# 2^9.
 PAIR_BOUNDS = (1, 7)
 ANSWER = 10.0  # seconds for the others to answer after a collective has failed
 POLL = 0.1

@@ -25,7 +25,8 @@ MIB = 1 << 20
 def nccl(mib: Sequence[int] = (16, 256), samples: int = 20) -> JobResult:
     """Sum floats over all devices of this node with NCCL and compare the sums.
 
-    One device forms a communicator of one rank: that shows that NCCL works with driver and device, and measures no link.
+    One device forms a communicator of one rank: that shows that NCCL works with driver and device,
+    and measures no link.
     """
     devices = Devices()
     library = native.need(("libnccl.so.2",), "NCCL")

@@ -17,8 +17,10 @@ from .records import NOT_RUN, Fact, JobEnded, JobResult, Metric, failed, metric,
 class Precision(NamedTuple):
     """Numbers of library_types.h and cublas_api.h for one precision.
 
-    `element` is the cudaDataType of the factors, `size` its bytes, `compute` the cublasComputeType_t, `result` the type of the product.
-    `capability` is the least compute capability whose units have it. `mask` and `base` turn random bits into numbers between 0.5 and 2.
+    `element` is the cudaDataType of the factors, `size` its bytes, `compute` the
+    cublasComputeType_t, `result` the type of the product. `capability` is the least compute
+    capability whose units have it. `mask` and `base` turn random bits into numbers between 0.5 and
+    2.
     """
 
     element: int
@@ -30,7 +32,8 @@ class Precision(NamedTuple):
     base: int
 
 
-# CUDA_R_32F 0, _64F 1, _16F 2, _16BF 14, _8F_E4M3 28; CUBLAS_COMPUTE_32F 68, _64F 70, _32F_FAST_TF32 77.
+# CUDA_R_32F 0, _64F 1, _16F 2, _16BF 14, _8F_E4M3 28; CUBLAS_COMPUTE_32F 68, _64F 70,
+# _32F_FAST_TF32 77.
 PRECISIONS = {
     "fp16": Precision(
         2, size=2, compute=68, result="fp32", capability=(5, 3), mask=0x87FF, base=0x3800
@@ -73,7 +76,8 @@ def gemm(
 ) -> JobResult:
     """Multiply square matrices on each device in each precision. Rates are in 10 ** 12 operations per second.
 
-    The samples multiply random numbers: constant ones need less power, so that the clocks would be too high.
+    The samples multiply random numbers: constant ones need less power, so that the clocks would be
+    too high.
     """
     unknown = sorted(set(precisions) - set(PRECISIONS))
     if unknown:

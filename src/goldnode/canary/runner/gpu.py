@@ -13,8 +13,9 @@ from . import kernels
 from .records import failed
 from .sampling import Watch
 
-# Seconds of work before the first sample, so that clocks have settled. Seen on an H200: 0.8 s after matrix products begin, the power
-# limit takes the clocks down by a seventh for 0.3 s, each time alike.
+# Seconds of work before the first sample, so that clocks have settled. Seen on an H200: 0.8 s after
+# matrix products begin, the power limit takes the clocks down by a seventh for 0.3 s, each time
+# alike.
 SETTLE = 1.5
 
 

@@ -1,7 +1,8 @@
 """Kernels for memory bandwidth and launch latency in PTX, which the driver itself compiles.
 
-PTX 6.0 and compute capability 5.0, as in goldnode-smoke. A block of 256 threads moves 16 KiB: four loads of 16 bytes per thread are
-under way at once. A grid-stride loop with one 4-byte access per thread reaches little more than half of HBM3e's rate.
+PTX 6.0 and compute capability 5.0, as in goldnode-smoke. A block of 256 threads moves 16 KiB: four
+loads of 16 bytes per thread are under way at once. A grid-stride loop with one 4-byte access per
+thread reaches little more than half of HBM3e's rate.
 """
 
 from __future__ import annotations

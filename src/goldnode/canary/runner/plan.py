@@ -27,7 +27,8 @@ class Job(NamedTuple):
 class Request(NamedTuple):
     """The wishes of a launcher. `values` are the fields of the document that only the launcher knows.
 
-    `watch`: end the jobs when other work arrives on the node. Where a scheduler has given the node, it ends them itself.
+    `watch`: end the jobs when other work arrives on the node. Where a scheduler has given the node,
+    it ends them itself.
     """
 
     tier: str

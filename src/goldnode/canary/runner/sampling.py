@@ -6,8 +6,9 @@ from typing import Any, Dict, List, Optional, Set, Tuple
 
 from .records import Conditions, unread
 
-# Reasons that come from outside the node. nvml.h: the hardware power brake is asserted by the system's power supply.
-# Heat and power limits of the board itself belong to the node: they may be the fault that a canary has to find.
+# Reasons that come from outside the node. nvml.h: the hardware power brake is asserted by the
+# system's power supply. Heat and power limits of the board itself belong to the node: they may be
+# the fault that a canary has to find.
 OUTSIDE = frozenset({"hw_power_brake_slowdown"})
 SM_CLOCK, GPU_SENSOR = 1, 0  # nvml.h: NVML_CLOCK_SM, NVML_TEMPERATURE_GPU
 REASONS = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
@@ -24,7 +25,8 @@ class Watch:
         self._handles: Dict[str, Any] = {}
         self._collect: Any = None
         try:
-            # Here and not above: a node without NVML or its binding has no conditions, and still has samples.
+            # Here and not above: a node without NVML or its binding has no conditions, and still
+            # has samples.
             from goldnode.node.device import collect
 
             collect.nvml.nvmlInit()

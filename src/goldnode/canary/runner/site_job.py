@@ -20,7 +20,8 @@ def result(status: int, out: bytes, err: bytes) -> Json:
         )
     try:
         metrics, facts = _printed(out)
-    # A list in place of an object, a number beyond floats, and brackets without an end are wrong in the same way.
+    # A list in place of an object, a number beyond floats, and brackets without an end are wrong in
+    # the same way.
     except (
         ValueError,
         KeyError,

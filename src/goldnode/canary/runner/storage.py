@@ -69,7 +69,8 @@ def _reads(path: str, mib: int, samples: int, end: str, facts: Dict[str, Fact]) 
     number, direct = _open(path)
     facts[f"direct_io{end}"] = direct
     try:
-        # O_DIRECT needs a buffer that is aligned to the blocks of the medium; mmap gives whole pages.
+        # O_DIRECT needs a buffer that is aligned to the blocks of the medium; mmap gives whole
+        # pages.
         with mmap.mmap(-1, MIB) as area, memoryview(area) as view:
             rates, size = [], mib * MIB
             part = max(1, mib // 8)

@@ -87,7 +87,8 @@ def _run(options: CommandOptions, out: str) -> float:
 def arrays(directory: str) -> List[Tuple[str, str, Value]]:
     """Return (role, name, array) of the files of a command, sorted by name.
 
-    A name may begin with its role: `layer-01-conv.npy`, `sample-tokens.json`. Without one it is an output.
+    A name may begin with its role: `layer-01-conv.npy`, `sample-tokens.json`. Without one it is an
+    output.
     """
     values = []
     for name in sorted(os.listdir(directory)):

@@ -1,7 +1,7 @@
 """Recording of a model: a Python file with `inputs(seed)` and `model()`.
 
-Optional functions of the file: `sample(model, seed)` returns one draw of a sampled output; `steps(model, *inputs)`
-yields (name, value) pairs of a model without forward hooks.
+Optional functions of the file: `sample(model, seed)` returns one draw of a sampled output;
+`steps(model, *inputs)` yields (name, value) pairs of a model without forward hooks.
 """
 
 from __future__ import annotations

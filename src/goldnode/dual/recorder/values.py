@@ -19,7 +19,8 @@ from typing import Any, Dict, Iterator, Optional, Tuple
 
 MAGIC = b"\x93NUMPY\x01\x00"
 HEADER = 4096  # bytes of a header that are read
-# Type -> how a .npy file names it, and the bytes of an item. Formats that NumPy lacks are stored as their bits.
+# Type -> how a .npy file names it, and the bytes of an item. Formats that NumPy lacks are stored as
+# their bits.
 TYPES: Dict[str, Tuple[str, int]] = {
     "float64": ("<f8", 8),
     "float32": ("<f4", 4),
@@ -49,7 +50,8 @@ class RecorderError(Exception):
 class Value:
     """One array: its type, its shape, and its bytes in C order, little-endian.
 
-    `of` is the whole shape if only every `stride`-th element is here. `digest` is that of the whole array.
+    `of` is the whole shape if only every `stride`-th element is here. `digest` is that of the whole
+    array.
     """
 
     dtype: str

@@ -18,7 +18,8 @@ Json = Dict[str, Any]
 class RecordWriter:
     """Writes arrays below a new directory, and record.json at the end.
 
-    `limit` is the size of all arrays in bytes, `elements` the number of elements of a layer that are stored.
+    `limit` is the size of all arrays in bytes, `elements` the number of elements of a layer that
+    are stored.
     """
 
     def __init__(self, directory: str, limit: int, elements: int) -> None:

@@ -1,7 +1,7 @@
 """Compilers of a devel image: check the version of each, and build a few lines with it.
 
-The build needs the compiler's headers, assembler and linker. The outputs of gcc and nvcc are run. The CUDA
-program needs no driver: without one its runtime returns an error code.
+The build needs the compiler's headers, assembler and linker. The outputs of gcc and nvcc are run.
+The CUDA program needs no driver: without one its runtime returns an error code.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from goldnode.gpuprogram.results import Failed, Json, passed
 class Compiler(NamedTuple):
     """How to test a compiler.
 
-    `version` and `pattern` read its version. `source` and `text` are name and content of a source file;
-    `build` are the arguments that make the file `made` from it. `prints` is the pattern of its output, empty
-    if it is not a program. `stub` is a library for linking only, and `linked` are the arguments for a program
-    that needs it.
+    `version` and `pattern` read its version. `source` and `text` are name and content of a source
+    file; `build` are the arguments that make the file `made` from it. `prints` is the pattern of
+    its output, empty if it is not a program. `stub` is a library for linking only, and `linked` are
+    the arguments for a program that needs it.
     """
 
     version: List[str]
@@ -37,8 +37,8 @@ class Compiler(NamedTuple):
 
 
 _C = '#include <stdio.h>\nint main(void) { return puts("goldnode") < 0; }\n'
-# Device code and a call to the runtime. With DRIVER, also a call to the driver: that program is linked with
-# the stub, and not run, because it starts only on a host with a driver.
+# Device code and a call to the runtime. With DRIVER, also a call to the driver: that program is
+# linked with the stub, and not run, because it starts only on a host with a driver.
 _CUDA = """#include <stdio.h>
 #include <cuda.h>
 #include <cuda_runtime.h>

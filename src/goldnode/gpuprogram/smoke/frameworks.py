@@ -24,7 +24,8 @@ def framework(part: str) -> str:
 def check(module: str, version: str, device: bool, cuda: str = "") -> Json:
     """Import the module, compare its version, and run the batch on the processor or the first device.
 
-    `cuda`: the CUDA version of the image, for which torch must be built. `device`: there is a device.
+    `cuda`: the CUDA version of the image, for which torch must be built. `device`: there is a
+    device.
     """
     try:
         imported = importlib.import_module(module)

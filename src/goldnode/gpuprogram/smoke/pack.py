@@ -1,7 +1,7 @@
 """goldnode-smoke as a single file: a zip archive that Python runs.
 
-It contains the package `goldnode.gpuprogram` and the performance floors from the facts. Its bytes are part
-of every image.
+It contains the package `goldnode.gpuprogram` and the performance floors from the facts. Its bytes
+are part of every image.
 """
 
 from __future__ import annotations

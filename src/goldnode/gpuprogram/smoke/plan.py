@@ -17,7 +17,8 @@ from . import compilers, frameworks
 class Test(NamedTuple):
     """A test: its tier and name, its function with arguments, and its time limit in seconds.
 
-    `call` is the function's name below goldnode.gpuprogram. `site`: it needs Python's installed packages.
+    `call` is the function's name below goldnode.gpuprogram. `site`: it needs Python's installed
+    packages.
     """
 
     tier: str
@@ -39,9 +40,9 @@ def _gpu_test(name: str, call: str, limit: float, **arguments: Any) -> Test:
 class Here(NamedTuple):
     """Input of the plan.
 
-    `bare`: the caller states that this machine has no driver, so any libcuda belongs to the image. `floors`:
-    rows of the facts {model, pci_ids, floor_tflops}. `size`, `seconds`, `share`, `most` and `expected` are
-    options of the command line.
+    `bare`: the caller states that this machine has no driver, so any libcuda belongs to the image.
+    `floors`: rows of the facts {model, pci_ids, floor_tflops}. `size`, `seconds`, `share`, `most`
+    and `expected` are options of the command line.
     """
 
     backend: str
@@ -161,8 +162,8 @@ def _gpu(here: Here) -> List[Test]:
     # --memory-mib limits the collective too.
     count = {"count": 1 << 16} if here.most else {}
     share = here.share or 0.9
-    # The time limits are generous: without persistence mode the first call initialises every GPU, which can
-    # take most of a minute.
+    # The time limits are generous: without persistence mode the first call initialises every GPU,
+    # which can take most of a minute.
     tests = [
         _gpu_test(
             "discovery", "device.discovery", 120.0, **common, expected=here.expected, files=files

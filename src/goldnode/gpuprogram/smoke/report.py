@@ -17,8 +17,8 @@ TIERS = ("cpu", "gpu")
 def tier(tests: List[Json], why: str = "") -> Json:
     """Return the summary of a tier: {state, why, simulated, tests}.
 
-    failed: a test failed. not_run: no test passed, or a required test could not be run. passed: all required
-    tests passed, and at least one test did; `why` then lists the tests that were not run.
+    failed: a test failed. not_run: no test passed, or a required test could not be run. passed: all
+    required tests passed, and at least one test did; `why` then lists the tests that were not run.
     """
     failed = [test["name"] for test in tests if test["state"] == FAILED]
     # A test that does not apply here is no gap; one that is required is.

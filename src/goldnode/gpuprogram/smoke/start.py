@@ -196,7 +196,8 @@ def run(options: Any, children: ChildProcesses, floors: Any) -> Json:
         "parts_without_a_test": _untested(parts, tests),
         "tiers": tiers,
     }
-    # The GPU tier is required where a device is: without a result of it nothing is known of the GPU.
+    # The GPU tier is required where a device is: without a result of it nothing is known of the
+    # GPU.
     required = options.require or [
         name for name in TIERS if asked[name] and (name == "cpu" or (devices and backend != "cpu"))
     ]

@@ -1,4 +1,5 @@
 """Smoke tests of images and nodes.
 
-`inside` runs goldnode-smoke (`goldnode.gpuprogram.smoke`) in a built image, and `record` attaches the result.
+`inside` runs goldnode-smoke (`goldnode.gpuprogram.smoke`) in a built image, and `record` attaches
+the result.
 """

@@ -1,7 +1,7 @@
 """`python -m goldnode.images.smoke …`: run goldnode-smoke from a checkout.
 
-`… pack FILE` writes the single file for images and nodes. Python's standard library is enough. Without PyYAML
-the floors are missing, and the GEMM result is reported without a limit.
+`… pack FILE` writes the single file for images and nodes. Python's standard library is enough.
+Without PyYAML the floors are missing, and the GEMM result is reported without a limit.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Run goldnode-smoke inside an image: in a Docker container, or in the unpacked image with `unshare` and
 `chroot`.
 
-Both run it as an unprivileged user, without a network, on a read-only root with a private /tmp. It sees only
-the image's environment.
+Both run it as an unprivileged user, without a network, on a read-only root with a private /tmp. It
+sees only the image's environment.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from goldnode.oci.model import AMD64, MACHINES
 PROGRAM = "/usr/lib/goldnode/goldnode-smoke"
 NOBODY = 65534
 LIMIT = 1800.0
-# An emulator takes 10 to 100 times as long. A smaller product tests the same code, and speed is no result here.
+# An emulator takes 10 to 100 times as long. A smaller product tests the same code, and speed is no
+# result here.
 _EMULATED = ("--limit", "600", "--size", "96")
 ENGINES = ("auto", "docker", "chroot")
 
@@ -44,9 +45,9 @@ Engine = Literal["auto", "docker", "chroot"]
 class Ask:
     """Options of a run.
 
-    `arguments` are passed to the runner. `own` runs this goldnode's runner instead of the image's. `gpus` is
-    docker's --gpus (`all`, or a number), and `devices` are device files to pass in. `limit` is the time limit
-    of the whole run in seconds.
+    `arguments` are passed to the runner. `own` runs this goldnode's runner instead of the image's.
+    `gpus` is docker's --gpus (`all`, or a number), and `devices` are device files to pass in.
+    `limit` is the time limit of the whole run in seconds.
     """
 
     arguments: tuple[str, ...] = ()
@@ -64,9 +65,9 @@ class Ask:
 def smoke(image: OciImage, ask: Ask | None = None, engine: Engine = "auto") -> record.Json:
     """Run the smoke test of an image and return its record.
 
-    If the test cannot run, the record states the reason. An image of another architecture is run in chroot by
-    an emulator, and its record names that. Raises ImageError if the image has no runner, or if neither docker
-    nor chroot is available.
+    If the test cannot run, the record states the reason. An image of another architecture is run in
+    chroot by an emulator, and its record names that. Raises ImageError if the image has no runner,
+    or if neither docker nor chroot is available.
     """
     ask = ask or Ask()
     architecture = str(image.config.get("architecture") or AMD64)
@@ -80,7 +81,8 @@ def smoke(image: OciImage, ask: Ask | None = None, engine: Engine = "auto") -> r
     words = ("--json", *(() if ask.hardware else ("--without-driver",)), *ask.arguments)
     if ask.own and backend is not None:
         words = ("--backend", backend, *words)
-    # docker runs an image of another architecture only where the machine itself has an emulator registered.
+    # docker runs an image of another architecture only where the machine itself has an emulator
+    # registered.
     native = architecture not in MACHINES or emulation.native(architecture)
     if not native:
         words = (*_EMULATED, *words)
@@ -138,8 +140,8 @@ def chosen(engine: Engine) -> str:
 def archive(image: OciImage, out: IO[bytes]) -> None:
     """Write the image as a docker-archive.
 
-    Docker reads no OCI layout before release 25. Older releases read its own archive with compressed layers,
-    too.
+    Docker reads no OCI layout before release 25. Older releases read its own archive with
+    compressed layers, too.
     """
     config = image.manifest["config"]
     names = [
@@ -158,10 +160,12 @@ def archive(image: OciImage, out: IO[bytes]) -> None:
                 tar.addfile(info, blob)
 
 
-# The id that docker reports after loading. Its graph drivers (the default until 28) use the digest of the configuration as
-# the id, its containerd store (the default of new installations of 29) the digest of a manifest that it makes.
+# The id that docker reports after loading. Its graph drivers (the default until 28) use the digest
+# of the configuration as the id, its containerd store (the default of new installations of 29) the
+# digest of a manifest that it makes.
 _LOADED = re.compile(r"^Loaded image(?: ID)?: (\S+)", re.MULTILINE)
-# Names of images that a run has loaded: one for each run, so that parallel runs do not take them from each other.
+# Names of images that a run has loaded: one for each run, so that parallel runs do not take them
+# from each other.
 _OURS = "goldnode-smoke"
 
 
@@ -286,8 +290,8 @@ def _docker(image: OciImage, words: Sequence[str], ask: Ask) -> tuple[int, bytes
 def unpack(image: OciImage, root: Path) -> None:
     """Write the files of the image below `root`, in the state after its last layer, without device files.
 
-    Nothing is written outside `root`: paths are resolved through the image's own links, and links are created
-    after all files.
+    Nothing is written outside `root`: paths are resolved through the image's own links, and links
+    are created after all files.
     """
     places: dict[str, str] = {}
     links, names = [], {}
@@ -326,7 +330,8 @@ def _folder(image: OciImage, folder: str) -> str:
     real = image.resolve(folder) if folder else ""
     if real is not None:
         return real
-    # A layer may omit the directories of its files. Those that it contains must not lead out of the image.
+    # A layer may omit the directories of its files. Those that it contains must not lead out of the
+    # image.
     parts = folder.split("/")
     members = [image.members.get("/".join(parts[: count + 1])) for count in range(len(parts))]
     if ".." in parts or any(member is not None and not member.info.isdir() for member in members):

@@ -1,8 +1,8 @@
 """The record of a smoke test as evidence of an image: parse the runner's output, summarise it, attach it.
 
-The runner's output comes from the image under test. So its single results are used, and its summary is not.
-An attached record has no time, no host name and no figures of the cpu tier, so equal results are equal
-documents. Performance figures of a real GPU belong to the gpu tier.
+The runner's output comes from the image under test. So its single results are used, and its summary
+is not. An attached record has no time, no host name and no figures of the cpu tier, so equal
+results are equal documents. Performance figures of a real GPU belong to the gpu tier.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ Json = dict[str, Any]
 def read(data: bytes, backend: str | None = None) -> Json:
     """Parse a record that was printed inside an image. Tiers, summary and exit code follow from its tests.
 
-    `backend` is that of the image's label. Raises ImageError for invalid output, and for another backend.
+    `backend` is that of the image's label. Raises ImageError for invalid output, and for another
+    backend.
     """
     try:
         document = json.loads(data)
@@ -124,15 +125,16 @@ def summed(record: Json, required: tuple[str, ...]) -> Json:
 def evidence(record: Json, earlier: Mapping[str, Any] | None = None) -> Json:
     """Return the record to attach.
 
-    It consists of the tiers of `record`. `earlier`, an older record of the same image, replaces tiers that
-    could not run now; they are marked with `earlier: true`. A simulated result never replaces a real one. A
-    tier that failed, or that was required and could not run, replaces the earlier one.
+    It consists of the tiers of `record`. `earlier`, an older record of the same image, replaces
+    tiers that could not run now; they are marked with `earlier: true`. A simulated result never
+    replaces a real one. A tier that failed, or that was required and could not run, replaces the
+    earlier one.
     """
     tiers = {}
     for name in report.TIERS:
         now = record["tiers"][name]
-        # Durations and the cpu tier's figures differ between runs, and would make every record a new
-        # document.
+        # Durations and the cpu tier's figures differ between runs, and would make every record a
+        # new document.
         tests = [
             {key: value for key, value in test.items() if key != "seconds"} for test in now["tests"]
         ]
