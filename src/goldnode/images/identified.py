@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from goldnode.oci.layout import canonical, digest_of
 from goldnode.oci.model import BUILD_ID_LENGTH, LABELS, Built, ImageSpec
@@ -15,9 +15,17 @@ from goldnode.oci.model import BUILD_ID_LENGTH, LABELS, Built, ImageSpec
 class IdentifiedRecipe:
     """Base of the recipes. Equal images have equal documents."""
 
-    image: ImageSpec
-    document: dict[str, Any]
-    labels: Mapping[str, str]
+    # Fields or properties of the recipes. At run time a dataclass would take these for defaults.
+    if TYPE_CHECKING:
+
+        @property
+        def image(self) -> ImageSpec: ...
+
+        @property
+        def labels(self) -> Mapping[str, str]: ...
+
+        @property
+        def document(self) -> dict[str, Any]: ...
 
     @cached_property
     def digest(self) -> str:

@@ -124,7 +124,7 @@ def main() -> int:
     os.dup2(2, 1)
 
     def say(line: Json) -> None:
-        os.write(to, json.dumps(outcome).encode() + b"\n")
+        os.write(to, json.dumps(line).encode() + b"\n")
 
     try:
         driver = Cuda()
