@@ -26,30 +26,14 @@ RULES = {"nested": NESTED, "long": LONG, "found": FOUND, "call": CALL}
 # Hits that are left, by rule and package. A number may only sink: lower it with the commit that removes hits.
 BUDGET: Mapping[str, Mapping[str, int]] = {
     "nested": {
-        "catalog": 1,
-        "compat": 8,
-        "facts": 4,
-        "inventory": 1,
-        "lock": 2,
         "node": 21,
         "prove": 1,
     },
     "long": {
-        "classdoc": 15,
-        "compat": 41,
-        "facts": 9,
-        "inventory": 2,
-        "lock": 28,
         "node": 94,
         "prove": 12,
     },
     "found": {
-        "catalog": 2,
-        "classdoc": 44,
-        "compat": 71,
-        "facts": 38,
-        "inventory": 11,
-        "lock": 71,
         "node": 226,
     },
     "call": {},
