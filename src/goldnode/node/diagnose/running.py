@@ -59,7 +59,9 @@ def read(files: Files) -> Json:
     if is_fault(scanned):
         return {"processes": [], "unseen": 0, "error": scanned}
     pids, unseen = scanned
-    jobs = [(str(pid), partial(process, files, pid)) for pid in pids[:MOST]]
+    jobs: List[reader_process.Job] = [
+        (str(pid), partial(process, files, pid)) for pid in pids[:MOST]
+    ]
     rows = reader_process.ask(jobs, 6.0) if jobs else {}
     processes = [
         row if not is_fault(row) else {"pid": int(pid), "error": row}
