@@ -55,7 +55,7 @@ from goldnode.lock.locked_files import (
     writing,
 )
 from goldnode.lock.model import LockedArchive
-from goldnode.lock.resolve import DependencyGraph, _records, archive_sources
+from goldnode.lock.resolve import DependencyGraph, archive_sources
 from goldnode.lock.transport import masked
 from goldnode.oci import emulation
 from goldnode.oci.model import MACHINES
@@ -257,7 +257,7 @@ class Resolver:
                 f'image "{row.name}" would replace {again[0]}, which it has from its parent',
                 remedy=f"let that move first: `goldnode images lock {row.image.parent} --upgrade`",
             )
-        stanzas = _records(root, downloads)
+        stanzas = root.records(downloads)
         self._keep_control(stanzas.values())
         graph = DependencyGraph({**below, **stanzas})
         asked = [name for name in row.debs if name in stanzas]
@@ -294,7 +294,7 @@ class Resolver:
         # Resolve twice: first with a stand-in of any version, to learn the required versions; then
         # with the package that provides exactly those.
         first = resolved(hostpackage.stand_in(row.from_host))
-        asked = hostpackage.provisions(row.from_host, _records(root, first).values())
+        asked = hostpackage.provisions(row.from_host, root.records(first).values())
         idle = sorted(set(row.from_host) - asked.keys())
         if idle:
             raise row.error(
