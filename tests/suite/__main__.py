@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from tests.suite import selection, timings
-from tests.suite.imports import Imports
 from tests.suite.stages import STAGES, Wanted, before, collect, run, slowest
 from tests.suite.timings import ROOT, spell
 
@@ -59,52 +58,46 @@ def chosen(wanted: Wanted, base: str | None) -> tuple[int, dict[str, list[str]] 
         print(f"nothing differs from {since}: no test was run")
         return 6, {}
     print(f"{len(changed)} files differ from {since}")
-    collected = collect()
-    marks = {file: set().union(*tests.values()) for file, tests in collected.items()}
-    known = selection.known_files(ROOT)
-    found = selection.select(changed, Imports(ROOT, {*known, *changed}), marks)
-    if found.everything:
-        print(f"everything runs: {found.everything}")
+    files = selection.TestFiles(ROOT, {*selection.known_files(ROOT), *changed})
+    selected = selection.select(changed, files)
+    if selected.everything:
+        print(f"everything runs: {selected.everything}")
         return 0, None
-    for line in found.folded():
-        print(f"  {line}")
-    tests, left = by_stage(found.why, collected, wanted)
+    print(*(f"  {line}" for line in selected.folded()), sep="\n")
+    tests, left = by_stage(selected.why, files.marks, wanted)
     for reason, names in left.items():
-        print(
-            f"  {reason}: {', '.join(sorted(names)[:6])}"
-            f"{f' and {len(names) - 6} more' if len(names) > 6 else ''}"
-        )
+        more = f" and {len(names) - 6} more" if len(names) > 6 else ""
+        print(f"  {reason}: {', '.join(sorted(names)[:6])}{more}")
+    print(*(f"  {line}" for line in selected.left(files)), sep="\n")
     if not any(tests.values()):
-        print(
-            f"nothing that a test reads changed: {', '.join(changed)}"
-            if not left
-            else "no test of what changed is among those asked for"
-        )
+        if left:
+            print("no test of what changed is among those asked for")
+        else:
+            print(f"nothing that a test reads changed: {', '.join(changed)}")
         return 5, tests
     return 0, tests
 
 
 def by_stage(
-    chosen: Mapping[str, str], collected: Mapping[str, Mapping[str, set[str]]], wanted: Wanted
+    chosen: Iterable[str], marks: Mapping[str, set[str]], wanted: Wanted
 ) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    """Return stage → its chosen tests, and reason → the chosen tests that the current options exclude."""
+    """Return stage → its chosen tests, and reason → the chosen tests that the current options exclude.
+
+    The markers are those that the text of a file names. A unit test file with a marker may have tests of both
+    stages; pytest then selects by marker in each.
+    """
     stages: dict[str, list[str]] = {stage.name: [] for stage in STAGES}
     left: dict[str, list[str]] = {}
-    for name in sorted(chosen):
-        file = name.partition("::")[0]
-        tests = collected.get(file, {})
-        # If the table names a test that no longer exists, run its whole file.
-        test = name if name in tests else file
-        marks = [tests[test]] if test in tests else list(tests.values())
-        for stage in STAGES:
-            if not any(stage.has(found, long=True) for found in marks):
-                continue
-            if wanted.quick and stage.heavy:
-                left.setdefault("not with --quick", []).append(test)
-            elif any(stage.has(found, long=wanted.long) for found in marks):
-                stages[stage.name].append(test)
-            else:
-                left.setdefault("only with --all", []).append(test)
+    for test in sorted(chosen):
+        file = test.partition("::")[0]
+        if file not in marks:
+            continue  # deleted
+        if not marks[file] or file.startswith("tests/unit/"):
+            stages["unit"].append(test)
+        if marks[file] and wanted.quick:
+            left.setdefault("not with --quick", []).append(test)
+        elif marks[file]:
+            stages["nodes"].append(test)
     return stages, left
 
 
@@ -114,39 +107,35 @@ def show(wanted: Wanted, base: str | None, *, changed: bool) -> int:
     if code:
         return code
     record = timings.load()
-    if tests is not None:
-        wanted = Wanted(
-            wanted.quick,
-            wanted.long,
-            False,
-            wanted.options,
-            {name: tuple(some) for name, some in tests.items()},
-        )
+    if tests is None:
+        show_all(wanted, record)
+    else:
+        some = {name: tuple(names) for name, names in tests.items()}
+        wanted = Wanted(wanted.quick, wanted.long, False, wanted.options, some)
+        for number, stage in enumerate(wanted.stages, start=2):
+            print(f"\n== {number}. {stage.title}", *before(stage, wanted, record), sep="\n")
+            print(*(f"  {test}" for test in some[stage.name]), sep="\n")
+    if setup := record.stages.get("set-up"):
+        print(f"the set-up took {spell(setup['seconds'])} when it last installed something")
+    return 0
+
+
+def show_all(wanted: Wanted, record: timings.Timings) -> None:
+    """Print what the whole run would run."""
     collected = collect()
     marks = {file: set().union(*of_file.values()) for file, of_file in collected.items()}
     for number, stage in enumerate(wanted.stages, start=2):
         here = [
             test
             for of_file in collected.values()
-            for test, found in of_file.items()
-            if stage.has(found, long=wanted.long)
+            for test, names in of_file.items()
+            if stage.has(names, long=wanted.long)
         ]
-        print(
-            f"\n== {number}. {stage.title}",
-            f"{len(here)} tests in {len({test.partition('::')[0] for test in here})} files",
-            sep="\n",
-        )
+        files = {test.partition("::")[0] for test in here}
+        print(f"\n== {number}. {stage.title}", f"{len(here)} tests in {len(files)} files", sep="\n")
         print(*before(stage, wanted, record, marks), sep="\n")
-        if tests is not None:
-            print(*(f"  {test}" for test in tests[stage.name]), sep="\n")
-    if tests is None:
-        print(
-            "\nslowest of all: "
-            f"{slowest({file: row['seconds'] for file, row in record.files.items()}, 12) or 'not recorded yet'}"
-        )
-    if setup := record.stages.get("set-up"):
-        print(f"the set-up took {spell(setup['seconds'])} when it last installed something")
-    return 0
+    seconds = {file: row["seconds"] for file, row in record.files.items()}
+    print(f"\nslowest of all: {slowest(seconds, 12) or 'not recorded yet'}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,16 @@
-"""Selection of the tests that a change can affect, from Python imports (imports.py) and the table AFFECTS.
+"""Selection of the tests near a change, for `scripts/test --changed`.
 
-A file that neither covers selects all tests; tests/unit/test_selection.py fails while the repository has such
-a file.
+Four rules, read from paths and texts alone, so that the choice takes a second:
+
+1. A changed test runs. A changed helper runs the tests that import it, directly or through other helpers.
+2. A module of `src/goldnode` runs the folder of tests that mirrors its package or room, and so does a data file
+   between the tests.
+3. The unit tests that import a changed module, or name a changed file, run.
+4. AFFECTS names the tests for what is not imported: data, playbooks, scripts. The recipes of docs/adding.md
+   have rows there; a test compares them.
+
+A module can break more than that through other modules, and almost everything can break a node. The selection
+prints what it leaves to the whole run. A file that no rule covers selects all tests.
 """
 
 from __future__ import annotations
@@ -9,22 +18,44 @@ from __future__ import annotations
 import re
 import subprocess
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from tests.suite.imports import Imports, is_test, module_of
+from tests.suite.stages import HEAVY
 
-# Targets of the table. `marker:NAME`: all files with tests of that marker. `module:NAME`: all files that
-# import that module. Otherwise a directory below tests/, a test file, or the id of one test.
 EVERYTHING = "everything"
+# A target `marker:NAME` names all files with tests of that marker. They run on nodes or in machines for minutes
+# each, so the selection reports them and leaves them to the whole run.
 NODES = ("marker:lab", "marker:real", "marker:qemu", "marker:disks")
 LINT = "tests/unit/test_lint.py"
 TOOLS = f"{LINT}::test_tool_finds_nothing"
-# Reads every file, so it runs with every change. It does not count as coverage.
-EVERY_FILE = "tests/unit/test_hygiene.py"
+# Patterns of whole types of files. Linters and tests of words read them, which does not mean that a test uses one.
+GENERAL = ("*.py", "*.yml", "src/*.py")
+OWN_TEST = "tests/unit/test_selection.py"  # names files as examples
+# They read every file, so they run with every change and do not count as coverage.
+EVERY_FILE = ("tests/unit/test_hygiene.py",)
 RELEASE = "tests/unit/test_release.py"
+PAGES = (
+    "tests/unit/test_docs.py",
+    "tests/unit/test_documented.py",
+    "tests/unit/test_page_commands.py",
+    "tests/unit/test_prose.py",
+)
+# Tests of generated files that take their rows from the kinds of findings and from the facts.
+KINDS = (
+    "tests/unit/node/state/test_kinds.py",
+    "tests/unit/node/state/test_sanity_docs.py",
+    "tests/unit/commands/test_catalog_schemas.py",
+)
+FACTS = (
+    "tests/unit/facts",
+    "tests/unit/compat",
+    "tests/unit/node/ground/test_known.py",
+    "tests/unit/commands/test_matrix.py",
+    "tests/unit/commands/test_check_command.py",
+)
 
 # Pattern → targets. All matching rows apply. `*` also matches `/`.
 AFFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -32,69 +63,87 @@ AFFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("pyproject.toml", (EVERYTHING,)),
     ("requirements/*", (EVERYTHING,)),
     ("tests/conftest.py", (EVERYTHING,)),
+    # The recipes of docs/adding.md.
+    ("src/goldnode/node/verdict/*", KINDS),
+    ("src/goldnode/node/state/kinds.py", (*KINDS, "tests/unit/node/verdict")),
+    ("src/goldnode/node/ground/known.py", ("tests/unit/node/verdict",)),
+    ("src/goldnode/facts/*", FACTS),
+    (
+        "src/goldnode/compat/*",
+        ("tests/unit/commands/test_matrix.py", "tests/unit/commands/test_check_command.py"),
+    ),
+    (
+        "tests/cases/*",
+        ("tests/unit/node/state/test_cases.py", "tests/unit/node/state/test_parts.py"),
+    ),
+    ("tests/cases/compat/*", ("tests/unit/compat",)),
+    ("tests/cases/purity/*", ("tests/unit/inspect",)),
+    (
+        "tests/cases/recorded/*",
+        ("tests/unit/prove", "tests/unit/node/cachekey", "tests/unit/fleet/ingest"),
+    ),
+    (
+        "tests/cases/logs/*",
+        ("tests/unit/node/probe/test_logs.py", "tests/unit/node/program/test_watch.py"),
+    ),
+    ("tests/cases/loader/*", ("tests/unit/node/state/test_loader.py",)),
+    ("tests/cases/containerd.json", ("tests/unit/node/state/test_containerd.py",)),
+    ("tests/cases/a*.yml", ("tests/unit/lock",)),
+    ("tests/cases/xid_driver_codes.txt", ("tests/unit/facts/test_xid.py",)),
+    ("src/goldnode/node/state/domains/*", ("tests/unit/ansible/test_tags.py", *KINDS)),
+    (
+        "src/goldnode/catalog/*",
+        ("tests/unit/commands/test_catalog_schemas.py", "tests/unit/commands/test_reference.py"),
+    ),
+    ("src/goldnode/documents/*", ("tests/unit/commands/test_catalog_schemas.py",)),
+    ("images/containers/*", ("tests/unit/images", "marker:images")),
+    ("images/disks/*", ("tests/unit/disks", "marker:disks", "marker:qemu")),
+    ("integrations/*", ("tests/unit/integrations", "tests/unit/commands/test_reference.py")),
     # Playbooks and code that runs on nodes.
-    (
-        "site.yml",
-        (*NODES, "tests/unit/ansible", "tests/unit/testing/lab", "tests/unit/fleet", RELEASE),
-    ),
-    ("report.yml", ("tests/unit/ansible", "tests/unit/fleet", RELEASE)),
-    ("rollback.yml", (*NODES, "tests/unit/ansible", "tests/unit/fleet", RELEASE)),
-    ("rollout.yml", ("marker:lab", "tests/unit/fleet", RELEASE)),
-    ("rollout/*", ("marker:lab", "tests/unit/fleet", RELEASE)),
-    (
-        "ansible.cfg",
-        (*NODES, "tests/unit/ansible", "tests/unit/testing/lab", f"{TOOLS}[ansible-lint]"),
-    ),
-    *((link, (*NODES, "tests/unit/ansible")) for link in ("action_plugins", "library")),
-    ("roles/*", (*NODES, "tests/unit/ansible", "tests/unit/fleet", RELEASE)),
-    (
-        "tests/unit/evidence/licence_strings.tsv",
-        ("tests/unit/evidence/test_contents.py",),
-    ),
-    ("tests/unit/fleet/report/screenshots.py", ("tests/unit/fleet/report",)),
-    ("tests/unit/inventory/answers/*", ("tests/unit/inventory", RELEASE)),
-    ("integrations/inventories/*", ("tests/unit/inventory", RELEASE)),
-    ("tests/unit/fleet/store/*.sql", ("tests/unit/fleet/store/test_schema.py",)),
-    ("hatch_build.py", (RELEASE, "tests/e2e/test_collection.py")),
-    ("release/*", (RELEASE, "tests/e2e/test_collection.py")),
-    ("src/goldnode/*.py", ("marker:lab",)),
-    (
-        "src/goldnode/ansible/*",
-        (*NODES, "tests/unit/ansible", "tests/unit/fleet", RELEASE, f"{TOOLS}[ansible-lint]"),
-    ),
-    ("src/goldnode/node/*", (*NODES, "tests/simulators", "tests/faults")),
-    (
-        "src/goldnode/testing/testinfra/*",
-        ("marker:lab", "marker:real", "tests/unit/testing/testinfra", "tests/simulators"),
-    ),
-    ("src/goldnode/canary/runner/jobs.json", ("tests/unit/canary",)),
-    ("tests/unit/canary/recorded/*", ("tests/unit/canary",)),
-    ("src/goldnode/catalog/*", NODES),
-    ("src/goldnode/compat/*", (*NODES, "marker:images")),
-    ("src/goldnode/fleet/*", NODES),
-    ("src/goldnode/lock/*", (*NODES, "marker:images")),
-    ("src/goldnode/testing/lab/*", (*NODES, "marker:images")),
-    ("src/goldnode/classdoc/*", NODES),
-    ("src/goldnode/inventory/*", NODES),
-    ("src/goldnode/oci/*", ("marker:images", "marker:disks")),
-    ("src/goldnode/inspect/*", ("marker:images", "marker:disks")),
-    ("src/goldnode/evidence/*", ("marker:images", "marker:disks")),
-    ("src/goldnode/channels/*", ("marker:images", "marker:disks")),
-    ("src/goldnode/disks/*", ("marker:disks", "marker:qemu")),
-    ("src/goldnode/images/*", ("marker:images", "marker:disks")),
-    ("src/goldnode/commands/*", ("marker:images", "marker:disks", "marker:real")),
-    ("src/goldnode/diagnostics/*", NODES),
-    # Every command and every node depends on these.
     *(
-        (f"src/goldnode/{name}", (*NODES, "marker:images"))
-        for name in ("__init__.py", "cli.py", "core/*")
+        (pattern, (*NODES, "tests/unit/ansible", "tests/unit/node/state/test_parts.py", RELEASE))
+        for pattern in ("site.yml", "rollback.yml", "roles/*")
+    ),
+    ("report.yml", ("tests/unit/ansible", "tests/unit/fleet/ingest", RELEASE)),
+    ("rollout.yml", ("marker:lab", "tests/unit/fleet/control", RELEASE)),
+    ("rollout/*", ("marker:lab", "tests/unit/fleet/control", RELEASE)),
+    ("ansible.cfg", (*NODES, "tests/unit/ansible", "tests/unit/testing/lab")),
+    *((link, (*NODES, "tests/unit/ansible")) for link in ("action_plugins", "library")),
+    ("src/goldnode/ansible/*", (*NODES, RELEASE)),
+    ("src/goldnode/node/*", (*NODES, "marker:images", "tests/unit/core/test_nodefile.py")),
+    *(
+        (f"src/goldnode/{name}/*", NODES)
+        for name in ("catalog", "classdoc", "compat", "core", "diagnostics", "fleet", "inventory")
+    ),
+    *(
+        (f"src/goldnode/{name}/*", ("marker:images", "marker:disks"))
+        for name in ("oci", "inspect", "evidence", "channels", "images", "gpuprogram", "lock")
+    ),
+    ("src/goldnode/disks/*", ("marker:disks", "marker:qemu")),
+    (
+        "src/goldnode/commands/*",
+        ("tests/unit/test_cli.py", "tests/unit/test_manual.py", "marker:real"),
+    ),
+    ("src/goldnode/cli.py", ("tests/unit/test_cli.py", "tests/unit/test_manual.py", *NODES)),
+    ("src/goldnode/manual.py", ("tests/unit/test_manual.py",)),
+    ("src/goldnode/core/extras.py", ("tests/unit/test_extras.py",)),
+    ("src/goldnode/classdoc/templates/*", ("tests/unit/commands/test_matrix.py",)),
+    ("src/goldnode/py.typed", (f"{TOOLS}[mypy]",)),
+    ("src/goldnode/__init__.py", (RELEASE,)),
+    # What every module keeps to: layers, names, words, plain calls.
+    (
+        "src/*.py",
+        tuple(f"tests/unit/test_{name}.py" for name in ("layers", "names", "plain_code", "prose")),
     ),
     # Data that modules read.
     (
         "catalog/*",
         (
-            "module:goldnode.catalog.load",
-            "module:goldnode.commands.schema.kinds",
+            "tests/unit/catalog",
+            "tests/unit/classdoc",
+            "tests/unit/lock/test_committed_locks.py",
+            "tests/unit/commands/test_matrix.py",
+            "tests/unit/commands/test_catalog_schemas.py",
             *NODES,
             "marker:images",
         ),
@@ -103,38 +152,15 @@ AFFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "schemas/*",
         ("tests/unit/commands/test_catalog_schemas.py", "tests/unit/images/test_image_matrix.py"),
     ),
-    ("src/goldnode/facts/*", ("module:goldnode.facts.host",)),
-    (
-        "src/goldnode/classdoc/templates/*",
-        ("module:goldnode.classdoc.blessed_combinations", "module:goldnode.compat.report"),
-    ),
-    ("src/goldnode/py.typed", (f"{TOOLS}[mypy]",)),
-    (
-        "images/containers/*",
-        ("module:goldnode.images.matrix", "module:goldnode.images.imagelock", "marker:images"),
-    ),
-    (
-        "images/disks/*",
-        (
-            "module:goldnode.disks.definition",
-            "module:goldnode.disks.locking",
-            "marker:disks",
-            "marker:qemu",
-        ),
-    ),
-    ("integrations/*", ("tests/unit/integrations", "tests/unit/commands/test_reference.py")),
+    ("integrations/inventories/*", ("tests/unit/inventory", RELEASE)),
     ("integrations/prometheus/*", ("tests/e2e/test_prometheus.py",)),
     ("integrations/slurm/*", ("tests/e2e/test_slurm.py",)),
-    (
-        "inventories/*",
-        (
-            "tests/unit/inventory/test_inventory_classes.py",
-            "tests/unit/fleet",
-            "tests/e2e/test_real.py",
-        ),
-    ),
+    ("inventories/*", ("tests/unit/inventory", "marker:real")),
+    # A release.
+    ("hatch_build.py", (RELEASE, "tests/unit/core/test_data.py", "tests/e2e/test_collection.py")),
+    ("release/*", (RELEASE, "tests/e2e/test_collection.py")),
     # Molecule.
-    (".config/molecule/*", ("tests/lab", "tests/unit/testing/lab")),
+    (".config/molecule/*", ("tests/unit/testing/lab", "tests/lab")),
     ("molecule/*", ("tests/unit/testing/lab", "tests/unit/commands/test_reference.py")),
     ("molecule/shared/*", ("tests/lab",)),
     ("molecule/stacks/*", ("tests/lab/test_molecule_stacks.py",)),
@@ -148,69 +174,42 @@ AFFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "scripts/*",
         (LINT, "tests/unit/test_script_help.py", "tests/unit/commands/test_reference.py"),
     ),
+    ("scripts/docs", PAGES),
+    ("scripts/lib/*", ("tests/unit/test_docs.py", "marker:real", "marker:images")),
     ("scripts/demo", ("tests/e2e/test_real.py",)),
-    ("scripts/lib/*", ("tests/e2e/test_real.py", "tests/images/test_pipeline.py")),
-    ("scripts/docs", ("tests/unit/test_docs.py",)),
-    ("scripts/lib/site_hook.py", ("tests/unit/test_docs.py",)),
     ("scripts/build-images", ("tests/images/test_pipeline.py",)),
-    ("scripts/prove-gpu", ("tests/unit", "tests/simulators")),
-    (
-        "scripts/verify",
-        (
-            "tests/unit/test_verify.py",
-            "tests/e2e/test_gate.py",
-            "tests/e2e/test_real.py",
-            "tests/e2e/test_host_modules.py",
-        ),
-    ),
-    # Pages that tests read. Other pages are only searched for forbidden names.
-    ("README.md", ("tests/unit/test_docs.py", "tests/unit/test_documented.py")),
-    ("mkdocs.yml", ("tests/unit/test_docs.py",)),
-    ("CHANGELOG.md", ("tests/unit/test_docs.py",)),
-    ("CONTRIBUTING.md", ("tests/unit/test_docs.py", "tests/unit/test_documented.py")),
-    ("LICENSE", ()),
-    ("findings/*", ()),  # run by hand
-    (".gitignore", ()),
-    (".git-blame-ignore-revs", ()),
-    ("docs/*", ("tests/unit/test_docs.py", "tests/unit/test_documented.py")),
-    ("docs/reference/variables.md", ("tests/unit/inventory/test_variables.py",)),
-    ("docs/reference/commands.md", ("tests/unit/test_manual.py",)),
-    ("docs/reference/configuration.md", ("tests/unit/commands/test_reference.py",)),
-    ("docs/reference/capture.md", ("tests/unit/node/probe/test_capture_gpus.py",)),
-    ("docs/reference/sanity.md", ("tests/unit/node/state/test_sanity_docs.py",)),
-    ("docs/reference/matrix.md", ("tests/unit/commands/test_matrix.py",)),
+    ("scripts/prove-gpu", ("tests/unit/prove",)),
+    ("scripts/verify", ("tests/unit/test_verify.py", "marker:lab", "marker:real")),
+    # Pages.
+    *((page, PAGES) for page in ("*.md", "mkdocs.yml", "docs/*")),
     ("docs/reference/faults.md", ("tests/faults",)),
+    ("docs/proof.md", ("tests/unit/test_proof.py",)),
+    ("docs/adding.md", (OWN_TEST,)),
     ("docs/benchmarks/*", ("tests/unit/test_benchmark_pages.py", "tests/unit/test_benchmarks.py")),
+    *(
+        (name, ())
+        for name in (
+            "LICENSE",
+            "findings/*",
+            ".gitignore",
+            ".git-blame-ignore-revs",
+            ".editorconfig",
+        )
+    ),
     # Benchmarks.
     ("benchmarks/*", ("tests/unit/test_benchmark_pages.py", "tests/unit/test_benchmarks.py")),
-    ("benchmarks/converge/*", ("tests/e2e/test_resident.py",)),
-    ("benchmarks/run", (LINT, "tests/unit/test_benchmarks.py")),
     # Files that tests read.
-    ("tests/cases/*", ("tests/unit", "tests/simulators")),
-    ("tests/found/*", ("tests/unit",)),
-    ("tests/disks/*.sh", ("tests/disks",)),
-    ("tests/disks/guest_*.py", ("tests/disks",)),
-    ("tests/unit/prose.py", ("tests/unit/test_prose.py",)),
+    ("tests/unit/fleet/report/screenshots.py", ("tests/unit/fleet/report",)),
+    ("tests/found/*", ("tests/unit/test_properties_repeat.py",)),
+    ("tests/disks/*", ("marker:disks",)),
     ("tests/durations.json", ("tests/unit/test_timings.py",)),
-    ("tests/e2e/catalog/*", ("tests/e2e", "tests/lab", "tests/disks")),
-    ("tests/faults/catalog/*", ("tests/faults",)),
-    (
-        "tests/nodes/*",
-        ("marker:lab", "marker:real", "tests/simulators", "tests/unit/test_verify.py"),
-    ),
-    ("tests/simulators/hardware/*.txt", ("module:tests.simulators.hardware",)),
-    (
-        "tests/simulators/*.c",
-        ("module:tests.simulators.accelerators", "module:tests.simulators.hardware"),
-    ),
-    ("tests/simulators/*.md", ()),
-    # Programs for guests and nodes, and helpers that are executed instead of imported.
+    ("tests/e2e/catalog/*", NODES),
     ("tests/e2e/qemu/*", ("marker:qemu", "marker:disks")),
-    ("tests/simulators/*.py", ("tests/simulators", "tests/faults", "marker:lab", "marker:real")),
+    ("tests/faults/catalog/*", ("tests/faults",)),
+    ("tests/nodes/*", ("tests/unit/test_verify.py", "marker:lab", "marker:real")),
+    ("tests/simulators/*", ("tests/simulators", "marker:lab", "marker:real")),
     ("tests/stacks/*", ("tests/lab",)),
-    ("tests/suite/*", ("tests/unit/test_selection.py", "tests/unit/test_stages.py")),
-    ("tests/unit/disks/*.json", ("tests/unit/disks",)),
-    ("tests/unit/node/fixtures/*", ("tests/unit/node", "tests/simulators")),
+    ("tests/suite/*", (OWN_TEST, "tests/unit/test_stages.py")),
     # Linters, by the files that each reads.
     ("*.py", tuple(f"{TOOLS}[{tool}]" for tool in ("ruff", "ruff-format", "mypy"))),
     ("*.yml", (f"{TOOLS}[ansible-lint]",)),
@@ -229,12 +228,79 @@ def matches(path: str, pattern: str) -> bool:
     return _pattern(pattern).fullmatch(path) is not None
 
 
+def is_test(path: str) -> bool:
+    """Return whether pytest collects this file."""
+    return re.fullmatch(r"tests/(?:.*/)?test_[^/]*\.py", path) is not None
+
+
+class TestFiles:
+    """The Python files below tests: which of them import a module by name, and the markers that they name."""
+
+    __test__ = False  # no class of tests
+
+    def __init__(self, root: Path, paths: Iterable[str]) -> None:
+        self.texts = {
+            path: (root / path).read_text(encoding="utf-8")
+            for path in paths
+            if path.startswith("tests/") and path.endswith(".py") and (root / path).is_file()
+        }
+        self.tests = {path for path in self.texts if is_test(path)}
+        self.marks = {
+            path: {mark for mark in HEAVY if f"pytest.mark.{mark}" in text}
+            for path, text in self.texts.items()
+            if path in self.tests
+        }
+
+    def importers(self, path: str) -> set[str]:
+        """Return the files that name the module at `path`, without the file itself."""
+        package, _, name = module_of(path).rpartition(".")
+        named = re.compile(
+            rf"\b{re.escape(package)}\.{name}\b"
+            rf"|\bfrom {re.escape(package)} import (?:\([^)]*|[^\n(]*)\b{name}\b"
+        )
+        return {file for file, text in self.texts.items() if file != path and named.search(text)}
+
+    def naming(self, path: str) -> set[str]:
+        """Return the tests that name a file: its path, or between the tests its name."""
+        name = path.rpartition("/")[2] if path.startswith("tests/") else path
+        if "/" not in path or is_test(path):
+            return set()  # README.md and others at the top are named in many texts
+        return {file for file in self.tests - {OWN_TEST} if name in self.texts[file]}
+
+    def users(self, helper: str) -> set[str]:
+        """Return the test files that import a helper of the tests, directly or through other helpers."""
+        seen: set[str] = set()
+        todo = [helper]
+        while todo:
+            file = todo.pop()
+            if file in seen:
+                continue
+            seen.add(file)
+            if file.endswith("/conftest.py"):
+                todo += [
+                    test for test in self.tests if test.startswith(f"{file.rpartition('/')[0]}/")
+                ]
+            elif not is_test(file) or file == helper:
+                todo += self.importers(file)
+        return seen & self.tests
+
+
+def module_of(path: str) -> str:
+    """Return the dotted name of a Python file: src/goldnode/a/__init__.py → goldnode.a."""
+    return path.removeprefix("src/").removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
 @dataclass
 class Selection:
     """Test files, or ids of single tests → the reason for each."""
 
     why: dict[str, str] = field(default_factory=dict)
     everything: str = ""  # reason why all tests run; if empty, only those in `why` run
+    distant: set[str] = field(
+        default_factory=set
+    )  # tests of the whole product that use a changed file
+    markers: dict[str, str] = field(default_factory=dict)  # marker that is left → changed file
+    modules: bool = False  # whether a module has changed, which others may import
 
     def add(self, test: str, cause: str) -> None:
         self.why.setdefault(test, cause)
@@ -246,40 +312,54 @@ class Selection:
             by_cause[cause].append(test.removeprefix("tests/"))
         lines = []
         for cause, tests in sorted(by_cause.items(), key=lambda row: (len(row[1]), row[0])):
-            shown = ", ".join(sorted(tests)[:3]) + (
-                f" and {len(tests) - 3} more" if len(tests) > 3 else ""
+            more = f" and {len(tests) - 3} more" if len(tests) > 3 else ""
+            lines.append(f"{cause}: {', '.join(sorted(tests)[:3])}{more}")
+        return lines
+
+    def left(self, files: TestFiles) -> list[str]:
+        """Return what the selection leaves to the whole run, one line each."""
+        chosen = {test.partition("::")[0] for test in self.why}
+        heavy = {file for file, marks in files.marks.items() if marks & set(self.markers)} - chosen
+        distant = self.distant - chosen - heavy
+        others = {file for file, marks in files.marks.items() if not marks} - chosen - distant
+        lines = []
+        if distant:
+            lines.append(
+                f"left to `scripts/test`, although they use the change: {', '.join(sorted(distant))}"
             )
-            lines.append(f"{cause}: {shown}")
+        if heavy:
+            cause = ", ".join(sorted(set(self.markers.values()))[:3])
+            lines.append(
+                f"left to `scripts/test`: {len(heavy)} files with tests on nodes, images or disks, "
+                f"which {cause} can affect"
+            )
+        if others and self.modules:
+            lines.append(
+                f"left to `scripts/test --quick`: {len(others)} files whose tests can reach the change only "
+                "through other modules"
+            )
         return lines
 
 
-def select(changed: Iterable[str], imports: Imports, marks: Mapping[str, set[str]]) -> Selection:
-    """Return the tests that `changed` can affect. `marks` maps every test file to the markers of its
-    tests.
-    """
-    selection = Selection()
+def select(changed: Iterable[str], files: TestFiles) -> Selection:
+    """Return the tests near the changed files."""
     paths = sorted(changed)
+    selection = Selection(modules=any(path.startswith("src/") for path in paths))
     for path in paths:
-        covered, causes = _causes(path, imports)
-        if not covered:
+        causes = list(_causes(path, files))
+        if not any(counts for counts, _, _ in causes):
             selection.everything = (
                 selection.everything or f"{path} is covered by no row of tests/suite/selection.py"
             )
-        for cause, targets in causes:
+        for _, cause, targets in causes:
             for target in targets:
-                if target == EVERYTHING:
-                    selection.everything = (
-                        selection.everything or f"{path} decides how every test runs"
-                    )
-                for test in _expand(target, imports, marks):
-                    selection.add(test, cause)
-        if path in marks:
-            selection.add(path, "changed itself")
-        if path.endswith(".py"):
-            for test, module in imports.tests_of([module_of(path)]).items():
-                selection.add(test, f"imports {module}")
-    if paths:
-        selection.add(EVERY_FILE, "reads every file")
+                near = target.startswith("tests/unit/") or path.startswith("tests/")
+                if cause.startswith(("imports", "names")) and not near:
+                    selection.distant.add(target)
+                else:
+                    _take(selection, path, cause, target, files)
+    for test in EVERY_FILE if paths else ():
+        selection.add(test, "reads every file")
     # If a whole file runs, do not name its tests too: pytest would run them once but count them separately.
     whole = {test for test in selection.why if "::" not in test}
     selection.why = {
@@ -290,33 +370,59 @@ def select(changed: Iterable[str], imports: Imports, marks: Mapping[str, set[str
     return selection
 
 
-def _causes(path: str, imports: Imports) -> tuple[bool, list[tuple[str, Sequence[str]]]]:
-    """Return whether imports or the table cover `path`, and the matching rows as (cause, targets)."""
-    rows = [(pattern, targets) for pattern, targets in AFFECTS if matches(path, pattern)]
-    # Linters read all files of a type; that does not mean anything uses the file.
-    covered = any(not pattern.startswith("*") for pattern, _ in rows) or is_test(path)
-    if not covered and path.endswith(".py"):
-        covered = bool(imports.tests_of([module_of(path)])) or path.endswith("/__init__.py")
-    return covered, [
-        (f"{path} ({pattern})" if pattern != path else path, targets) for pattern, targets in rows
-    ]
-
-
-def uncovered(paths: Iterable[str], imports: Imports) -> list[str]:
-    """Return the files that select all tests because no row of the table covers them."""
-    return [path for path in paths if not _causes(path, imports)[0]]
-
-
-def _expand(target: str, imports: Imports, marks: Mapping[str, set[str]]) -> Iterator[str]:
-    kind, colon, name = target.partition(":")
-    if colon and kind == "marker":
-        yield from (file for file, found in marks.items() if name in found)
-    elif colon and kind == "module":
-        yield from imports.tests_of([name])
+def _take(selection: Selection, path: str, cause: str, target: str, files: TestFiles) -> None:
+    """Add the tests of one target."""
+    kind, _, name = target.partition(":")
+    if target == EVERYTHING:
+        selection.everything = selection.everything or f"{path} decides how every test runs"
+    elif kind == "marker":
+        selection.markers.setdefault(name, path)
     elif "::" in target:
-        yield target
-    elif target != EVERYTHING:
-        yield from (file for file in marks if file == target or file.startswith(f"{target}/"))
+        selection.add(target, cause)
+    else:
+        for file in files.tests:
+            if file == target or file.startswith(f"{target}/"):
+                selection.add(file, cause)
+
+
+def _causes(path: str, files: TestFiles) -> Iterator[tuple[bool, str, Iterable[str]]]:
+    """Yield the rules that apply to `path`: whether each covers it, the reason, and the targets.
+
+    Those that search all texts come last: whoever asks only whether a file is covered stops before them.
+    """
+    if is_test(path):
+        yield True, "changed itself", (path,)
+    helper = path.startswith("tests/") and path.endswith(".py")
+    if not helper and (folder := mirror(path, files)):
+        yield True, f"mirrors {path.rpartition('/')[0]}", (folder,)
+    for pattern, targets in AFFECTS:
+        if matches(path, pattern):
+            yield pattern not in GENERAL, f"{path} ({pattern})", targets
+    if helper:
+        users = files.users(path)
+        yield bool(users), f"imports {path}", users
+    elif path.endswith(".py"):
+        importers = files.importers(path) & files.tests
+        yield bool(importers), f"imports {module_of(path)}", importers
+    namers = files.naming(path)
+    yield bool(namers), f"names {path}", namers
+
+
+def mirror(path: str, files: TestFiles) -> str:
+    """Return the deepest folder of tests/unit that mirrors or holds the folder of a file; empty without one."""
+    for top in ("src/goldnode/", "tests/unit/"):
+        if path.startswith(top):
+            parts = path.removeprefix(top).split("/")[:-1]
+            for length in range(len(parts), 0, -1):
+                folder = "/".join(["tests/unit", *parts[:length]])
+                if any(file.startswith(f"{folder}/") for file in files.tests):
+                    return folder
+    return ""
+
+
+def uncovered(paths: Iterable[str], files: TestFiles) -> list[str]:
+    """Return the files that select all tests because no rule covers them."""
+    return [path for path in paths if not any(counts for counts, _, _ in _causes(path, files))]
 
 
 def changed_files(root: Path, base: str | None) -> tuple[str, list[str]]:

@@ -2,123 +2,120 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from tests.suite import selection
 from tests.suite.__main__ import by_stage
-from tests.suite.imports import Imports, is_test
+from tests.suite.selection import TestFiles
 from tests.suite.stages import HEAVY, Wanted
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def imports() -> Imports:
-    return Imports(ROOT, selection.known_files(ROOT))
+def files() -> TestFiles:
+    return TestFiles(ROOT, selection.known_files(ROOT))
 
 
-@pytest.fixture(scope="module")
-def marks() -> dict[str, set[str]]:
-    """Test file → the markers that its text names. pytest's collection would give the same and takes long."""
-    files = [
-        path for path in selection.known_files(ROOT) if is_test(path) and (ROOT / path).is_file()
-    ]
-    return {
-        file: {mark for mark in HEAVY if f"pytest.mark.{mark}" in (ROOT / file).read_text()}
-        for file in files
-    }
-
-
-def test_every_file_of_the_repository_is_covered(imports: Imports) -> None:
-    found = selection.uncovered(selection.known_files(ROOT), imports)
-    assert found == [], (
-        "no test imports these, and no row of AFFECTS in tests/suite/selection.py names them: add one"
+def test_every_file_of_the_repository_is_covered(files: TestFiles) -> None:
+    assert selection.uncovered(selection.known_files(ROOT), files) == [], (
+        "no rule selects tests for these: add a row to AFFECTS in tests/suite/selection.py"
     )
 
 
-def test_every_row_matches_a_file_and_names_tests_that_exist(marks: dict[str, set[str]]) -> None:
-    files = selection.known_files(ROOT)
-    later = {"scripts/prove-gpu", "tests/durations.json"}
+def test_every_row_matches_a_file_and_names_tests_that_exist(files: TestFiles) -> None:
+    known = selection.known_files(ROOT)
     for pattern, targets in selection.AFFECTS:
-        assert pattern in later or any(selection.matches(path, pattern) for path in files), (
-            f"nothing matches {pattern}"
-        )
+        assert any(selection.matches(path, pattern) for path in known), f"nothing matches {pattern}"
         for target in targets:
             kind, colon, name = target.partition(":")
             if target == selection.EVERYTHING:
                 continue
-            if colon and kind == "marker":
+            if kind == "marker":
                 assert name in HEAVY
-            elif colon and kind == "module":
-                assert {
-                    f"src/{name.replace('.', '/')}{end}" for end in (".py", "/__init__.py")
-                } & set(files) or name.startswith("tests."), target
-            elif "::" in target:
+            elif colon:
                 file, _, case = target.partition("[")
-                assert file.partition("::")[0] in marks
+                assert file.partition("::")[0] in files.tests
                 text = (ROOT / file.partition("::")[0]).read_text()
                 assert f'id="{case[:-1]}"' in text or (ROOT / "molecule" / case[:-1]).is_dir(), (
                     target
                 )
             else:
-                assert any(file == target or file.startswith(f"{target}/") for file in marks), (
-                    target
-                )
+                assert any(
+                    file == target or file.startswith(f"{target}/") for file in files.tests
+                ), target
 
 
 def test_every_molecule_scenario_has_its_row() -> None:
+    patterns = {pattern for pattern, _ in selection.AFFECTS}
     for scenario in ROOT.glob("molecule/*/molecule.yml"):
-        assert any(
-            pattern == f"molecule/{scenario.parent.name}/*" for pattern, _ in selection.AFFECTS
-        ), scenario
+        assert f"molecule/{scenario.parent.name}/*" in patterns
 
 
-SLOTS, GPT = "src/goldnode/node/state/slots.py", "src/goldnode/disks/gpt.py"
+UNIT = "tests/unit"
 
 
 @pytest.mark.parametrize(
     ("changed", "some", "none"),
     [
-        # Imports, within functions too, and through packages.
+        # The folder that mirrors a package or a room, and the tests that import the module.
         (
-            GPT,
-            {"tests/unit/disks/test_disk_assemble.py", "tests/disks/test_disk_boot.py"},
-            {"tests/unit/node/probe/test_grub.py"},
+            "src/goldnode/node/slots/write.py",
+            {f"{UNIT}/node/slots/test_slots.py", f"{UNIT}/core/test_nodefile.py"},
+            {f"{UNIT}/node/probe/test_grub.py", "tests/e2e/test_gate.py"},
         ),
-        # A program that subprocesses run.
         (
-            SLOTS,
-            {
-                "tests/unit/node/slots/test_slots.py",
-                "tests/e2e/test_gate.py",
-                "tests/disks/test_disk_slots.py",
-            },
-            {"tests/unit/fleet/drain/test_drain.py"},
+            "src/goldnode/core/files.py",
+            {f"{UNIT}/core/test_files.py", f"{UNIT}/channels/test_product.py"},
+            {"tests/disks/test_disk_boot.py"},
         ),
         (
             "src/goldnode/commands/mirror.py",
-            {"tests/unit/test_cli.py"},
-            {"tests/unit/node/probe/test_grub.py"},
+            {f"{UNIT}/test_cli.py", f"{UNIT}/commands/test_command_line.py"},
+            {f"{UNIT}/lock/test_pool.py"},
         ),
         (
             "src/goldnode/ansible/action/goldnode_state.py",
-            {"tests/unit/ansible/test_report.py", "tests/e2e/test_plan.py"},
+            {f"{UNIT}/ansible/test_report.py"},
             set(),
         ),
-        # A fixture's import affects those who use the fixture.
+        # A helper, through another helper.
         (
-            "tests/unit/images/registries.py",
-            {"tests/unit/images/test_publish.py"},
-            {"tests/unit/node/verdict/test_check.py"},
+            "tests/unit/lock/archive.py",
+            {f"{UNIT}/lock/test_mirror.py"},
+            {f"{UNIT}/node/verdict/test_check.py"},
         ),
         (
-            "site.yml",
-            {"tests/e2e/test_removal.py", "tests/unit/ansible/test_report.py"},
-            {"tests/unit/node/probe/test_grub.py"},
+            "tests/unit/lock/conftest.py",
+            {f"{UNIT}/lock/test_mirror.py"},
+            {f"{UNIT}/oci/test_oci.py"},
         ),
+        # Data between the tests, and pages, by who names them.
+        (
+            "tests/unit/node/fixtures/smi/t4_595.xml",
+            {f"{UNIT}/node/probe/test_smi.py", f"{UNIT}/prove/test_prove_run.py"},
+            {f"{UNIT}/lock/test_pool.py"},
+        ),
+        (
+            "docs/reference/capture.md",
+            {f"{UNIT}/node/probe/test_capture_gpus.py"},
+            {selection.LINT},
+        ),
+        ("docs/how-to/images.md", set(selection.PAGES), {"tests/e2e/test_gate.py"}),
+        (
+            "docs/reference/faults.md",
+            {"tests/faults/test_scoreboard.py"},
+            {"tests/e2e/test_gate.py"},
+        ),
+        (
+            "catalog/stacks/r550.yml",
+            {f"{UNIT}/commands/test_matrix.py"},
+            {"tests/e2e/test_real.py"},
+        ),
+        ("site.yml", {f"{UNIT}/ansible/test_report.py"}, {"tests/e2e/test_removal.py"}),
         (
             "molecule/debian13/molecule.yml",
             {"tests/lab/test_molecule.py::test_scenario[debian13]"},
@@ -126,40 +123,65 @@ SLOTS, GPT = "src/goldnode/node/state/slots.py", "src/goldnode/disks/gpt.py"
         ),
         ("molecule/shared/verify.yml", {"tests/lab/test_molecule.py"}, {"tests/e2e/test_gate.py"}),
         (
-            "docs/reference/faults.md",
-            {"tests/faults/test_scoreboard.py"},
-            {"tests/e2e/test_gate.py"},
-        ),
-        (
-            "docs/how-to/images.md",
-            {"tests/unit/test_hygiene.py"},
-            {"tests/e2e/test_gate.py", "tests/unit/test_lint.py"},
-        ),
-        (
-            "catalog/stacks/r550.yml",
-            {
-                "tests/unit/commands/test_matrix.py",
-                "tests/e2e/test_real.py",
-                "tests/images/test_lock.py",
-            },
-            set(),
-        ),
-        (
             "tests/e2e/test_gate.py",
-            {"tests/e2e/test_gate.py", "tests/unit/test_lint.py::test_tool_finds_nothing[mypy]"},
+            {"tests/e2e/test_gate.py", f"{selection.TOOLS}[mypy]"},
             {"tests/e2e/test_plan.py"},
         ),
         # Deleted files.
-        ("src/goldnode/node/gone.py", {"tests/e2e/test_gate.py"}, set()),
+        ("src/goldnode/node/gate/gone.py", {f"{UNIT}/node/gate/test_gate.py"}, set()),
     ],
 )
-def test_change_selects(
-    imports: Imports, marks: Mapping[str, set[str]], changed: str, some: set[str], none: set[str]
+def test_change_selects_tests_near_it(
+    files: TestFiles, changed: str, some: set[str], none: set[str]
 ) -> None:
-    found = selection.select([changed], imports, marks)
-    assert not found.everything
-    assert some <= found.why.keys() - none
-    assert not none & found.why.keys()
+    selected = selection.select([changed], files)
+    assert not selected.everything
+    assert some <= selected.why.keys()
+    assert not none & selected.why.keys()
+
+
+RECIPES = {
+    "A health check": [
+        "src/goldnode/node/verdict/storage.py",
+        "src/goldnode/node/state/kinds.py",
+        "src/goldnode/facts/health.yml",
+    ],
+    "A role with its domain": [
+        "src/goldnode/node/state/domains/tuning.py",
+        "roles/host_tuning/tasks/main.yml",
+        "src/goldnode/catalog/models.py",
+        "src/goldnode/classdoc/compile.py",
+    ],
+    "A compatibility rule and a fact": ["src/goldnode/facts/known_bad.yml"],
+    "A container image": ["images/containers/matrix.yml"],
+    "A metric, a panel or an alert": ["integrations/prometheus/goldnode-fleet.rules.yml"],
+}
+
+
+@pytest.mark.parametrize("recipe", sorted(RECIPES))
+def test_recipe_names_tests_that_its_change_selects(files: TestFiles, recipe: str) -> None:
+    """A recipe of docs/adding.md may name whole folders: then some tests of the folder are enough."""
+    page = (ROOT / "docs/adding.md").read_text(encoding="utf-8")
+    text = page[page.index(f"\n## {recipe}\n") :].split("\n## ")[1]
+    command = re.search(r"Run `\.venv/bin/pytest ([^`]*)`", text)
+    assert command, "the recipe has no command that runs its tests"
+    selected = selection.select(RECIPES[recipe], files)
+    for target in command[1].split():
+        assert any(test == target or test.startswith(f"{target}/") for test in selected.why), target
+
+
+def test_health_check_selects_a_fifth_of_the_tests_at_most(files: TestFiles) -> None:
+    selected = selection.select(RECIPES["A health check"], files)
+    assert len(selected.why) < len(files.tests) / 5
+    assert not any(files.marks[test.partition("::")[0]] for test in selected.why)
+
+
+def test_selection_names_what_it_leaves(files: TestFiles) -> None:
+    lines = selection.select(["src/goldnode/node/state/kinds.py"], files).left(files)
+    assert "tests/faults/test_remedies.py" in lines[0]
+    assert "tests on nodes, images or disks" in lines[1]
+    assert "through other modules" in lines[2]
+    assert selection.select(["docs/how-to/images.md"], files).left(files) == []
 
 
 @pytest.mark.parametrize(
@@ -172,19 +194,15 @@ def test_change_selects(
         ("tests/new_helper.py", "tests/new_helper.py is covered by no row"),
     ],
 )
-def test_change_selects_everything(
-    imports: Imports, marks: Mapping[str, set[str]], changed: str, why: str
-) -> None:
-    assert selection.select([changed], imports, marks).everything.startswith(why)
+def test_change_selects_everything(files: TestFiles, changed: str, why: str) -> None:
+    assert selection.select([changed], files).everything.startswith(why)
 
 
-def test_a_named_test_runs_whole_file_when_that_is_chosen_too(
-    imports: Imports, marks: Mapping[str, set[str]]
-) -> None:
-    found = selection.select(
-        ["molecule/debian13/molecule.yml", "molecule/shared/create.yml"], imports, marks
+def test_named_test_is_dropped_when_its_whole_file_is_chosen(files: TestFiles) -> None:
+    selected = selection.select(
+        ["molecule/debian13/molecule.yml", "molecule/shared/create.yml"], files
     )
-    assert [test for test in found.why if test.startswith("tests/lab/test_molecule.py")] == [
+    assert [test for test in selected.why if test.startswith("tests/lab/test_molecule.py")] == [
         "tests/lab/test_molecule.py"
     ]
 
@@ -201,58 +219,31 @@ def test_causes_are_folded() -> None:
     ]
 
 
-COLLECTED = {
-    "tests/test_unit.py": {"tests/test_unit.py::test_a": {"parametrize"}},
-    "tests/test_lab.py": {
-        "tests/test_lab.py::test_a": {"lab"},
-        "tests/test_lab.py::test_b": {"lab", "long"},
-    },
-    "tests/test_long.py": {"tests/test_long.py::test_a": {"qemu", "long"}},
-    "tests/test_both.py": {
-        "tests/test_both.py::test_a": set(),
-        "tests/test_both.py::test_b": {"images"},
-    },
+MARKS: dict[str, set[str]] = {
+    "tests/unit/test_plain.py": set(),
+    "tests/unit/test_mixed.py": {"images"},
+    "tests/lab/test_lab.py": {"lab"},
 }
 
 
 @pytest.mark.parametrize(
     ("wanted", "chosen", "unit", "nodes", "left"),
     [
-        (
-            Wanted(),
-            ["tests/test_unit.py", "tests/test_lab.py"],
-            ["tests/test_unit.py"],
-            ["tests/test_lab.py"],
-            {},
-        ),
-        (Wanted(), ["tests/test_both.py"], ["tests/test_both.py"], ["tests/test_both.py"], {}),
-        (Wanted(), ["tests/test_long.py"], [], [], {"only with --all": ["tests/test_long.py"]}),
-        (Wanted(long=True), ["tests/test_long.py"], [], ["tests/test_long.py"], {}),
-        (
-            Wanted(quick=True),
-            ["tests/test_lab.py"],
-            [],
-            [],
-            {"not with --quick": ["tests/test_lab.py"]},
-        ),
-        (
-            Wanted(),
-            ["tests/test_lab.py::test_b"],
-            [],
-            [],
-            {"only with --all": ["tests/test_lab.py::test_b"]},
-        ),
-        # A test that the table still names by an old name is not lost.
-        (Wanted(), ["tests/test_lab.py::test_gone"], [], ["tests/test_lab.py"], {}),
+        (Wanted(), list(MARKS), list(MARKS)[:2], list(MARKS)[1:], {}),
+        (Wanted(quick=True), list(MARKS)[2:], [], [], {"not with --quick": list(MARKS)[2:]}),
+        (Wanted(), ["tests/lab/test_lab.py::test_a"], [], ["tests/lab/test_lab.py::test_a"], {}),
+        (Wanted(), ["tests/unit/test_deleted.py"], [], [], {}),
     ],
 )
 def test_chosen_tests_are_shared_out(
     wanted: Wanted, chosen: list[str], unit: list[str], nodes: list[str], left: dict[str, list[str]]
 ) -> None:
-    assert by_stage(dict.fromkeys(chosen, ""), COLLECTED, wanted) == (
-        {"unit": unit, "nodes": nodes},
-        left,
-    )
+    stages, excluded = by_stage(chosen, MARKS, wanted)
+    assert {name: sorted(tests) for name, tests in stages.items()} == {
+        "unit": sorted(unit),
+        "nodes": sorted(nodes),
+    }
+    assert excluded == left
 
 
 @pytest.fixture
