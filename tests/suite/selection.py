@@ -170,6 +170,7 @@ AFFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     # Scripts.
     (".ci/run", (LINT,)),
+    (".github/*", PAGES),
     (
         "scripts/*",
         (LINT, "tests/unit/test_script_help.py", "tests/unit/commands/test_reference.py"),
@@ -193,6 +194,7 @@ AFFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
             "findings/*",
             ".gitignore",
             ".git-blame-ignore-revs",
+            ".github/CODEOWNERS",
             ".editorconfig",
         )
     ),
