@@ -1,0 +1,136 @@
+"""Measure the Python of the project: `python -m tests.suite.measure [--write] [DIRECTORY …]`.
+
+Prints the figures of the directories (default: src/goldnode). `--write` puts them into the last column of the
+table in docs/development.md. The generated module of facts (`known.py`) is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import io
+import re
+import statistics
+import sys
+import tokenize
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.suite.timings import ROOT
+
+PAGE = ROOT / "docs/development.md"
+WIDTH = 100
+BLANK = (
+    tokenize.COMMENT,
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENDMARKER,
+)
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+DOCUMENTED = (ast.Module, ast.ClassDef, *FUNCTIONS)
+
+
+@dataclass
+class Numbers:
+    """Counts over files."""
+
+    files: list[int] = field(default_factory=list)  # lines of each
+    functions: list[int] = field(default_factory=list)
+    statements: int = 0
+    conditionals: int = 0
+    positional: int = 0  # calls with more than five positional arguments
+    found: int = 0  # bindings of a local named `found`
+    code: int = 0
+    comments: int = 0
+    wide: int = 0
+
+    def add(self, text: str) -> None:
+        """Count one file."""
+        lines, tree = text.splitlines(), ast.parse(text)
+        self.files.append(len(lines))
+        self.wide += sum(len(line) > WIDTH for line in lines)
+        code, comments = code_and_comments(text)
+        for node in ast.walk(tree):
+            self.statements += isinstance(node, ast.stmt)
+            self.conditionals += isinstance(node, ast.IfExp)
+            if isinstance(node, ast.Call):
+                self.positional += sum(not isinstance(one, ast.Starred) for one in node.args) > 5
+            elif isinstance(node, ast.Name):
+                self.found += node.id == "found" and isinstance(node.ctx, ast.Store)
+            elif isinstance(node, FUNCTIONS):
+                self.functions.append((node.end_lineno or node.lineno) - node.lineno + 1)
+            if isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
+                docstring = node.body[0]
+                code -= set(range(docstring.lineno, (docstring.end_lineno or 0) + 1))
+        self.code += len(code)
+        self.comments += len(comments)
+
+    def rows(self) -> dict[str, str]:
+        """Return the figures as text, by the names of the rows in the page."""
+        lines = sum(self.files)
+        sizes = sorted(self.functions)
+        tenth = sizes[len(sizes) * 9 // 10]
+        return {
+            "lines / files of Python": f"{lines:,} / {len(self.files)}",
+            "statements": f"{self.statements:,}",
+            "function, median / p90 / max": f"{statistics.median(sizes):.0f} / {tenth} / {sizes[-1]}",
+            "functions over 50 lines": f"{100 * sum(size > 50 for size in sizes) / len(sizes):.1f} %",
+            "conditional expressions per 1,000 lines": f"{1000 * self.conditionals / lines:.1f}",
+            "calls with more than five positional arguments": f"{self.positional}",
+            "comments per 100 lines of code": f"{100 * self.comments / self.code:.1f}",
+            "lines over 100 columns": f"{100 * self.wide / lines:.1f} %",
+            "locals named `found`": f"{self.found}",
+        }
+
+
+def code_and_comments(text: str) -> tuple[set[int], set[int]]:
+    """Return the numbers of the lines with code, docstrings included, and of those with comments."""
+    code: set[int] = set()
+    comments: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            comments.add(token.start[0])
+        elif token.type not in BLANK:
+            code |= set(range(token.start[0], token.end[0] + 1))
+    return code, comments
+
+
+def count(directories: Iterable[Path]) -> Numbers:
+    numbers = Numbers()
+    for directory in directories:
+        for path in sorted(directory.rglob("*.py")):
+            if path.name != "known.py":
+                numbers.add(path.read_text(encoding="utf-8"))
+    return numbers
+
+
+def written(page: str, rows: dict[str, str]) -> str:
+    """Return the page with the figures in the last column of their rows."""
+    for name, figure in rows.items():
+        page = re.sub(
+            rf"^(\| {re.escape(name)} \|(?:[^|\n]*\|)*)[^|\n]*\|$",
+            rf"\g<1> {figure} |",
+            page,
+            flags=re.MULTILINE,
+        )
+    return page
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.suite.measure", description=__doc__)
+    parser.add_argument("--write", action="store_true", help="write docs/development.md")
+    parser.add_argument("directories", nargs="*", type=Path, default=[ROOT / "src/goldnode"])
+    given = parser.parse_args(argv)
+    rows = count(given.directories).rows()
+    for name, figure in rows.items():
+        print(f"{name}: {figure}")
+    if given.write:
+        PAGE.write_text(written(PAGE.read_text(encoding="utf-8"), rows), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
