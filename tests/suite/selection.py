@@ -110,6 +110,15 @@ AFFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("ansible.cfg", (*NODES, "tests/unit/ansible", "tests/unit/testing/lab")),
     *((link, (*NODES, "tests/unit/ansible")) for link in ("action_plugins", "library")),
     ("src/goldnode/ansible/*", (*NODES, RELEASE)),
+    ("src/goldnode/ansible/inventory/*", ("tests/unit/inventory",)),
+    ("src/goldnode/ansible/program_inventory.py", ("tests/unit/inventory",)),
+    (
+        "src/goldnode/fleet/drain/*",
+        (
+            "tests/unit/fleet/control/test_rollout_drains.py",
+            "tests/unit/fleet/control/test_schedulers.py",
+        ),
+    ),
     ("src/goldnode/node/*", (*NODES, "marker:images", "tests/unit/core/test_nodefile.py")),
     *(
         (f"src/goldnode/{name}/*", NODES)

@@ -154,6 +154,11 @@ RECIPES = {
     ],
     "A compatibility rule and a fact": ["src/goldnode/facts/known_bad.yml"],
     "A container image": ["images/containers/matrix.yml"],
+    "An inventory source or a drain": [
+        "integrations/inventories/slurm.yml",
+        "src/goldnode/ansible/inventory/goldnode_slurm.py",
+        "src/goldnode/fleet/drain/slurm.py",
+    ],
     "A metric, a panel or an alert": ["integrations/prometheus/goldnode-fleet.rules.yml"],
 }
 

@@ -90,7 +90,7 @@ def test_controller_killed_at_any_step_is_followed_by_one_on_another_machine(
     most = most_calls(tmp_path, kind, name)
     assert most >= 6
     for kill in range(most + 1):
-        for second in (None, 1, 2, 3, 4) if kind in ("slurm", "kubectl") else (None, 3):
+        for second in (None, 1, 2, 3, 4) if kind in fakes.FAKES else (None, 3):
             world = fakes.fakes(tmp_path / f"{kill}-{second}", kind, quick=True)
             PRIORS[name](world.fake)
             before = world.fake.seen()

@@ -14,7 +14,7 @@ from goldnode.core.errors import GoldnodeError, InventoryError
 from goldnode.fleet.control import schedulers
 from goldnode.fleet.control.clock import SteadyClock
 from goldnode.fleet.control.schedulers import NO_END, SiteSchedulers, expand
-from goldnode.fleet.drain.choice import DrainSettings, drain_settings
+from goldnode.fleet.drain.choice import SCHEDULERS, DrainSettings, drain_settings
 from goldnode.fleet.rollout.model import SchedulerObservation
 
 AT = 1_795_642_800.0
@@ -62,6 +62,23 @@ def slurm(
     nodes = {name: DrainSettings("slurm", name) for name in names}
     reader = SiteSchedulers(nodes, reservation, ask=Recorded(answers), clock=lambda: AT)
     return {item.node: item for item in reader.read(names)}
+
+
+def first_question(scheduler: str) -> str:
+    """Return the first question of a rollout to a scheduler."""
+
+    def ask(argv: Sequence[str]) -> str:
+        raise GoldnodeError(" ".join(argv), remedy="")
+
+    reader = SiteSchedulers({"n1": DrainSettings(scheduler, "n1")}, ask=ask, clock=lambda: AT)
+    with pytest.raises(GoldnodeError) as raised:
+        reader.read(["n1"])
+    return raised.value.message
+
+
+def test_each_scheduler_has_a_question_of_its_own() -> None:
+    """A scheduler without a branch in SiteSchedulers would be asked as another one is."""
+    assert len({first_question(name) for name in SCHEDULERS}) == len(SCHEDULERS)
 
 
 def test_slurm_is_asked_twice_for_any_number_of_nodes() -> None:

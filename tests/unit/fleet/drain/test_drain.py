@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import yaml
 
 from goldnode.core.errors import GoldnodeError
 from goldnode.fleet.drain import record as drain_record
@@ -247,6 +248,8 @@ class FakeCommand:
 
 
 Fake = FakeSlurm | FakeKubectl | FakeCommand
+# A fake of each of SCHEDULERS. The tests of runs that are killed, here and in fleet/control, use all of them.
+FAKES: dict[str, Callable[[], Fake]] = {"slurm": FakeSlurm, "kubectl": FakeKubectl}
 
 
 # -- a node and the runs on it
@@ -332,14 +335,9 @@ class World:
 def fakes(place: Path, kind: str, quick: bool = False) -> World:
     root = place / kind
     root.mkdir(parents=True)
-    fake: Fake = (
-        FakeSlurm()
-        if kind == "slurm"
-        else FakeKubectl()
-        if kind == "kubectl"
-        else FakeCommand(root, kind == "speaks")
-    )
-    return World(fake, root, kind if kind in ("slurm", "kubectl") else "command", quick)
+    if kind in FAKES:
+        return World(FAKES[kind](), root, kind, quick)
+    return World(FakeCommand(root, kind == "speaks"), root, "command", quick)
 
 
 # What a node may be before a run: name, how it came about.
@@ -355,7 +353,7 @@ SLURM_ONLY: dict[str, Callable[[Any], None]] = {
     "in service with a note": lambda fake: fake.update("Reason=fan replaced, watch it"),
     "down": lambda fake: fake.down_by("power supply, ann"),
 }
-KINDS = ("slurm", "kubectl", "silent", "speaks")
+KINDS = (*FAKES, "silent", "speaks")
 
 
 def calls(place: Path, kind: str, prior: Callable[[Any], None]) -> int:
@@ -412,7 +410,7 @@ MEANWHILE: dict[str, Callable[[Any], Any]] = {
 
 LAST_WORDS = [
     (kind, what)
-    for kind in ("slurm", "kubectl", "speaks")
+    for kind in (*FAKES, "speaks")
     for what in MEANWHILE
     if kind == "slurm" or what != "adds to the reason"
 ]
@@ -885,6 +883,16 @@ def test_a_drain_that_does_not_wait_leaves_the_jobs_to_slurm() -> None:
     assert "empty" not in busy.to_json()
 
 
-def test_each_scheduler_is_a_value_of_the_inventory_and_has_a_way_back() -> None:
+def test_each_scheduler_is_a_value_of_the_inventory_and_has_a_way_back_and_a_fake() -> None:
     assert {"none", "command", *SCHEDULERS} == set(DRAINS)
     assert set(BY_HAND) == set(SCHEDULERS)
+    assert set(FAKES) == set(SCHEDULERS)
+
+
+def test_role_and_page_have_each_value_of_the_inventory() -> None:
+    root = Path(__file__).parents[4]
+    specs = yaml.safe_load((root / "roles/node_class/meta/argument_specs.yml").read_text())
+    options = specs["argument_specs"]["main"]["options"]
+    assert set(options["goldnode_drain"]["choices"]) == set(DRAINS)
+    page = (root / "docs/reference/variables.md").read_text()
+    assert [name for name in SCHEDULERS if f"\n| `{name}` | " not in page] == []
