@@ -27,11 +27,9 @@ RULES = {"nested": NESTED, "long": LONG, "found": FOUND, "call": CALL}
 BUDGET: Mapping[str, Mapping[str, int]] = {
     "nested": {
         "node": 21,
-        "prove": 1,
     },
     "long": {
         "node": 94,
-        "prove": 12,
     },
     "found": {
         "node": 226,

@@ -228,18 +228,19 @@ def finish(session: Session) -> int:
         "notes": session.notes,
         "counts": counts,
         "steps": session.steps,
-        "class": None
-        if chosen is None
-        else {
+        "class": None,
+        "redacted": session.redactor.report(),
+        "leaking": [],
+    }
+    if chosen is not None:
+        record["class"] = {
             "kind": chosen.kind,
             "name": chosen.document.get("class"),
             "model": chosen.model,
             "why": chosen.why,
-        },
-        "redacted": session.redactor.report(),
-        "leaking": [],
-    }
+        }
     record["files"] = sorted({*session.output.written, "record.json", "summary.md"})
+    # Both exist before the seal, which searches every file for names. They may name its findings.
     session.output.json("record.json", record)
     session.output.text("summary.md", summary.page(session.redactor.json(record)))
     record["leaking"] = session.output.seal()
@@ -277,7 +278,7 @@ def tidy(before: List[str]) -> None:
             shutil.rmtree(place, ignore_errors=True)
         else:
             place.unlink(missing_ok=True)
-    # The directories belong to a provisioned node.
+    # On a provisioned node, the directories are goldnode's own and stay.
     if not OWN_CLASS.exists():
         for folder in (UNPACKED, UNPACKED.parent):
             try:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple, cast
 
 from goldnode.prove.session import FinishedProcess, NotChecked, Session
 
@@ -40,7 +40,7 @@ class GpuSettingChange(NamedTuple):
 
     uuid: str
     field: str
-    found: Any
+    original: Any
     other: Any
     why: str = ""
 
@@ -67,12 +67,12 @@ def current(gpu: Mapping[str, Any], field: str) -> Any:
 
 def proposals(gpus: Mapping[str, Any]) -> List[GpuSettingChange]:
     """Return the changes to make on each GPU of a reading. Pure."""
-    changes = []
-    for gpu in gpus.values():
-        if is_fault(gpu) or is_fault(gpu.get("uuid")):
-            continue
-        changes += [_proposal(gpu, field) for field in FIELDS]
-    return changes
+    return [
+        _proposal(gpu, field)
+        for gpu in gpus.values()
+        if not is_fault(gpu) and not is_fault(gpu.get("uuid"))
+        for field in FIELDS
+    ]
 
 
 def _proposal(gpu: Mapping[str, Any], field: str) -> GpuSettingChange:
@@ -97,11 +97,9 @@ def _proposal(gpu: Mapping[str, Any], field: str) -> GpuSettingChange:
 
 def _persistence(gpu: Mapping[str, Any], value: Any) -> Tuple[Any, str]:
     # Never switch it off: without a client the driver would then forget clocks and power limit.
-    return (
-        (True, "")
-        if not value
-        else (None, "it is on, and without it the driver may forget clocks and power limit")
-    )
+    if value:
+        return None, "it is on, and without it the driver may forget clocks and power limit"
+    return True, ""
 
 
 def _power(gpu: Mapping[str, Any], value: Any) -> Tuple[Any, str]:
@@ -115,12 +113,8 @@ def _power(gpu: Mapping[str, Any], value: Any) -> Tuple[Any, str]:
 
 
 def _clocks(gpu: Mapping[str, Any], value: Any) -> Tuple[Any, str]:
-    runs = gpu["clocks"].get("supported")
-    runs = (
-        runs.get(str(value["memory_mhz"]))
-        if isinstance(runs, dict) and not is_fault(runs)
-        else None
-    )
+    # The driver accepts a graphics clock only with a memory clock that it lists it for.
+    runs = _supported(gpu).get(str(value["memory_mhz"]))
     clocks = sorted(
         {clock for first, last, step in runs or [] for clock in range(first, last + 1, step or 1)}
     )
@@ -128,6 +122,12 @@ def _clocks(gpu: Mapping[str, Any], value: Any) -> Tuple[Any, str]:
     if not lower or value["graphics_mhz"] not in clocks:
         return None, "its driver lists no lower clock beside the one that is set"
     return {**value, "graphics_mhz": lower[-1]}, ""
+
+
+def _supported(gpu: Mapping[str, Any]) -> Json:
+    """Return the graphics clocks of a GPU as runs by memory clock; empty if the driver lists none."""
+    runs = gpu["clocks"].get("supported")
+    return runs if isinstance(runs, dict) and not is_fault(runs) else {}
 
 
 def _compute(gpu: Mapping[str, Any], value: Any) -> Tuple[Any, str]:
@@ -141,11 +141,8 @@ def lock(gpu: Mapping[str, Any]) -> Optional[Json]:
 
     Return None without a list.
     """
-    runs = gpu["clocks"].get("supported")
-    clocks = (
-        sorted({last - (step or 0) for rows in runs.values() for _, last, step in rows})
-        if isinstance(runs, dict) and not is_fault(runs)
-        else []
+    clocks = sorted(
+        {last - (step or 0) for rows in _supported(gpu).values() for _, last, step in rows}
     )
     return {"mode": "locked", "graphics_mhz": clocks[-1]} if clocks else None
 
@@ -153,9 +150,7 @@ def lock(gpu: Mapping[str, Any]) -> Optional[Json]:
 def without_processes(gpus: Mapping[str, Any]) -> Json:
     """Return a reading without the processes on the GPUs, which change by themselves."""
     return {
-        index: gpu
-        if is_fault(gpu)
-        else {key: item for key, item in gpu.items() if key != "processes"}
+        index: gpu and {key: item for key, item in gpu.items() if key != "processes"}
         for index, gpu in gpus.items()
     }
 
@@ -182,8 +177,7 @@ def read(session: Session) -> Json:
     )
     if "error" in answer:
         raise NotChecked(f"the settings cannot be read: {answer['error']}")
-    gpus: Json = answer["gpus"]
-    return gpus
+    return cast("Json", answer["gpus"])
 
 
 def put(session: Session, rows: List[Json]) -> List[Json]:
@@ -193,8 +187,7 @@ def put(session: Session, rows: List[Json]) -> List[Json]:
     )
     if "error" in answer:
         raise NotChecked(f"nothing can be set: {answer['error']}")
-    results: List[Json] = answer["results"]
-    return results
+    return cast("List[Json]", answer["results"])
 
 
 def back(session: Session, rows: List[Json]) -> List[str]:
@@ -207,6 +200,7 @@ def back(session: Session, rows: List[Json]) -> List[str]:
             session.children.run(command, 60.0).json("the end of the lock").get("results", [])
         ):
             refused += [] if item["rc"] == 0 else [f"{LOCKED}: {item['text']}"]
+    # In reverse order of setting: locks were set last.
     rest = [item for item in rows if item["field"] != LOCKED]
     return refused + [
         f"{item['field']} {item['value']}: {item['text']}"
@@ -241,6 +235,7 @@ def write_restore_file(state: Path, rows: List[Json]) -> None:
     """Write the settings to restore, in that order, before the first change. Raises OSError."""
     state.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     document = {"schema": SCHEMA, "boot_id": boot_id(), "found": rows}
+    # Renamed into place: the next run refuses half a file, and would restore nothing.
     fresh = state.with_name(f".{state.name}")
     with open(
         fresh, "w", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600)
@@ -257,6 +252,7 @@ def read_restore_file(state: Path) -> Optional[List[Json]]:
     Raises NotChecked if the file is not ours or incomplete.
     """
     try:
+        # Owner and content come from one open file: it cannot be replaced between the two.
         with open(state, encoding="utf-8") as opened:
             owner = os.fstat(opened.fileno()).st_uid
             settings = json.load(opened)
@@ -271,6 +267,7 @@ def read_restore_file(state: Path) -> Optional[List[Json]]:
         raise NotChecked(
             f"{state} cannot be read ({problem}): compare the GPUs with `nvidia-smi -q`, then remove the file"
         ) from None
+    # Root sets what the file names, so no other user may have written it.
     if owner not in (0, os.geteuid()):
         raise NotChecked(
             f"{state} belongs to another user: compare the GPUs with `nvidia-smi -q`, then remove the file"

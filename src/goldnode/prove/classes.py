@@ -39,12 +39,9 @@ class ChosenClass(NamedTuple):
 
 def gpus(capture: Mapping[str, Any]) -> List[Json]:
     """Return the NVIDIA GPUs of a capture."""
-    listed = capture.get("gpus")
-    return (
-        [row for row in listed if isinstance(row, dict) and row.get("vendor") == "nvidia"]
-        if isinstance(listed, list)
-        else []
-    )
+    # A section that could not be read is a fault, a dictionary: none of its keys is a GPU.
+    rows = [row for row in capture.get("gpus") or () if isinstance(row, dict)]
+    return [row for row in rows if row.get("vendor") == "nvidia"]
 
 
 def choose(
@@ -67,11 +64,9 @@ def choose(
     models = [sku for sku, row in sorted(known["models"].items()) if set(row["pci_ids"]) & set(ids)]
     listed = ", ".join(dict.fromkeys(f"{row.get('name')} ({row.get('pci_id')})" for row in boards))
     if len(models) != 1 or not set(ids) <= set(known["models"][models[0]]["pci_ids"]):
-        why = (
-            f"GPUs of several models, {listed}: a class has one"
-            if models
-            else f"the facts have no model with the PCI id of {listed}"
-        )
+        why = f"the facts have no model with the PCI id of {listed}"
+        if models:
+            why = f"GPUs of several models, {listed}: a class has one"
         return ChosenClass(
             UNKNOWN,
             document(capture, None, known, None),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import socket
-from typing import Any, Dict, Iterable, List
+from typing import Any, Dict, List
 
 from goldnode.node.probe.command import FREE, INTERNET, NAMES, PATTERNS, without_init
 
@@ -53,9 +53,8 @@ class Redactor:
 
     def __init__(self) -> None:
         self.names: Dict[str, str] = {}  # value in lower case -> placeholder, replaced everywhere
-        self.words: Dict[
-            str, str
-        ] = {}  # The same, for values replaced only in free text and under their own keys.
+        # The same, for values replaced only in free text and under their own keys.
+        self.words: Dict[str, str] = {}
         self.keyed: Dict[str, str] = {}  # values replaced only under their own key
         self.paths: Dict[str, str] = {}
         self.counts: Dict[str, int] = {}
@@ -81,10 +80,13 @@ class Redactor:
         else:
             self.counts[kind] = self.counts.get(kind, 0) + 1
         short = len(low) < (SHORT_NUMBER if low.isdigit() else SHORT)
+        place = self.words if short else self.names
         if kind in ("HOST", "USER"):
-            place = self.words if short or not re.search(r"[\d.-]", low) else self.names
-        else:
-            place = self.keyed if not re.search(r"\d", low) else self.words if short else self.names
+            # A name of letters alone may also be a key or a word of a document ("gpu", "admin").
+            if not re.search(r"[\d.-]", low):
+                place = self.words
+        elif not re.search(r"\d", low):
+            place = self.keyed
         place[low] = made
         if bare:  # nvidia-smi and NVML name the same GPU with and without the prefix
             self.names[bare[1]] = made
@@ -138,12 +140,9 @@ class Redactor:
         if free:
             for name in re.findall(INTERNET, text):
                 parts = name.split(".")
-                if all(part == str(int(part)) and int(part) < 256 for part in parts) and parts[
-                    0
-                ] not in (
-                    "0",
-                    "127",
-                ):
+                # Versions such as 580.65.06.1 look similar; 0.0.0.0 and loopback identify nothing.
+                is_address = all(part == str(int(part)) and int(part) < 256 for part in parts)
+                if is_address and parts[0] not in ("0", "127"):
                     self.add(name, "SERVER")
             for name in re.findall(INTERNET6, text, re.I):
                 self.add(name, "SERVER")
@@ -155,12 +154,9 @@ class Redactor:
 
     def _known(self) -> Any:
         if self._pattern is None:
+            # The longest first: a name may contain another. Without names, match nothing.
             names = sorted(self.names, key=len, reverse=True)
-            self._pattern = (
-                re.compile("|".join(re.escape(name) for name in names), re.I)
-                if names
-                else re.compile(r"(?!)")
-            )
+            self._pattern = re.compile("|".join(map(re.escape, names)) or r"(?!)", re.I)
         return self._pattern
 
     def text(self, text: str, free: bool = True) -> str:
@@ -171,6 +167,7 @@ class Redactor:
         self._patterns(text, free)
         for place, name in sorted(self.paths.items(), key=lambda row: -len(row[0])):
             text = text.replace(place, name)
+        # One pass for all names, so that no placeholder is searched for names again.
         text = self._known().sub(lambda match: self.names[match[0].lower()], text)
         if free and self.words:
             words = "|".join(re.escape(word) for word in sorted(self.words, key=len, reverse=True))
@@ -230,8 +227,3 @@ def _line(file: str) -> str:
             return opened.readline().strip()
     except OSError:
         return ""
-
-
-def kinds() -> Iterable[str]:
-    """Return the kinds of placeholders, for the documentation of a record."""
-    return sorted({*NAMES.values(), "UUID", "SERVER", "PROCESS", "USER"})

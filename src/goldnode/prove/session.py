@@ -10,9 +10,20 @@ import sys
 import tempfile
 import time
 import traceback
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+)
 
 from goldnode.prove.redact import Redactor
 
@@ -87,6 +98,7 @@ class Children:
         self, argv: Sequence[str], environment: Optional[Mapping[str, str]] = None
     ) -> subprocess.Popen[bytes]:
         """Start a program with pipes. The caller must call :meth:`end`."""
+        # A session of its own: `end` also kills what the program started. Ctrl-C reaches only us.
         process = subprocess.Popen(
             list(argv),
             stdin=subprocess.PIPE,
@@ -109,6 +121,7 @@ class Children:
 
         A signal to this process ends the program too.
         """
+        # Status 124 as of timeout(1), 127 as of a shell.
         if limit <= 0:
             return FinishedProcess(124, b"", b"", 0.0, "the time of the whole run was over")
         began = time.monotonic()
@@ -172,30 +185,24 @@ class ProveOutput:
         self.written: Dict[str, Any] = {}
         self.simulated = False  # labels each document, because it may be read without the others
 
-    def json(self, name: str, value: Any) -> str:
-        """Write a JSON document. Return its name."""
+    def json(self, name: str, value: Any) -> None:
+        """Write a JSON document."""
         self.written[name] = value
         self._put(name)
-        return name
 
-    def text(self, name: str, value: str) -> str:
-        """Write a text. Return its name."""
-        self.written[name] = value
-        self._put(name)
-        return name
+    def text(self, name: str, value: str) -> None:
+        """Write a text."""
+        self.json(name, value)
 
     def _put(self, name: str) -> None:
         value = self.written[name]
         if self.simulated and isinstance(value, dict):
             value = {**value, "hardware": "SIMULATED"}
-        redacted = (
-            self.redactor.text(value) if isinstance(value, str) else self.redactor.json(value)
-        )
-        text = (
-            redacted
-            if isinstance(value, str)
-            else json.dumps(redacted, indent=1, sort_keys=True) + "\n"
-        )
+        if isinstance(value, str):
+            text = self.redactor.text(value)
+        else:
+            text = json.dumps(self.redactor.json(value), indent=1, sort_keys=True) + "\n"
+        # Renamed into place: a run that is killed leaves no half document.
         fresh = self.folder / f".{name}"
         fresh.write_text(text, encoding="utf-8")
         os.replace(fresh, self.folder / name)
@@ -205,6 +212,7 @@ class ProveOutput:
 
         Return the files that still contain a name; they are removed.
         """
+        # A later step may have learnt a name that an earlier file contains.
         for name in list(self.written):
             self._put(name)
         leaking = []
@@ -279,17 +287,13 @@ class Session:
         self, module: str, *words: str, site: bool = False, append: Sequence[str] = ()
     ) -> List[str]:
         """Return the command that runs `main` of a module of this checkout."""
+        # Not -m: with -I, Python searches neither the working directory nor PYTHONPATH.
         code = (
             f"import sys; sys.path.insert(0, {str(SOURCES)!r}); sys.path += {list(append)!r}; from "
             f"{module} import main; sys.exit(main())"
         )
-        return [
-            *self.python(site=site),
-            "-B",
-            "-c",
-            code,
-            *words,
-        ]  # -B: write no byte code into the checkout
+        # -B: write no byte code into the checkout
+        return [*self.python(site=site), "-B", "-c", code, *words]
 
     # -- steps
 
@@ -349,34 +353,21 @@ class Session:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, stop)
 
-    def shield(self) -> Shield:
-        """Return a context that no signal interrupts: `with session.shield(): …`.
+    @contextmanager
+    def shield(self) -> Iterator[None]:
+        """Enter a context that no signal interrupts: `with session.shield(): …`.
 
         A signal that arrives meanwhile takes effect at its end.
         """
-        return Shield(self)
-
-
-class Shield:
-    """Context manager of :meth:`Session.shield`."""
-
-    def __init__(self, session: Session) -> None:
-        self.session = session
-        self.before: Optional[str] = None
-
-    def __enter__(self) -> None:
-        self.before = self.session.signal
-        self.session.shielded += 1
-
-    def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
-        self.session.shielded -= 1
-        if (
-            self.session.signal
-            and self.before is None
-            and not self.session.shielded
-            and kind is None
-        ):
-            raise Stopped(self.session.signal)
+        before = self.signal
+        self.shielded += 1
+        try:
+            yield
+        finally:
+            self.shielded -= 1
+        # Not after an exception, which goes on by itself; nor twice for one signal.
+        if self.signal and before is None and not self.shielded:
+            raise Stopped(self.signal)
 
 
 # Steps that run even when the time is over: they take seconds, and the run is incomplete without

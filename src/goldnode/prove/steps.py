@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import select
 import shutil
 import statistics
 import time
@@ -16,7 +17,7 @@ import zlib
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Optional, Tuple, cast
+from typing import IO, Any, Callable, Dict, List, Optional, Tuple, cast
 
 from goldnode.node.__main__ import SEAL
 from goldnode.node.ground.errors import NodeError
@@ -344,6 +345,7 @@ def policy(session: Session) -> StepOutcome:
         "goldnode-node policy export"
     )
     chosen = session.chosen or classes.choose(capture, session.carried.facts, None)
+    # Without overrides of single GPUs, which would win over the values that differ for all.
     alike = {key: value for key, value in exported.get("policy", {}).items() if key != "overrides"}
     other, left = _other(first)
     met = _policy(chosen.document, capture, exported.get("policy", {}))
@@ -476,11 +478,8 @@ def latency(session: Session) -> StepOutcome:
     timings["capture_process_init_ms"] = [value for value in inits if value is not None]
     timings["units"] = {"calls": "µs", "capture_process": "ms"}
     session.output.json("latency.json", timings)
-    slow = (
-        max((row["p50"], name) for name, row in timings["calls"].items() if "p50" in row)
-        if timings["gpus"]
-        else (0, "none")
-    )
+    medians = ((row["p50"], name) for name, row in timings["calls"].items() if "p50" in row)
+    slow = max(medians, default=(0, "none"))
     reason = (
         f"reading all takes {timings['capture_process_ms']['p50']:.0f} ms (median of {len(wall)}); the "
         f"slowest call is `{slow[1]}`, {slow[0]:.0f} µs"
@@ -518,11 +517,13 @@ def timing(session: Session) -> StepOutcome:
     taken: Dict[str, List[float]] = {name: [] for name in runs}
     for turn in range(_starts(session)):
         for name, command in runs.items():
+            # A copy is fresh only once, so its first start is measured in the first turn alone.
             if turn and (
                 name == "check, first start of a fresh copy" or sum(taken[name]) > 1e3 * ENOUGH
             ):
                 continue
             done = session.children.run(command, session.left(60))
+            # The status of a check is its verdict, 0 to 4, and no failure to run.
             if done.fault or done.rc not in (0, 1, 2, 3, 4) or b"Traceback" in done.err:
                 raise NotChecked(f"{name}: {done.fault or done.last()}")
             if name.startswith("check") and VERDICT not in done.out:  # a refusal takes less time
@@ -554,6 +555,7 @@ def _fresh_copy(node: Path, temporary: Path) -> Path:
     """Return a sound copy of the program with another digest, so that it has no compiled copy yet."""
     copy = temporary / "fresh-copy"
     shutil.copyfile(node, copy)
+    # A zip file ends with its comment; the last digits are the program's checksum of itself.
     with zipfile.ZipFile(copy, "a") as archive:
         archive.comment = str(time.time_ns()).encode() + b"0" * SEAL
     data = copy.read_bytes()[:-SEAL]
@@ -599,7 +601,8 @@ def load(session: Session) -> StepOutcome:
         )
         diagnosed = session.node("diagnose", "--format", "json", *words)
         report = diagnosed.json("goldnode-node diagnose")
-        process.stdin.close() if process.stdin else None
+        # End of input ends the load. `communicate` of `Children.end` must not see the closed pipe.
+        cast("IO[bytes]", process.stdin).close()
         process.stdin = None
         loaded = _line(process, session.left(60))
     finally:
@@ -641,6 +644,7 @@ def _under_load(session: Session, loaded: Json, report: Json) -> StepOutcome:
         return StepOutcome(
             FAILED, f"under load {verdict['status']}: {'; '.join(figures['wrong'][:4])}", figures
         )
+    # With CUDA_VISIBLE_DEVICES the load runs on some GPUs only, and the others are idle rightly.
     if idle and not session.simulated and "CUDA_VISIBLE_DEVICES" not in os.environ:
         return StepOutcome(
             FAILED, f"the load is not seen: {', '.join(idle)} below {SEEN} % of use", figures
@@ -676,20 +680,18 @@ def _libraries(session: Session) -> Dict[str, str]:
 
 def _line(process: Any, limit: float) -> Json:
     """Return the next line of a child process as JSON; {error} if none arrives in time."""
-    import select
-
     end = time.monotonic() + limit
     reported = b""
     while not reported.endswith(b"\n"):
         left = end - time.monotonic()
         if left <= 0 or not select.select([process.stdout], [], [], left)[0]:
             return {"error": f"no answer within {limit:.0f} s"}
+        # One byte at a time: what follows the line stays in the pipe for the next call.
         data = os.read(process.stdout.fileno(), 1)
         if not data:
             return {"error": "its process ended without an answer"}
         reported += data
-    line: Json = json.loads(reported)
-    return line
+    return cast("Json", json.loads(reported))
 
 
 def smoke(session: Session) -> StepOutcome:
@@ -739,6 +741,7 @@ def change(session: Session) -> StepOutcome:
     unread: List[str] = []
     results: List[Json] = []
     stopped = None
+    # The state file comes first: from then on, a killed run can be undone by the next one.
     try:
         changes.write_restore_file(session.settings.state, home)
         results = changes.put(session, rows)
@@ -810,7 +813,7 @@ def _wanted(
         dict.fromkeys(f"{item.field}: {item.why}" for item in proposed if item.other is None)
     )
     rows = [changes.row(item, item.other) for item in wanted]
-    home = [changes.row(item, item.found) for item in reversed(wanted)]
+    home = [changes.row(item, item.original) for item in reversed(wanted)]
     if not session.settings.locked_clocks:
         left.append("locked clocks: no call of NVML reads a lock back; --locked-clocks tries them")
     for gpu in before.values() if session.settings.locked_clocks else ():
@@ -856,9 +859,11 @@ def _restored(session: Session, home: List[Json], before: Json) -> Tuple[str, Li
         )
     except NotChecked as problem:
         return str(problem), []
+    # What counts is the reading: a refusal to set what is set already changes nothing.
     if not apart:
         changes.forget(session.settings.state)
-    return ("" if not refused or not apart else "; ".join(refused)), apart
+        return "", apart
+    return "; ".join(refused), apart
 
 
 def settings(session: Session) -> StepOutcome:

@@ -71,12 +71,10 @@ def _cell(value: Any) -> str:
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, dict) and "fault" in value:
+        return str(value["text"])
     if isinstance(value, dict):
-        return (
-            str(value["text"])
-            if "fault" in value
-            else "; ".join(f"{key} {_text(item)}" for key, item in value.items())
-        )
+        return "; ".join(f"{key} {_text(item)}" for key, item in value.items())
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
@@ -104,10 +102,14 @@ def _latency(steps: Mapping[str, Any]) -> List[str]:
     figures = _figures(steps, "latency")
     if not figures.get("calls"):
         return []
+    # A call that failed has the driver's text in place of figures.
+    keys = ("min", "p50", "p95", "max")
     rows = [
-        (name, *(row[key] for key in ("count", "min", "p50", "p95", "max")))
-        if "p50" in row
-        else (name, row.get("text", "not asked"), "", "", "", "")
+        (
+            name,
+            row["count"] if "p50" in row else row.get("text", "not asked"),
+            *(row.get(key, "") for key in keys),
+        )
         for name, row in figures["calls"].items()
     ]
     head = (
