@@ -139,6 +139,7 @@ def catalog_directories() -> list[Path]:
     directories = [own] if own.is_dir() else []
     for part in os.environ.get("GOLDNODE_CATALOG", "").split(os.pathsep):
         path = Path(part).expanduser()
+        # A directory that is read twice would define each of its names twice.
         if not part or path.resolve() in [item.resolve() for item in directories]:
             continue
         if not path.is_dir():
@@ -231,6 +232,7 @@ def _defined_name(kind: str, fault: GoldnodeError) -> str | None:
         text = Path(fault.file).read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
+    # The file may be no YAML at all: search for the key as text.
     key = re.search(rf"(?m)^{kind}:[ \t]*[\"']?([\w.-]+)", text)
     return key.group(1) if key else None
 

@@ -29,6 +29,7 @@ Vendor = Literal["nvidia", "amd"]
 
 # Names of classes are names of Ansible groups.
 _NAME = re.compile(r"^[a-z0-9][a-z0-9_]*$")
+# Debian policy, section 5.6: at least two characters.
 _PACKAGE = re.compile(r"^[a-z0-9][a-z0-9.+-]+$")
 
 
@@ -70,6 +71,7 @@ def _date(value: Any) -> Any:
 
 Name = Annotated[str, AfterValidator(_name)]
 Package = Annotated[str, AfterValidator(_package)]
+# Strict mode takes no text for a date, and YAML yields a date only where it is unquoted.
 IsoDate = Annotated[dt.date, BeforeValidator(_date)]
 Sentence = Annotated[str, Field(min_length=1)]
 
@@ -117,6 +119,7 @@ CmdlineWord = Annotated[
     ),
     Field(json_schema_extra={"pattern": _WORD}),
 ]
+# A domain may have more than four digits: 10000 for devices behind Intel's VMD.
 _PCI_ID, _PCI_ADDRESS = (
     r"^[0-9a-f]{4}:[0-9a-f]{4}$",
     r"^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$",
@@ -291,6 +294,7 @@ class Driver(Strict):
     @model_validator(mode="after")
     def _complete(self) -> Driver:
         if self.vendor == "nvidia":
+            # Branch and flavour decide which facts apply: end of life, security floor, kernels.
             for key in ("branch", "flavour", "dkms"):
                 if getattr(self, key) is None:
                     raise ValueError(f"an NVIDIA driver needs `{key}` | add it")
@@ -492,6 +496,7 @@ class Stack(Strict):
                 raise ValueError(
                     f"`from_archives` names {name}, which `archives` lacks | add it there"
                 )
+        # All other packages are pinned away from these archives (apt_preferences, priority -10).
         if set(self.from_archives) >= set(self.archives):
             raise ValueError(
                 "`from_archives` leaves no archive for all other packages | name one in `archives`"
@@ -500,6 +505,7 @@ class Stack(Strict):
 
     @model_validator(mode="after")
     def _one_vendor(self) -> Stack:
+        # Locked packages name their conditions (`when`), and this one is the platform's.
         if "nvswitch" in self.options:
             raise ValueError(
                 "an optional part cannot be called nvswitch, which a platform decides | rename it"
@@ -652,6 +658,7 @@ class GpuOverride(GpuPolicy):
 class HostInterface(Strict):
     """Settings of a network interface."""
 
+    # 68 is the least MTU of IPv4 (RFC 791), 65535 the kernel's greatest (ETH_MAX_MTU).
     mtu: Annotated[int, Field(ge=68, le=65535)] = Field(description="MTU, bytes; set and judged.")
 
 
@@ -1047,6 +1054,7 @@ def _listen(value: Any) -> Any:
 
     Raises ValueError for a host name or an incomplete address.
     """
+    # bool is a kind of int in Python, and `listen: true` names no port.
     if isinstance(value, int) and not isinstance(value, bool):
         value = f"127.0.0.1:{value}"
     if not isinstance(value, str):
@@ -1063,6 +1071,7 @@ def _listen(value: Any) -> Any:
         )
     except ValueError:
         raise ValueError(wrong) from None
+    # Without brackets, the port would read as a part of the IPv6 address (RFC 3986).
     if (number.version == 6) != name.startswith("["):
         raise ValueError(wrong)
     return f"{name}:{int(port)}"
@@ -1340,6 +1349,7 @@ class Archive(Strict):
 
     @model_validator(mode="after")
     def _flat(self) -> Archive:
+        # sources.list(5): a suite that ends in a slash is a path, without components.
         if self.suite.endswith("/") and self.components:
             raise ValueError("a flat repository has no components | remove them")
         if not self.suite.endswith("/") and not self.components:
@@ -1375,9 +1385,7 @@ def expand(url: str, os: OperatingSystem, architectures: Mapping[str, str] | Non
         "codename": os.codename,
         "architecture": (architectures or {}).get(os.architecture, os.architecture),
     }
-    return re.sub(r"{(\w+)}", lambda found: values.get(found.group(1), found.group()), url).rstrip(
-        "/"
-    )
+    return re.sub(r"{(\w+)}", lambda match: values.get(match[1], match[0]), url).rstrip("/")
 
 
 class Archives(Strict):

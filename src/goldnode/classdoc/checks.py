@@ -231,6 +231,7 @@ def check_class(entry: CatalogEntry[models.NodeClass], catalog: Catalog) -> None
                 "gpu",
                 remedy="remove it, or declare `gpu`",
             )
+        # Without GPUs, only the part about the host can have an effect.
         if item.policy != models.Policy(host=item.policy.host):
             raise entry.error(
                 "the class has no GPU, but its policy sets one",
@@ -608,6 +609,7 @@ def _check_auto(entry: CatalogEntry[models.NodeClass], stack: models.Stack) -> N
                 remedy="write it for a model",
             )
     vendor = VENDOR_OF_BACKEND[item.backend]
+    # Any model of the vendor will do: what depends on the model was refused above.
     _check_policy(entry, next(gpu for gpu in facts.gpus().values() if gpu.vendor == vendor))
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import datetime as dt
-import importlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -26,6 +25,7 @@ from goldnode.core import keys
 from goldnode.core.errors import LockError, MirrorError, SiteError
 from goldnode.core.site import Site
 from goldnode.facts import host as facts
+from goldnode.facts import xid
 from goldnode.lock import publication
 from goldnode.lock.archive_keys import judge_keys
 from goldnode.lock.archives import ArchivePlaces, KeyAccess, archives_of, key_stores
@@ -389,11 +389,7 @@ def _xid(gpus: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the meaning of Xids and SXids, for classes with an NVIDIA driver."""
     if gpus is None or gpus["vendor"] != "nvidia":
         return {}
-    try:
-        table = importlib.import_module("goldnode.facts.xid").table
-    except ImportError:
-        return {}
-    return {"xid": table()}
+    return {"xid": xid.table()}
 
 
 def _policy(policy: models.Policy) -> dict[str, Any]:
@@ -538,6 +534,7 @@ def site_archives(
     """
     places = ArchivePlaces(catalog, site, stack.item.os, KeyAccess(key_stores(stack, site)))
     names, rows = archives_of(stack.item, options), []
+    # Raises for a key that the nodes' apt refuses; its warnings are those of `goldnode lock`.
     judge_keys(names, places, dt.datetime.now(tz=dt.UTC).date())
     for name in names:
         archive = catalog.archives[name].item

@@ -179,6 +179,7 @@ def _covers(item: Acceptance, finding: CompatFinding, host: CompatHost) -> bool:
     return (
         in_force
         and item.rule == finding.rule
+        # The subject may name two things: "IMAGE on NODE".
         and (item.subject is None or item.subject in (finding.subject, *finding.subject.split(" ")))
     )
 

@@ -110,6 +110,7 @@ def inspect(reference: str) -> ImageMetadata:
 
     Raises WorkloadError if the engine lacks the image or does not respond.
     """
+    # An optional package, which only `docker:REF` needs.
     import docker
     from docker.errors import DockerException, ImageNotFound
 

@@ -204,6 +204,7 @@ def _fixing(part: str, version: str, text: str) -> remedies.RemedyOption:
 
 def without_repetitions(found: list[CompatFinding]) -> list[CompatFinding]:
     """Return `found` without rows of the list whose own rule reports at least the same severity."""
+    # A warning or an unknown of the rule must not hide a row that blocks.
     weight = {"warn": 0, "unknown": 0, "block": 1}
     rule_of = {row.id: row.rule for row in rows()} if any(finding.row for finding in found) else {}
     heaviest: dict[str, int] = {}
@@ -383,6 +384,7 @@ def _package(host: CompatHost, wanted: Any) -> Answer:
     if host.driver_package is None:
         return None if host.branch is not None else False
     version = host.driver_package
+    # With the revision and in dpkg's order: patches of Debian come with revisions.
     ranges = [wanted] if isinstance(wanted, str) else wanted
     return any(
         all(_compares(compare(version, limit), sign) for sign, limit in _parts(item))

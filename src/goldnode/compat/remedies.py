@@ -223,6 +223,7 @@ def _with_driver(host: CompatHost, version: str) -> CompatHost:
         fabric_manager_package=host.fabric_manager_package
         and rules.fabric_manager_package(branch.name),
         packages=tuple(packages),
+        # A branch that the OS's archive lacks comes from NVIDIA's repository.
         archives=(*host.archives, "nvidia-cuda") if host.archives and another else host.archives,
         end_of_life=ends if another else host.end_of_life,
         waiver=None if another else host.waiver,

@@ -142,6 +142,7 @@ def support(
             f"{reported} and has no waiver",
             "choose a supported stack",
         )
+    # Before the date: renewing a waiver for other classes would not help this one.
     if waiver.classes and node_class not in waiver.classes:
         return Support(
             "foreign",

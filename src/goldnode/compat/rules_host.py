@@ -576,6 +576,7 @@ def os_kernel(host: CompatHost | None, workload: Workload | None = None) -> Iter
     if not same and host.kernel_version is not None and host.stack is not None:
         return  # apt has resolved it from the OS's archives
     if not same:
+        # Unknown, not a block: the facts list the suites that were read, and there are others.
         message = f"no source says that {row['name']} carries kernel {version}; it carries {listed}"
         best = max(carried.values(), key=numbers)
         yield about(host, "kernel", "os").unknown(
@@ -641,6 +642,7 @@ def driver_packages(
     row = facts.distribution(host.os)
     if host.driver_package is not None:
         pass  # apt has resolved it from the OS's archives
+    # Only the OS's own archives: of any other, the facts do not list what it carries.
     elif host.archives and all(name.startswith(_os_id(host)) for name in host.archives):
         carried = _archive_drivers(row) if row is not None else []
         if row is None or not carried:
@@ -1042,6 +1044,7 @@ def _amd_os(
     current = data["operating_systems_current"]
     origins = facts.origins("rocm.yml", current["source"])
     name = _os_name(host)
+    # AMD publishes this list for its current driver only, so it cannot block an earlier one.
     rows = [row for row in current["list"] if _names_os(row["os"], name)]
     if not rows:
         listed = "; ".join(row["os"] for row in current["list"])

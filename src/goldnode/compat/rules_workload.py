@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from packaging.specifiers import SpecifierSet
+
 from goldnode.compat import remedies
 from goldnode.compat.model import (
     CompatFinding,
@@ -407,6 +409,7 @@ def _forward(
     hardware, doubt = facts.cuda_rule("fwd_hw")
     sources = (*family.sources, *hardware)
     package = facts.forward_compat().get(row.version)
+    # NVIDIA supports forward compatibility on data-centre GPUs only, so the GPUs decide first.
     others = [gpu for gpu in _models(host) if gpu.data_centre is False]
     unsure = [gpu for gpu in _models(host) if gpu.data_centre is None]
     ways = _older_or_newer(host, workload, runtime, row)
@@ -575,8 +578,10 @@ def _torch_options(workload: Workload, fits: Callable[[str], bool]) -> list[Reme
     later = [item for item in order if key(item) > key(own)]
     earlier = [item for item in reversed(order) if key(item) < key(own)]
     options = []
+    # The nearest change first: another build of the release, then later releases.
     for release in ([own] if own in order else []) + later + earlier:
         for name in reversed(facts.torch_releases()[release]["cuda_builds"]):
+            # cu128 is CUDA 12.8: the last digit is the minor.
             cuda = re.fullmatch(r"cu(\d+)(\d)", name)
             if (
                 cuda is None
@@ -745,11 +750,13 @@ def _from(first: str | None) -> list[str]:
 
 def cudnn_cuda(host: CompatHost | None, workload: Workload | None) -> Iterator[CompatFinding]:
     """Check cuDNN against the CUDA runtime of the workload."""
+    # A library that PyTorch itself pins was built and tested with it, and needs no matrix.
     if workload is None or workload.cudnn is None or _is_torchs(workload, "cudnn"):
         return
     rule, version = "cudnn-cuda", workload.cudnn
     for cuda in _paired_cuda(workload, "cudnn"):
         major = cuda.partition(".")[0]
+        # NVIDIA's own images combine these two, which outweighs a matrix without the pair.
         if facts.tested_together("cudnn", version, cuda):
             continue
         rows = [row for row in facts.cudnn_matrix() if row.is_for(version)]
@@ -1054,6 +1061,7 @@ def nccl_cuda(host: CompatHost | None, workload: Workload | None) -> Iterator[Co
             [_library(workload, "nccl", item, f"NCCL {item}") for item in nearest(version, known)],
             otherwise="use the NCCL that the framework contains",
         )
+        # An image may carry an NCCL that was built for its CUDA; pip takes the published one.
         if others and workload.kind == "requirements":
             yield about(workload).block(
                 rule,
@@ -1257,8 +1265,6 @@ def _without_patch(specifier: str) -> str:
 
 @cache
 def _matches(version: str, specifier: str) -> bool:
-    from packaging.specifiers import SpecifierSet
-
     return SpecifierSet(specifier).contains(version, prereleases=True)
 
 
@@ -1758,6 +1764,7 @@ def rocm_driver(host: CompatHost | None, workload: Workload | None) -> Iterator[
             ),
         )
         return
+    # The release's own page outweighs the window, which AMD states for series of drivers.
     if release is not None and any(_driver_in(host.amdgpu, item) for item in release.drivers):
         return
     window = facts.window(host.amdgpu)

@@ -213,6 +213,7 @@ def _recorded_image(name: str, tag: str) -> _Stated | None:
     if named is None:
         return None
     row = facts.image_content(name, named.group(1))
+    # The facts have the contents of the CUDA variants only.
     if row is None or re.search(r"-(?:rocm|intel|xpu|cpu|neuron|gaudi|trtllm)", tag):
         return _Stated(gap=_not_read(tag))
     fields = ("cuda", "python", "cudnn", "nccl", "forward_compat")
@@ -309,6 +310,7 @@ def image(
     if reported is None and reference.tag is None and reference.digest is not None:
         gap = "is given by digest only, which does not identify its contents"
     elif reported is None and scheme is not None:
+        # Without a tag, Docker takes "latest".
         tag = reference.tag or "latest"
         movable = "latest" in tag.split("-") or reference.tag is None
         gap = f'has the tag "{tag}", which ' + (
@@ -494,6 +496,7 @@ def _described(
                 written[name] = match.group()
                 return
 
+    # Variables and labels of NVIDIA's base images, which images built on them inherit.
     take("cuda", env.get("CUDA_VERSION"), labels.get("com.nvidia.cuda.version"))
     take(
         "cudnn",
@@ -543,6 +546,7 @@ def _described(
             workload, repository=named.repository, library_cuda=dict(named.library_cuda)
         )
         for name, version in named.frameworks.items():
+            # Variables are of the content; a tag can be put on any image.
             frameworks.setdefault(name, version)
         if named.cuda and "cuda" in written and not same(named.cuda, written["cuda"]):
             reports.append(

@@ -146,6 +146,7 @@ class _Extended(_Folder):
                 self.merged[path.name] = site.merged(self.merged[path.name], source)
             except FactsError:
                 continue  # `facts.site_faults` reports it
+            # A merged section has the built-in rows too: record which rows are the catalog's.
             for section, key in site.SECTIONS[path.name].items():
                 rows = [key(row) for row in self.merged[path.name][section]]
                 for index, row in enumerate(source.data.get(section) or ()):
@@ -420,6 +421,7 @@ def _cuda(folder: _Folder) -> None:
             folder.report(
                 "cuda.yml", path, f"CUDA {row['version']}: its major has no driver minimum"
             )
+        # A minor may need more than its major, if a note explains it: the driver that it bundles.
         elif least != major["min_driver_minor_version_compat"] and not (
             "note" in row and least == _oldest_bundled(data, row["version"])
         ):
@@ -456,6 +458,7 @@ def _cuda(folder: _Folder) -> None:
     ordered = sorted(
         (row for row in branches.values() if row["max_cuda"]), key=lambda row: int(row["branch"])
     )
+    # A later branch runs at least the CUDA of an earlier one, so less is a mistake.
     for older, newer in itertools.pairwise(ordered):
         if _below(newer["max_cuda"], older["max_cuda"]):
             folder.report(
@@ -728,6 +731,7 @@ def _branches(folder: _Folder) -> None:
                 path,
                 f"branch {name}: end of life {row['eol']} is stated by none of its sources",
             )
+        # Sources that name only the month agree with any day of it.
         if len({end[:7] for end in ends}) > 1 and not (row.get("conflict") or row.get("note")):
             folder.report(
                 "nvidia_drivers.yml",
@@ -848,6 +852,7 @@ def _builds(folder: _Folder) -> None:
                 f"kernel {row['kernel']}: {', '.join(sorted(both))} builds and fails",
             )
         for item in row["known_to_fail"]:
+            # "545.x" fails as a whole branch, and has no version to compare.
             version = _first_number(str(item))
             least = [
                 fix
@@ -1048,6 +1053,7 @@ def _libraries(folder: _Folder) -> None:
         if major is None:
             continue
         path, least = ("cudnn_matrix", index), str(row["min_driver"])
+        # "CUDA 12.x" alone covers the whole major; a row with a remark may demand a newer driver.
         has_major_name = row["package"] == major.group()
         if (has_major_name and least != minimum[major.group(1)]) or _below(
             least, minimum[major.group(1)]

@@ -231,6 +231,7 @@ _State = tuple[tuple[str, int, int], ...]
 def _site_state() -> _State:
     """Return path, time and size of the site file in force; empty without one."""
     named = os.environ.get("GOLDNODE_SITE")
+    # The first file that exists decides, as in `core.site.find_site`.
     for file in (os.path.expanduser(named),) if named else _SITE_FILES:  # noqa: PTH111 - as below
         try:
             state = os.stat(file)  # noqa: PTH116 - called for each lookup of a fact
@@ -273,6 +274,7 @@ def folder() -> Path:
     except OSError:
         return FACTS
     update = _installed(directory, state.st_mtime_ns, state.st_size)
+    # ISO dates have the same order as text.
     return FACTS if update.compiled < str(_compiled(FACTS)) else Path(directory, update.folder)
 
 
@@ -841,6 +843,7 @@ def _patched(entries: list[dict[str, Any]], row: Mapping[str, Any], package: str
     A change that arrived in a stable update is not covered by patches of other rows, only by those
     of its own.
     """
+    # A backport (~bpo) carries the patches of the revision that it is made from.
     release, _, revision = re.sub(r"~bpo.*$", "", package).partition("-")
     series = _points(row["kernel"])[-1]
     for other in entries:

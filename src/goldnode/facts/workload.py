@@ -574,6 +574,7 @@ def engine_minimum(engine: str, version: str) -> Mapping[str, Any] | None:
     """Return what a release of a serving engine needs; None if no document of this release was read."""
     table = load(FRAMEWORKS)["engine_minimum"]
     newest = table["newest"].get(engine)
+    # A later release may need more than the newest document that was read demands.
     if newest is not None and key(version) > key(newest):
         return None
     rows = [

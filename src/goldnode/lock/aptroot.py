@@ -102,6 +102,7 @@ class AptRoot:
         self.directory = directory
         self.sources = tuple(sources)
         self._lists = lists
+        # The caller's environment must not change what is resolved, nor apt's language.
         self._environment = {
             **{
                 key: value
@@ -131,7 +132,9 @@ class AptRoot:
             (directory / f"etc/preferences.d/{source.id}").write_text(
                 source.preferences(), encoding="utf-8"
             )
+        # Nothing is installed, so apt names the whole closure.
         (directory / "status").write_text("", encoding="utf-8")
+        # Error-Mode any: without it, apt-get update succeeds with old indexes if a source fails.
         settings = {
             "Dir::State": directory,
             "Dir::State::lists": lists,
@@ -199,6 +202,7 @@ class AptRoot:
                 "the archives could not be read",
                 "check the addresses and keys of the site's archives and the network, or use --offline",
             )
+        # --offline needs the indexes of all sources, which this update has read.
         (self._lists.parent / "complete").write_text("", encoding="utf-8")
         progress.step("resolving the packages")
 
@@ -517,6 +521,7 @@ def _transport() -> list[str]:
         )
     except FileNotFoundError:
         return []
+    # Not the rest of Acquire: AllowInsecureRepositories, for one, would change what apt accepts.
     wanted = re.compile(r'^Acquire::(?:http|https|ftp)::(?:.*::)?Proxy(?:-Auto-Detect)? ".+";$')
     return [line for line in done.stdout.splitlines() if wanted.match(line)]
 

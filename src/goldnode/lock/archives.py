@@ -226,6 +226,7 @@ class ArchivePlaces:
                 data = keys.select((place / f"{fingerprint}.asc").read_bytes(), [fingerprint])
                 if data and not self._wrong(data):
                     return data
+            # Missing or damaged: another place has it, or it is fetched again.
             except (OSError, openpgp.OpenPGPError):
                 continue
         return None
@@ -290,6 +291,7 @@ class ArchivePlaces:
         wrong = {
             item: why for item, key in keys_by_id.items() if (why := self._wrong(key)) is not None
         }
+        # One usable key is enough: a vendor may publish an expired key with its successor.
         if len(wrong) == len(keys_by_id):
             raise self._error(name, url, *next(iter(wrong.values())))
         return {item: key for item, key in keys_by_id.items() if item not in wrong}
@@ -310,6 +312,7 @@ class ArchivePlaces:
                     raise self._error(
                         name, url, kind, f"status {answer.status} {answer.reason or ''}".rstrip()
                     )
+                # Limited: the address may be wrong, and lead to a file of any size.
                 return answer.read(_MOST)
             finally:
                 answer.close()
@@ -350,12 +353,13 @@ def wanted_options(stack: CatalogEntry[models.Stack], catalog: Catalog) -> list[
 def _may_use(file: Path, stack: str) -> bool:
     """Return whether a class file, which cannot be read as one, may name `stack`."""
     try:
-        permission = re.search(
+        named = re.search(
             r"(?m)^stack:\s*[\"']?([\w-]+)", file.read_text(encoding="utf-8", errors="replace")
         )
     except OSError:
         return True
-    return permission is None or permission.group(1) == stack
+    # In doubt it may: its optional parts would be left out of the lock without a word.
+    return named is None or named.group(1) == stack
 
 
 def archives_of(stack: models.Stack, options: Iterable[str]) -> list[str]:

@@ -50,6 +50,7 @@ BUILD_TIME = 5400
 
 Say = Callable[[str], None]
 
+# The machine ran out of something, so the source was not judged: no result is stored.
 OUT_OF = re.compile(
     r"No space left on device|Cannot allocate memory|Killed signal terminated|virtual memory exhausted|Disk quota exceeded"
 )
@@ -291,6 +292,7 @@ def _inputs(item: Stack, lock: Lock, root: AptRoot, base: Base | None) -> Module
     asked = [
         name for name, package in locked.items() if package.requested and package.part != "runtime"
     ]
+    # ?essential (apt-patterns(7)): without these packages, a root cannot run anything.
     downloads = root.resolve([*(f"{name}={locked[name].version}" for name in asked), "?essential"])
     packages = {download.name: download for download in downloads}
     for name, package in locked.items():
@@ -304,6 +306,7 @@ def _inputs(item: Stack, lock: Lock, root: AptRoot, base: Base | None) -> Module
     rows = {driver.dkms.package: driver.dkms.name} | {
         row.package: row.dkms for row in item.modules if row.package and row.dkms
     }
+    # In the order of loading: a driver may use symbols of what is loaded before it.
     before = [row.package for row in item.modules if row.before_driver and row.package in rows]
     order = [*dict.fromkeys(before), *(name for name in rows if name not in before)]
     trees = tuple(Tree(rows[name], name, locked[name].version) for name in order)
@@ -545,6 +548,7 @@ def make_root(
     return target
 
 
+# Fields that are written below, and those of several lines, of which a record has only one.
 _PLACE = (
     "Filename",
     "Size",
@@ -588,6 +592,7 @@ def build(
             result = _build(inputs, files, root, work)
             out = work / "out"
             (out / "result.json").write_text(result.to_json(), encoding="utf-8")
+            # A result that is there has another schema or is damaged: it was not returned above.
             shutil.rmtree(directory, ignore_errors=True)
             out.replace(directory)
     return result, directory
@@ -835,6 +840,7 @@ def _source_version(root: Path, tree: Tree) -> str:
     return fits[0]
 
 
+# In this order: make and DKMS report that something failed, the compiler what.
 _ERRORS = (
     re.compile(r"^.*?(?:fatal )?error: .*$", re.MULTILINE),
     re.compile(r"^ERROR: .*$", re.MULTILINE),
@@ -967,6 +973,7 @@ def faults(
     main = there.get(str(inputs.module), {})
     if main.get("version") != inputs.driver_version:
         yield f"{inputs.module}: version is {main.get('version') or 'absent'}, want {inputs.driver_version}"
+    # The modules of both flavours have the same names; the licence distinguishes them.
     if inputs.flavour in ("open", "proprietary") and ("GPL" in main.get("license", "")) != (
         inputs.flavour == "open"
     ):

@@ -103,6 +103,7 @@ def verify(
 
 def _store(mirror: Mirror, only: set[str] | None) -> Iterator[MirrorDamage]:
     files = sorted(path for path in mirror.store.glob("*/*") if only is None or path.name in only)
+    # Hashing releases the interpreter's lock, so threads use several CPUs.
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         for path, digest in zip(files, pool.map(_digest, files), strict=True):
             if not _NAME.match(path.name) or path.parent.name != path.name[:2]:
@@ -132,6 +133,7 @@ def _publication(mirror: Mirror, record: Publication, public: bytes) -> Iterator
     if not signed.is_file():
         yield MirrorDamage("signature", signed, "is not there")
         return
+    # The indexes are compared only if the Release file that lists them is authentic.
     good, text = check_signature(signed, public)
     if good is None:
         yield MirrorDamage("signature", signed, text)
@@ -239,6 +241,8 @@ def repair(
                     and cached.is_file()
                     and not (file.exists() and file.samefile(cached))
                 ):
+                    # Linked beside and renamed: nodes that read meanwhile see the old file or the
+                    # new one.
                     fresh = file.with_name(f".{file.name}.new")
                     fresh.unlink(missing_ok=True)
                     file.parent.mkdir(parents=True, exist_ok=True)
@@ -426,6 +430,7 @@ def collect(
             own = sum(
                 path.stat().st_size
                 for path in record.directory.rglob("*")
+                # Files that the store or another publication also has take no space of their own.
                 if path.is_file() and path.stat().st_nlink == 1
             )
             gone.append(
@@ -435,6 +440,7 @@ def collect(
                     f"published {record.published}; no lock, channel or node needs it",
                 )
             )
+        # An unreadable record may name any file.
         if not unsure:
             for path in sorted([*mirror.store.glob("*/*"), *mirror.partial.glob("*")]):
                 status = path.stat()
@@ -454,6 +460,7 @@ def _remove(directory: Path) -> None:
     """Remove a publication in one step, so that it is either complete or absent."""
     hidden = directory.with_name(f".{directory.name}.gone")
     shutil.rmtree(hidden, ignore_errors=True)
+    # Before the directory: `current` must not lead nowhere.
     link = directory.parent / CURRENT
     if link.is_symlink() and link.readlink().name == directory.name:
         link.unlink()

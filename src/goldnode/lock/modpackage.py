@@ -98,6 +98,8 @@ class Signing:
             pem.write_bytes(
                 _openssl(["x509", "-in", str(self.certificate)], "the certificate cannot be read")
             )
+            # As the kernel's scripts/sign-file.c signs: detached, without attributes and
+            # certificates.
             common = [
                 "-binary",
                 "-outform",
@@ -125,6 +127,7 @@ class Signing:
                 ],
                 "openssl cannot sign",
             )
+            # -noverify: the certificate is trusted by enrolment, and needs no chain of authorities.
             verify = [
                 "-inform",
                 "DER",
@@ -149,6 +152,7 @@ class Signing:
 
 
 def _pin() -> list[str]:
+    # The variable from which the kernel's build takes the passphrase of its key.
     return ["-passin", "env:KBUILD_SIGN_PIN"] if "KBUILD_SIGN_PIN" in os.environ else []
 
 
@@ -276,6 +280,7 @@ def make(
                 here.chmod(0o755)
             os.utime(here, (inputs.epoch, inputs.epoch))
         deb = into / f"{name}_{version}_{inputs.architecture}.deb"
+        # One thread: the same bytes must come out on a machine with another number of CPUs.
         environment = {
             **os.environ,
             "SOURCE_DATE_EPOCH": str(inputs.epoch),

@@ -118,6 +118,7 @@ def judge(outcome: PairOutcome) -> PairVerdict:
         return PairVerdict(
             "fails", f"dkms.conf names {', '.join(missing)}, which the build did not give"
         )
+    # Before errors of the compiler: a machine that runs out of memory causes those too.
     shortage = OUT_OF.search(log)
     if shortage:
         return PairVerdict("machine", shortage.group(0))
@@ -127,6 +128,7 @@ def judge(outcome: PairOutcome) -> PairVerdict:
         )
     line = first_error(log)
     program = _NO_PROGRAM.search(log)
+    # A missing program is the cause only if it comes before the first error.
     if program and (line is None or program.start() < log.find(line)):
         return PairVerdict("machine", _shown(program.group(0)))
     if line is None:
@@ -209,6 +211,7 @@ def measure(
         try:
             outcome = builder.build(pair)
             verdict = judge(outcome)
+            # The stop has killed it: its failure is no result about the pair.
             if halted.is_set() and verdict.outcome != "builds":
                 return
             with guard:
@@ -227,6 +230,7 @@ def measure(
     futures: list[Future[None]] = []
     with ThreadPoolExecutor(jobs) as pool:
         for pair in wanted:
+            # Short waits, so that a stop is noticed while all builds run.
             while not free.acquire(timeout=0.5):
                 if halted.is_set():
                     break
@@ -319,6 +323,7 @@ class OverlayBuilder:
             work = Path(name)
             for part in ("root", "upper", "work"):
                 (work / part).mkdir()
+            # overlayfs takes the topmost layer first.
             lower = ":".join(str(layer) for layer in reversed(layers))
             overlay = f"lowerdir={lower},upperdir={work / 'upper'},workdir={work / 'work'}"
             tree, version = _tree(layers[-1], pair.driver)
@@ -422,6 +427,7 @@ class OverlayBuilder:
                 place = Path(work) / "layer"
                 place.mkdir()
                 fill(place)
+                # Another run may have made the same layer meanwhile; its name is its content.
                 with contextlib.suppress(FileExistsError):
                     place.rename(target)
         return target

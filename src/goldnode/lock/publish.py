@@ -52,6 +52,7 @@ def build(
     for package in sorted(packages, key=lambda item: (item.name, item.version, item.architecture)):
         pool = pool_path(package)
         (directory / pool).parent.mkdir(parents=True, exist_ok=True)
+        # A hard link: publications share the files of the store.
         os.link(source(package.sha256), directory / pool)
         rows.append({**package.model_dump(exclude_none=True), "pool": pool})
     index = _index(directory)
@@ -229,6 +230,7 @@ def _release(directory: Path, date: dt.date, architectures: Sequence[str]) -> st
 
 def _ftparchive(directory: Path, *arguments: str) -> str:
     with tempfile.TemporaryDirectory(prefix="goldnode-ftp-") as name:
+        # In place of this machine's apt.conf, which could change the indexes.
         own = Path(name) / "apt.conf"
         own.write_text(f'Dir::Etc "{name}";\nDir::Etc::parts "{name}";\n', encoding="utf-8")
         hashes = [

@@ -29,6 +29,7 @@ from goldnode.node.state.debversion import compare
 from goldnode.node.state.family import kernel_packages, kernel_release
 from goldnode.node.state.names import in_family
 
+# dpkg's order (deb-version(7)), as apt compares: 9 is before 10, and ~rc1 before the release.
 _order = functools.cmp_to_key(compare)
 
 
@@ -209,6 +210,7 @@ class StackArchives:
         locked = {item.name: item.version for item in lock.packages}
         for (name, version), origins in self._root.origins(locked).items():
             best = newest.get(name, (locked[name], ""))[0]
+            # Several archives may have it: name one, the same in every run.
             source = sorted(origins & set(archives))
             if source and compare(version, best) > 0:
                 newest[name] = (version, source[0])
@@ -461,6 +463,7 @@ def resolve_stack(
     """
     item = stack.item
     keep = keep or ResolutionTarget()
+    # An earlier try on the same root has left its pins.
     root.pin({})
     release, kernel_version = _kernel(stack, root, names, keep)
     request = _Request(
@@ -480,6 +483,7 @@ def resolve_stack(
     pins |= dict.fromkeys(request.kernel, kernel_version)
     root.pin(pins)
     # The stack alone comes first: an optional part must not change what nodes without it get.
+    # With =VERSION apt fails where it has no such version; it would pass over a pin alone.
     requests = [
         f"{name}={pins[name]}" if name in pins else name
         for name in [*request.kernel, *request.asked]
@@ -540,6 +544,7 @@ def _locked_packages(
 ) -> list[LockedPackage]:
     """Return the rows of a lock. Raises LockError if a requested package is not among the downloads."""
     stanzas = root.records(downloads)
+    # apt fetches nothing of what the given status has installed.
     absent = [name for name in request.names if name not in stanzas]
     if absent:
         raise LockError(
@@ -745,6 +750,7 @@ def _kernel(
         release for release in _kernel_releases(stack, names) if re.match(r"\d+\.\d+\.\d", release)
     ]
     flavour = (kernel.flavour or str(kernel.release).rpartition("-")[2]) or ""
+    # Another flavour of the kernel would not help: name those of the one that was asked for.
     offered = sorted((name for name in images if name.endswith(f"-{flavour}")), key=_order)
     shown = (
         f"the archives have {', '.join(offered[-6:])}" if offered else "the archives have no kernel"

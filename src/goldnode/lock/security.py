@@ -176,9 +176,11 @@ def security_update(
                 dataclasses.replace(pair, build=named) if pair.build.outcome == "ok" else pair
             )
             continue
+        # The pairs come newest first, so the first that can be taken is the best.
         if pair.build.outcome == "ok" or (pair.build.outcome == "unknown" and allow_unknown):
             try:
                 made = archives.resolve(today, keep=lock, kernel=pair.kernel, driver=pair.driver)
+            # It builds, but the archives do not fit together: the next older pair may.
             except UnsolvableError as error:
                 passed.append(
                     KernelDriverPair(pair.kernel, pair.driver, KnownBuild("ok", error.message))
@@ -275,11 +277,13 @@ def _pairs(
             yield KernelDriverPair(kernel.release, None, untried or inside)
         return
     offered = archives.drivers()
+    # The locked driver first: it moves only if the kernel needs a newer one.
     drivers = [version for version in (lock.driver_version,) if version in offered]
     drivers += [version for version in offered if compare(version, lock.driver_version) > 0]
     for kernel in kernels:
         for version in drivers:
             build = known_builds(kernel.release, kernel.version, version, driver, results=results)
+            # The driver builds, and another module of the stack may not: unknown, not good.
             if build.outcome == "ok" and untried is not None:
                 build = untried
             yield KernelDriverPair(kernel.release, version, build)

@@ -196,6 +196,7 @@ def check_signature(signed: Path, public: bytes) -> tuple[str | None, str]:
             for row in done.stdout.splitlines()
             if row.startswith("[GNUPG:] ") and len(row.split()) > 1
         }
+        # gpgv prints one of these in place of GOODSIG (GnuPG's doc/DETAILS).
         for word, why in (
             ("EXPKEYSIG", "the key has expired"),
             ("REVKEYSIG", "the key is revoked"),
@@ -208,6 +209,7 @@ def check_signature(signed: Path, public: bytes) -> tuple[str | None, str]:
                 return None, f"{why} ({who})"
         if "GOODSIG" not in status or "VALIDSIG" not in status or not text.exists():
             return None, _last(done.stderr) or "there is no signature"
+        # The tenth field is the primary key: a subkey may have signed.
         valid = status["VALIDSIG"]
         return valid[9] if len(valid) > 9 else valid[0], text.read_text(encoding="utf-8")
 
@@ -292,6 +294,7 @@ def _secret_keys(home: Path | None, only: str | None = None) -> list[_Secret]:
     for row in (line.split(":") for line in done.stdout.splitlines()):
         if row[0] == "sec":
             state, fingerprint = row[1], ""
+        # The first fpr record is of the primary key, further ones are of subkeys.
         elif row[0] == "fpr" and not fingerprint:
             fingerprint = row[9]
         elif (
@@ -348,6 +351,7 @@ def _gpg(
             "--batch",
             "--no-tty",
             "--yes",
+            # Fail where a passphrase is needed: a prompt would wait without end.
             "--pinentry-mode",
             "error" if "--passphrase" not in arguments else "loopback",
             *arguments,

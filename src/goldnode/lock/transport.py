@@ -28,6 +28,7 @@ def masked(url: str) -> str:
 
 def apt_settings() -> dict[str, str]:
     """Return the transport settings of this machine's apt by lower-case name; empty without apt."""
+    # Read the machine's own configuration, not that of a root in which a caller resolves.
     environment = {key: value for key, value in os.environ.items() if key != "APT_CONFIG"}
     try:
         done = subprocess.run(
@@ -52,6 +53,7 @@ def credentials(url: str, places: tuple[Path, ...] = AUTH) -> tuple[str, str] | 
     for place in places:
         for file in sorted(place.glob("*.conf")) if place.is_dir() else [place]:
             try:
+                # As netrc: a sequence of words, with or without line ends between them.
                 words = shlex.split(file.read_text(encoding="utf-8"), comments=True)
             except (OSError, ValueError):
                 continue
@@ -93,6 +95,7 @@ class Transport:
     def get(self, url: str, headers: Mapping[str, str]) -> urllib3.BaseHTTPResponse:
         """Request `url` and return the response with its unread body. Raises urllib3.exceptions.HTTPError."""
         parts, login = urlsplit(url), self.login(url)
+        # Unpacked bodies would have other bytes than the hash, and other offsets to resume from.
         sent = {"Accept-Encoding": "identity", "User-Agent": "goldnode", **headers}
         if login is not None:
             sent |= urllib3.make_headers(basic_auth=":".join(login))

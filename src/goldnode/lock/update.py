@@ -296,6 +296,7 @@ def check(
                 LockProblem(finding.kind, finding.message + note, True, finding.package.name)
             )
         problems += [LockProblem("bulletin", text, True) for text in _unsafe(old, stack)]
+        # Only then: without a problem, `goldnode lock` would keep the lock as it is.
         if problems:
             try:
                 needed = compare_locks(old, archives.resolve(day, keep=old).lock, why)
@@ -450,6 +451,7 @@ def _written(
 ) -> LockUpdate:
     """Write a new lock if it differs from the one before, and return the result."""
     old, path, notes = before.lock, before.file, tuple(before.notes)
+    # The day alone is no change: it would give lock and class documents another digest.
     same = old is not None and lock.model_copy(update={"resolved": old.resolved}) == old
     if same and path is not None and old is not None and not before.why.edited:
         return LockUpdate(
