@@ -526,7 +526,7 @@ def _failed(waiting: int) -> Result:
 
 
 @pytest.mark.parametrize("waiting", [0, 1, 2, 3, 9])
-def test_what_a_hook_said_is_reported_however_many_packages_wait_for_it(waiting: int) -> None:
+def test_hook_error_is_reported_however_many_packages_wait(waiting: int) -> None:
     lines = explaining_lines(_failed(waiting)).splitlines()
     for text in ("zstd: error 70", "run-parts: ", " linux-image-6 says why", "E: Sub-process"):
         assert [line for line in lines if line.startswith(text)], (text, lines)

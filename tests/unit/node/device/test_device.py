@@ -168,7 +168,7 @@ def test_amds_settings_are_written_and_read_back(tmp_path: Path) -> None:
     assert (gpu["performance_level"], gpu["power"]["limit"]) == ("high", 700)
 
 
-def test_what_an_amd_driver_does_not_expose_and_what_cannot_be_read(tmp_path: Path) -> None:
+def test_absent_amd_file_gives_rc_3_and_invalid_text_rc_999(tmp_path: Path) -> None:
     device = card(tmp_path, 0, "0000:05:00.0")
     (device / "power_dpm_force_performance_level").unlink()
     (device / "hwmon/hwmon3/power1_cap").write_text("what\n")

@@ -98,7 +98,7 @@ def test_a_driver_that_hangs_before_it_says_anything(tmp_path: Path) -> None:
     assert "did not answer within 0.5" in found["error"]["text"]
 
 
-def test_what_the_process_started_goes_with_it(tmp_path: Path) -> None:
+def test_child_of_the_reader_process_is_killed_at_the_limit(tmp_path: Path) -> None:
     """A child of it that holds its output open must not hold up the check."""
     machine = host(
         tmp_path,
@@ -233,7 +233,7 @@ def test_a_node_without_the_program(tmp_path: Path) -> None:
 # -- one process for a capture and for policy
 
 
-def test_who_asks_for_settings_gets_them_from_the_capture(tmp_path: Path) -> None:
+def test_settings_come_from_the_pending_capture_without_a_new_reader(tmp_path: Path) -> None:
     reported = {"uuid": "GPU-0", "persistence_mode": True}
     machine = host(
         tmp_path,

@@ -394,7 +394,7 @@ def test_waiting_for_storage_outweighs_dropped_packets_while_gpus_wait() -> None
         (0, 70.0, False, "none", "nothing runs"),
     ],
 )
-def test_what_the_load_says_where_nothing_is_wrong(
+def test_load_decides_the_bottleneck_when_nothing_is_wrong(
     use: int, draw: float, processes: bool, bottleneck: str, text: str
 ) -> None:
     second = healthy(101.0)
@@ -412,7 +412,7 @@ def test_what_the_load_says_where_nothing_is_wrong(
 @pytest.mark.parametrize(
     "path", ["ecc", "remapped_rows", "recovery_action", "fabric", "nvlink", "pcie"]
 )
-def test_what_a_gpu_does_not_have_is_no_fault(path: str) -> None:
+def test_value_not_exposed_by_a_gpu_is_no_fault(path: str) -> None:
     second = changed(healthy(101.0), f"gpus|0|{path}", not_exposed("Not Supported", 3))
     assert report(second)["exit_code"] == 0
 
@@ -488,7 +488,7 @@ def test_samples_that_are_none_of_one_boot_give_no_rates(first: Any) -> None:
         ),
     ],
 )
-def test_what_could_not_be_looked_at(path: str, value: Any, check: str) -> None:
+def test_unread_section_gives_status_unknown_and_exit_3(path: str, value: Any, check: str) -> None:
     document = {"xid": XID, "health": {"cuda": TABLE}}
     second = changed(healthy(101.0), path, value)
     second["pci"] = {} if path == "gpus" else second["pci"]
@@ -665,7 +665,7 @@ def test_a_command_to_run_next_is_safe_to_paste(path: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize("values", FITS)
-def test_what_fits(values: dict[str, Any]) -> None:
+def test_fit_is_ok_for_compatible_processes(values: dict[str, Any]) -> None:
     got = report(changed(healthy(101.0), "workloads|processes", [process(**values)]))
     assert line(got, "fit")["status"] == "ok", line(got, "fit")
     assert got["exit_code"] == 0
@@ -722,7 +722,9 @@ def test_a_runtime_against_a_driver(
         ("", "eth0", None, False),
     ],
 )
-def test_how_nccl_chooses(wanted: str, name: str, port: str | None, want: bool) -> None:
+def test_interface_selection_follows_the_rules_of_nccl(
+    wanted: str, name: str, port: str | None, want: bool
+) -> None:
     assert compatible.selects(wanted, name, port) is want
 
 
@@ -910,7 +912,7 @@ def test_recorded_captures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"schema": "goldnode.verdict/1"}', "\x00"])
-def test_what_is_no_capture(
+def test_file_that_is_no_capture_exits_3(
     tmp_path: Path, content: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "x").write_text(content)

@@ -96,7 +96,7 @@ RULE = [
 
 
 @pytest.mark.parametrize(("what", "found", "bad"), RULE, ids=[row[0] for row in RULE])
-def test_what_is_bad_for_the_gate(what: str, found: Any, bad: bool) -> None:
+def test_gate_has_reasons_for_bad_verdicts_only(what: str, found: Any, bad: bool) -> None:
     why = gate.reasons(found, current.fault(found, BOOT, 1000.0, DIGEST))
     assert bool(why) is bad, why
     assert all(reason.text and "\n" not in reason.text for reason in why)
@@ -107,7 +107,7 @@ def test_a_boot_that_is_not_known_is_no_boot_of_a_verdict() -> None:
     assert "cannot be identified" in (current.fault(verdict(), BOOT, None) or "")
 
 
-def test_what_a_finding_says_is_one_clean_line() -> None:
+def test_reason_is_one_line_without_escapes_within_the_limit() -> None:
     text = gate.reasons(
         verdict(finding(MISMATCH, got="\x1b[31mred\nNodeName=all;\t$(reboot)" + "x" * 999))
     )[0].text
@@ -263,7 +263,7 @@ def test_a_command_is_called_once_and_takes_back_its_own(node: Node) -> None:
     assert node.log()[1:] == ["resume-node 1:goldnode: the node is what its class says again"]
 
 
-def test_it_is_remembered_over_a_boot(node: Node) -> None:
+def test_drain_is_remembered_over_a_boot_and_resumed_once(node: Node) -> None:
     commands(node)
     node.act("drain", BAD, **SITE)
     for name in (gate_files.STATE, gate_files.PASS, gate_files.REASON):
@@ -284,7 +284,7 @@ def test_another_fault_is_reported_again(node: Node) -> None:
     assert len(node.log()) == 3
 
 
-def test_what_another_party_has_drained_is_its_own_to_resume(node: Node) -> None:
+def test_gate_does_not_resume_a_node_drained_by_another_party(node: Node) -> None:
     commands(node, 3)
     node.act("drain", BAD, **SITE)
     assert "drained by another party" in " ".join(node.act("drain", GOOD, **SITE))
@@ -416,7 +416,7 @@ def test_a_node_that_slurm_does_not_know(node: Node) -> None:
     assert gate_files.NO_TARGET in " ".join(node.act("drain", BAD))
 
 
-def test_what_the_site_says_goes_before_slurm(node: Node) -> None:
+def test_drain_command_of_the_site_precedes_slurm(node: Node) -> None:
     slurm(node)
     commands(node)
     node.act("drain", BAD, **SITE)
@@ -690,7 +690,7 @@ def systemd(node: Node, **state: str) -> None:
         ({"ActiveState": "activating"}, False),
     ],
 )
-def test_what_the_gate_stopped_starts_unless_a_person_decided(
+def test_opened_gate_starts_a_stopped_engine_unless_masked_or_disabled(
     node: Node, state: dict[str, str], starts: bool
 ) -> None:
     systemd(node, **state)
@@ -861,7 +861,7 @@ def test_the_cached_verdict(node: Node, capsys: pytest.CaptureFixture[str]) -> N
         (["--root", "/another/root"], False),
     ],
 )
-def test_which_checks_act(
+def test_gate_acts_only_on_checks_of_the_live_node(
     monkeypatch: pytest.MonkeyPatch, arguments: list[str], acts: bool
 ) -> None:
     """Only a check of the live machine against its own class; looking does not act."""

@@ -97,7 +97,7 @@ def save(node: Host, status: str, code: int, **patch: Any) -> None:
         st.text(st.characters(exclude_categories=["Cs"])),
     )
 )
-def test_what_is_sent_is_what_is_read(fields: dict[str, str]) -> None:
+def test_encoded_journal_fields_decode_unchanged(fields: dict[str, str]) -> None:
     assert decoded(journal.encoded(fields)) == fields
 
 

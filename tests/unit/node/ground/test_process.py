@@ -69,7 +69,7 @@ def test_a_program_of_which_no_one_learns_the_end_has_failed() -> None:
         assert "SIGCHLD is ignored" in reported
 
 
-def test_what_python_ignores_ends_a_program_that_is_started() -> None:
+def test_sigpipe_ends_a_started_program() -> None:
     assert Host("/").run("sh", "-c", "kill -PIPE $$").rc == -signal.SIGPIPE
 
 

@@ -194,7 +194,7 @@ def test_a_node_of_another_state_is_named(name: str) -> None:
         (OWN, {"n2": {**OWN, "driver": "570"}}, ["n3"], checks.FAILED),
     ],
 )
-def test_what_is_not_known_never_passes(
+def test_cohort_state_is_unknown_for_missing_and_failed_for_differing(
     own: Json, others: Json, broken: list[str], state: str
 ) -> None:
     assert checks.cohort_line(own, others, broken, None).state == state
@@ -466,7 +466,7 @@ LINES = [
 
 
 @given(st.permutations(LINES), st.integers(0, 5))
-def test_there_is_one_reason_and_never_a_pass_beside_it(
+def test_report_passes_only_without_failed_lines_and_gives_one_line(
     lines: list[checks.PreflightLine], count: int
 ) -> None:
     found = checks.report(lines[:count], "n1")

@@ -122,7 +122,7 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(("fault", "where", "expected"), FAULTS)
-def test_what_is_wrong_with_one_is_reported_for_that_one(
+def test_fault_of_one_gpu_is_reported_for_that_gpu_only(
     tmp_path: Path, fault: str, where: tuple[str, ...], expected: object
 ) -> None:
     values = []
@@ -207,9 +207,7 @@ def test_nothing_that_is_missing_is_made_up(tmp_path: Path) -> None:
     assert one["driver"] is None
 
 
-def test_what_reading_would_change_is_not_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_xgmi_error_file_is_never_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """amdgpu_xgmi_show_error clears the chip's status, and complains in the kernel's log where counters are off; on an MI300 it is EINVAL
     (ROCm/rocm-systems issue 11468)."""
     root = tree.write(scenario(1), tmp_path)

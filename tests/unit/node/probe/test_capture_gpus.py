@@ -675,7 +675,9 @@ def test_a_host_whose_name_is_a_word_changes_no_values() -> None:
         ("a=x--y -- ", "a=x--y -- ARGUMENTS"),
     ],
 )
-def test_what_a_command_line_passes_to_init_is_left_out(line: str, expected: str) -> None:
+def test_init_programs_and_arguments_are_masked_in_the_command_line(
+    line: str, expected: str
+) -> None:
     found = command.anonymous({"schema": probe.SCHEMA, "os": {"kernel": {"cmdline": line}}})
     assert found["os"]["kernel"]["cmdline"] == expected
     assert command.without_init(expected) == expected

@@ -101,7 +101,7 @@ def test_governors_that_the_engine_has_read_are_not_read_again(tmp_path: Path) -
     assert machine.cpu(here)["governors"] == {"performance": "0", "powersave": "1"}
 
 
-def test_what_is_not_there_is_a_fault_and_never_a_number(tmp_path: Path) -> None:
+def test_missing_file_gives_a_fault_instead_of_a_number(tmp_path: Path) -> None:
     got = machine.read(context(tmp_path))
     for section in ("cpu", "identity", "os"):
         assert isinstance(got[section], dict)
@@ -201,7 +201,7 @@ def test_a_torn_image_record_is_reported_or_passed_over(tmp_path: Path, text: st
     assert got is None or is_fault(got)
 
 
-def test_what_the_engine_has_seen_fills_the_os(tmp_path: Path) -> None:
+def test_engine_observations_fill_os_and_identity(tmp_path: Path) -> None:
     seen = Observed(
         kernels=["6.1.0-1-amd64", "6.1.0-2-amd64"],
         boot={"release": "6.1.0-2-amd64", "loader": "grub"},
@@ -357,7 +357,7 @@ def test_tasks_are_looked_at_where_there_is_load(
     assert bool(machine.read(context(tmp_path))["blocked"]) is looked
 
 
-def test_what_was_not_looked_at_in_time_is_counted(tmp_path: Path) -> None:
+def test_tasks_not_examined_in_time_are_counted(tmp_path: Path) -> None:
     make(
         tmp_path,
         {name: text for pid in range(20) for name, text in task(pid, "stuck", "D").items()},
@@ -439,7 +439,7 @@ def test_one_that_hangs_keeps_nothing_from_the_others() -> None:
     assert got["e"] == {"fault": "unread", "text": "Input/output error", "rc": 5}
 
 
-def test_what_there_was_no_time_for_is_unread() -> None:
+def test_reader_without_time_left_is_unread() -> None:
     got = reader_process.ask([("a", hang), ("b", lambda: 1)], 0.2, 5.0)
     assert got["a"]["fault"] == got["b"]["fault"] == "unread"
     assert "not asked" in got["b"]["text"]

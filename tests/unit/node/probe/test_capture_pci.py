@@ -258,7 +258,7 @@ LINKS = [
 
 
 @pytest.mark.parametrize(("name", "text", "key"), LINKS)
-def test_what_is_no_link_is_no_value(tmp_path: Path, name: str, text: str, key: str) -> None:
+def test_invalid_link_value_is_unread(tmp_path: Path, name: str, text: str, key: str) -> None:
     root = tree.write(scenario(count=1), tmp_path)
     (root / BUS / gpu(0) / name).write_text(text)
     link = read(root)["pci"][gpu(0)]["link"]

@@ -99,7 +99,7 @@ def test_all_services_in_one_call(tmp_path: Path) -> None:
     assert got["services"]["munge.service"]["active"] is None
 
 
-def test_what_the_engine_was_given_is_not_asked_again(tmp_path: Path) -> None:
+def test_observed_units_and_packages_need_no_command(tmp_path: Path) -> None:
     names = (
         "containerd",
         "docker",

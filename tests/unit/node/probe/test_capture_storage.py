@@ -268,7 +268,7 @@ def test_a_path_is_read_and_nothing_of_it_changes(tmp_path: Path) -> None:
         assert got["read_mb_s"] > 0
 
 
-def test_what_would_report_of_memory_or_of_nothing_is_no_answer(tmp_path: Path) -> None:
+def test_missing_path_or_special_file_gives_no_speed(tmp_path: Path) -> None:
     assert speeds(tmp_path)["latency_ms"]["text"] == "no such path"
     (tmp_path / "data").mkdir()
     assert speeds(tmp_path)["read_mb_s"]["text"] == "no file to read there"

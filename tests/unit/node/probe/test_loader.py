@@ -51,7 +51,7 @@ def entry(name: str, content: Any) -> loader.LoaderEntry:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
-def test_what_boots_next(case: dict[str, Any]) -> None:
+def test_choose_returns_the_next_boot_in_any_entry_order(case: dict[str, Any]) -> None:
     entries = [entry(name, content) for name, content in case["entries"].items()]
     for shuffled in itertools.islice(itertools.permutations(entries), 6):
         found = loader.choose(
@@ -152,7 +152,7 @@ def test_a_wish_in_a_variable_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"MZ" * 300, header("x")[:0x210]])
-def test_what_is_no_kernel_reports_no_release(tmp_path: Path, content: bytes) -> None:
+def test_image_release_is_none_for_a_file_that_is_no_kernel(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "linux").write_bytes(content)
     assert loader.image_release(str(tmp_path / "linux")) is None
     assert loader.image_release(str(tmp_path / "gone")) is None

@@ -90,7 +90,9 @@ FORMS = [
         "mce: [Hardware Error]: Machine check",
     ],
 )
-def test_who_is_believed(form: str, believed: bool, text: str) -> None:
+def test_log_line_counts_only_in_a_form_that_is_believed(
+    form: str, believed: bool, text: str
+) -> None:
     assert bool(logs.parse([form.format(text)])) is believed
 
 

@@ -145,7 +145,7 @@ def load(path: Path) -> dict[str, Any]:
     return command.load(str(path))
 
 
-def test_there_is_a_card_for_each_expectation_and_the_reverse() -> None:
+def test_each_expectation_has_a_fixture_with_its_origin() -> None:
     assert sorted(EXPECTED) == [path.stem for path in FIXTURES]
     for path in FIXTURES:
         assert re.search(
@@ -155,7 +155,7 @@ def test_there_is_a_card_for_each_expectation_and_the_reverse() -> None:
 
 
 @pytest.mark.parametrize("path", FIXTURES, ids=lambda path: path.stem)
-def test_what_the_xml_says_is_reported(path: Path) -> None:
+def test_capture_of_smi_xml_has_its_gpus_and_values(path: Path) -> None:
     found = load(path)
     assert found["source"] == "nvidia-smi-xml"
     text = path.read_text()
@@ -353,7 +353,7 @@ BOMB = (
         (b"[" * 100000, "not JSON"),
     ],
 )
-def test_what_is_no_record_is_refused_with_what_was_expected(
+def test_load_refuses_a_file_that_is_no_record_and_names_the_fault(
     tmp_path: Path, data: bytes, output: str
 ) -> None:
     record = tmp_path / "record"

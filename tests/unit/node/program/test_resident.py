@@ -144,7 +144,7 @@ def test_a_file_of_this_very_moment_is_not_stamped(
 
 
 @as_root
-def test_what_earlier_versions_left_goes_when_none_of_them_can_still_run(program: Path) -> None:
+def test_old_program_copies_are_removed_and_young_ones_stay(program: Path) -> None:
     old, young = Path(start.PLACE) / "old", Path(start.PLACE) / "young"
     for path in (old, young):
         path.mkdir(parents=True)
@@ -202,7 +202,7 @@ def ask(host: Host, engine: str, declared: str) -> int:
     return resident.answer(words, "sha256:e", host)
 
 
-def test_it_answers_with_its_plan_when_program_and_class_match(
+def test_program_answers_with_its_plan_when_program_and_class_match(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     host = Host(str(tmp_path))
@@ -230,7 +230,7 @@ def test_it_answers_with_its_plan_when_program_and_class_match(
     ],
     ids=["another program", "another class document", "no class document"],
 )
-def test_it_says_nothing_when_they_do_not(
+def test_program_prints_nothing_when_program_or_class_differs(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     engine: str,

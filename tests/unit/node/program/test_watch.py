@@ -45,7 +45,7 @@ XID = b"3,7,12345678,-;NVRM: Xid (PCI:0000:18:00): 79, pid=12, name=python, GPU 
         (b"x,y,z;NVRM: Xid ", False),
     ],
 )
-def test_what_is_a_reason_to_look(record: bytes, is_one: bool) -> None:
+def test_only_gpu_and_fatal_pcie_kernel_messages_are_a_reason(record: bytes, is_one: bool) -> None:
     assert watch.is_reason(record) is is_one
 
 
@@ -107,7 +107,7 @@ def test_a_storm_is_one_start_and_one_when_the_pause_is_over(log: Log) -> None:
     assert log.started[1] - log.started[0] >= 0.5
 
 
-def test_what_was_not_yet_reported_is_reported_at_the_end(log: Log) -> None:
+def test_pending_reason_starts_a_check_when_the_log_ends(log: Log) -> None:
     for record in (XID, XID):
         log.own.send(record)
     log.own.close()
@@ -115,7 +115,7 @@ def test_what_was_not_yet_reported_is_reported_at_the_end(log: Log) -> None:
     assert len(log.started) == 2
 
 
-def test_it_asks_systemd_for_the_passive_check(
+def test_watch_starts_the_check_unit_without_blocking(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reported: list[list[str]] = []
@@ -129,11 +129,11 @@ def test_it_asks_systemd_for_the_passive_check(
     assert reported == [["systemctl", "start", "--no-block", "goldnode-watch.service"]]
 
 
-def test_where_there_is_no_log_it_ends(tmp_path: Path) -> None:
+def test_watch_ends_with_0_when_the_kernel_log_is_absent(tmp_path: Path) -> None:
     assert watch.main(str(tmp_path)) == 0
 
 
-def test_it_loads_next_to_nothing(tmp_path: Path) -> None:
+def test_watch_imports_only_its_own_package(tmp_path: Path) -> None:
     """As the unit runs it: from the one file, in an interpreter that has none of the program's modules."""
     program = tmp_path / "goldnode-node"
     program.write_bytes(nodefile.build())

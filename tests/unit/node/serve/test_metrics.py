@@ -150,7 +150,7 @@ def test_a_bad_node_in_numbers() -> None:
     assert found['goldnode_events_total{kind="oom",code=""}'] == "1"
 
 
-def test_what_was_not_read_has_no_sample() -> None:
+def test_unread_value_has_no_sample() -> None:
     text = metrics.text(verdict(), CAPTURE)
     assert 'scope="aggregate"' not in text
     assert 'sensor="memory"' not in text

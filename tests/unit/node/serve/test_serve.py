@@ -174,7 +174,7 @@ def test_a_path_is_one_of_four_or_nothing(tree: Tree, path: str) -> None:
         (b"HEAD /healthz HTTP/1.0\n\n", None),
     ],
 )
-def test_what_is_no_proper_request(data: bytes, status: int | None) -> None:
+def test_improper_request_gets_its_status_code(data: bytes, status: int | None) -> None:
     found = request_of(data)
     assert (found.answer[0] if found.answer else None) == status
     assert found.head is data.startswith(b"HEAD")
@@ -190,7 +190,7 @@ def test_an_address_without_a_name_is_the_loopback(text: str, found: tuple[str, 
 
 
 @pytest.mark.parametrize("text", ["", "x", "127.0.0.1:", "1:99999", "1:-1", "\u0661"])
-def test_what_is_no_address(text: str) -> None:
+def test_invalid_listen_address_is_an_error(text: str) -> None:
     with pytest.raises(ValueError, match="address to listen on"):
         endpoint.address(text)
 

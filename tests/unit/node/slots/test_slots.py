@@ -155,7 +155,7 @@ def test_another_root_has_no_slots(node: Node, line: str) -> None:
         ("goldnode-bbb-b+0-3.conf", 0, slots.FAILED, "a", False),
     ],
 )
-def test_what_the_other_slot_is(
+def test_state_of_the_other_slot_follows_its_boot_entry(
     node: Node, entry: str, sequence: int, state: str, after: str, fallback: bool
 ) -> None:
     hold(Path(node.root), "b", sequence, entry)
@@ -696,7 +696,7 @@ DAMAGED[60] ^= 0xFF
         (stream(content=b""), "the stream ended after 0"),
     ],
 )
-def test_what_is_not_complete_gets_no_entry_and_the_run_can_be_repeated(
+def test_incomplete_image_gets_no_entry_and_can_be_sent_again(
     writing: Node, sent: io.BytesIO, text: str
 ) -> None:
     with pytest.raises(NodeError, match=text):
@@ -721,7 +721,7 @@ def test_what_is_not_complete_gets_no_entry_and_the_run_can_be_repeated(
         ({"tries": 0}, "build_id or tries"),
     ],
 )
-def test_what_is_refused_touches_nothing(writing: Node, change: dict[str, Any], text: str) -> None:
+def test_refused_image_changes_no_file(writing: Node, change: dict[str, Any], text: str) -> None:
     before = {path: path.read_bytes() for path in Path(writing.root).rglob("*") if path.is_file()}
     with pytest.raises(NodeError, match=text):
         slotwrite.write(writing, stream({**IMAGE, **change}), lambda text: None)
@@ -843,7 +843,7 @@ def test_a_pending_request_for_another_entry_is_reported(
     assert reported(writing)["next"] == "b"
 
 
-def test_what_belongs_to_the_node_is_copied(tmp_path: Path) -> None:
+def test_files_and_users_of_the_node_are_copied_to_the_new_root(tmp_path: Path) -> None:
     here, there = tmp_path / "node", tmp_path / "image"
     rows = {
         "etc/machine-id": "0123",

@@ -76,7 +76,7 @@ CHOICES: list[tuple[list[dict[str, Any]], str, str, bool]] = [
 
 
 @pytest.mark.parametrize(("rows", "to", "want", "again"), CHOICES)
-def test_which_document_is_returned_to(
+def test_rollback_chooses_the_expected_earlier_document(
     rows: list[dict[str, Any]], to: str, want: str, again: bool
 ) -> None:
     choice = applied.earlier(rows, to)
@@ -97,7 +97,7 @@ def test_which_document_is_returned_to(
         ([row("z1"), row("z2")], "z", "z is the beginning of several digests"),
     ],
 )
-def test_where_there_is_none_that_is_reported(
+def test_rollback_without_a_matching_document_is_an_error(
     rows: list[dict[str, Any]], to: str, words: str
 ) -> None:
     with pytest.raises(applied.GoneError) as none:

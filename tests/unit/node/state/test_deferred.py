@@ -59,7 +59,7 @@ def test_a_call_is_done_at_once_or_written_down(
     )
 
 
-def test_where_nothing_can_be_written_down_it_is_done(program: Path) -> None:
+def test_initramfs_is_updated_at_once_when_it_cannot_be_recorded(program: Path) -> None:
     program.with_name("owed").mkdir()
     subprocess.run(
         [str(program), "-u"],
@@ -85,7 +85,7 @@ class Node(Host):
         )
 
 
-def test_what_is_owed_is_done_once_and_forgotten(tmp_path: Path) -> None:
+def test_owed_initramfs_updates_run_once_and_are_forgotten(tmp_path: Path) -> None:
     node = Node(str(tmp_path))
     deferred.begin(node)
     assert os.access(tmp_path / deferred.PROGRAM.lstrip("/"), os.X_OK)
@@ -100,7 +100,7 @@ def test_what_is_owed_is_done_once_and_forgotten(tmp_path: Path) -> None:
     assert not (tmp_path / owing.PLACE.lstrip("/")).exists()
 
 
-def test_what_fails_stays_owed(tmp_path: Path) -> None:
+def test_failed_initramfs_update_stays_owed(tmp_path: Path) -> None:
     node = Node(str(tmp_path))
     node.status = 1
     deferred.begin(node)
@@ -154,7 +154,7 @@ def test_an_initramfs_of_an_earlier_transaction_is_made_again(tmp_path: Path) ->
     assert ("update-initramfs", "-u") in node.commands
 
 
-def test_what_an_earlier_transaction_has_begun_says_nothing_of_this_one(tmp_path: Path) -> None:
+def test_begin_removes_marks_of_an_earlier_transaction(tmp_path: Path) -> None:
     mark = tmp_path / deferred.MADE.lstrip("/") / "6.1.0-902-amd64"
     (tmp_path / "var/lib/dpkg/info").mkdir(parents=True)
     mark.parent.mkdir(parents=True)

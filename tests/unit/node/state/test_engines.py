@@ -155,7 +155,9 @@ def test_a_converged_node_matches_in_every_item(engine: str, items: set[str]) ->
         ),
     ],
 )
-def test_what_differs(engine: str, seen: dict[str, Any], item: str, outcome: str) -> None:
+def test_engine_that_differs_or_hangs_gives_its_outcome(
+    engine: str, seen: dict[str, Any], item: str, outcome: str
+) -> None:
     assert outcomes(engine, seen)[item] == outcome
 
 
@@ -239,7 +241,7 @@ def test_an_image_is_not_judged_as_a_node() -> None:
         ),
     ],
 )
-def test_which_containers_use_a_gpu(
+def test_container_uses_a_gpu_by_runtime_request_or_device(
     container: dict[str, Any], default: str, uses: str | None
 ) -> None:
     assert dockerd.uses_gpu(container, default) == uses
@@ -280,7 +282,7 @@ def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str
     Path(place).unlink()
 
 
-def test_what_the_daemon_says(daemon: dict[str, Any]) -> None:
+def test_docker_api_gives_info_and_gpu_containers(daemon: dict[str, Any]) -> None:
     daemon["/info"] = {
         "ServerVersion": "26.1.5+dfsg1",
         "Runtimes": {
@@ -365,7 +367,7 @@ def test_the_owners_file_is_stored_with_its_mode(tmp_path: Path) -> None:
     }
 
 
-def test_where_there_was_no_file_the_record_reports_it(tmp_path: Path) -> None:
+def test_record_of_a_new_daemon_json_has_no_original(tmp_path: Path) -> None:
     host = Fake(str(tmp_path))
     change(host, "{}\n")
     record = json.loads(host.text("/var/lib/goldnode/state.json") or "")
@@ -385,7 +387,9 @@ def test_a_link_stays_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("before", [b'{"debug": true}', None])
-def test_what_docker_would_not_read_is_put_back(tmp_path: Path, before: bytes | None) -> None:
+def test_docker_configuration_is_restored_when_dockerd_rejects_it(
+    tmp_path: Path, before: bytes | None
+) -> None:
     host = Fake(
         str(tmp_path),
         {

@@ -84,7 +84,7 @@ def test_every_key_of_the_user_survives_in_daemon_json(seed: int) -> None:
     )
 
 
-def test_what_says_it_already_keeps_its_bytes() -> None:
+def test_merge_leaves_an_equivalent_daemon_json_unchanged() -> None:
     mine = '{ "runtimes":{"nvidia":{"path":"/usr/bin/nvidia-container-runtime"}} , "debug":true}'
     assert text_of.merge_daemon(mine, WANT, None, False) == mine
 

@@ -86,6 +86,6 @@ def test_every_stack_fences_its_kernels_metapackages() -> None:
         assert set(family(entry.item.os.id).fence) <= set(entry.item.fence), entry.item.stack
 
 
-def test_what_is_no_member_has_no_names() -> None:
+def test_unknown_distribution_raises_key_error() -> None:
     with pytest.raises(KeyError):
         family("fedora")

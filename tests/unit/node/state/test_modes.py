@@ -143,7 +143,7 @@ KERNEL = Finding(
         ([], Remedy("Reset.", GPU_RESET), (GPU_RESET, POLICY)),
     ],
 )
-def test_what_comes_before_a_boot_goes_first_in_each_remedy_that_restarts(
+def test_urgent_changes_precede_each_remedy_that_restarts(
     urgent: list[Finding], remedy: Remedy, steps: tuple[str, ...]
 ) -> None:
     found = ordered(
@@ -156,7 +156,7 @@ def test_what_comes_before_a_boot_goes_first_in_each_remedy_that_restarts(
     assert [item.remedy for item in found[1:]] == [item.remedy for item in urgent]
 
 
-def test_what_is_no_mismatch_comes_before_nothing() -> None:
+def test_matching_finding_adds_no_step_before_a_reboot() -> None:
     fine = Finding("policy.ecc", MATCH, "on", "on", URGENT.remedy, severity="drain")
     assert ordered(
         [Finding("x", MISMATCH, "a", "b", Remedy("Reboot.", REBOOT), severity="drain"), fine],

@@ -171,7 +171,7 @@ def test_a_build_is_recorded_with_what_it_was_made_against(
     assert run("gdrdrv") == "built by the package's own scripts"
 
 
-def test_what_is_stale_is_compiled_again_and_not_only_installed(
+def test_stale_module_is_built_and_installed_again(
     machine: Machine, run: Callable[[str], str]
 ) -> None:
     for name in ("mlx5_core", "nvidia-current-peermem", "gdrdrv"):
@@ -205,7 +205,7 @@ def test_a_build_that_gives_nothing_is_an_error_with_the_end_of_its_log(
         run("gdrdrv")
 
 
-def test_what_no_source_gives_is_an_error(run: Callable[[str], str]) -> None:
+def test_module_package_without_dkms_source_is_an_error(run: Callable[[str], str]) -> None:
     with pytest.raises(NodeError, match="its package lustre-modules contains no source for dkms"):
         run("lustre")
 

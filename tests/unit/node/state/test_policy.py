@@ -141,7 +141,7 @@ def test_a_lost_gpu_could_not_be_read_whatever_the_others_are() -> None:
     assert worse.got == "GPU 0: 300 W; GPU 1: GPU is lost (return code 15)"
 
 
-def test_what_surely_drains_the_node_outranks_a_gpu_that_does_not_answer() -> None:
+def test_drain_mismatch_outranks_a_lost_gpu() -> None:
     found = findings(
         {"ecc": True}, {"gpus": {"0": {"ecc": {"current": False, "pending": False}}, "1": LOST}}
     )
@@ -220,7 +220,7 @@ def test_a_switch_of_mig_forgets_what_was_said_of_clocks(tmp_path: Path) -> None
     }
 
 
-def test_what_is_set_again_at_a_boot_sees_who_uses_the_gpus(
+def test_reapply_skips_the_gpu_unit_while_a_process_uses_a_gpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = merge(document(), {"policy": {"persistence_mode": True}})
@@ -332,7 +332,7 @@ def test_a_driver_that_does_not_answer() -> None:
     assert code(found) == 3
 
 
-def test_where_gpus_are_not_this_nodes_own_nothing_is_judged() -> None:
+def test_policy_is_not_judged_in_a_container_or_an_image() -> None:
     whole = merge(document(), {"policy": EVERYTHING})
     seen = Observed(**merge(converged(whole).to_dict(), {"container": True}))
     assert {finding.outcome for finding in policy.findings(whole, seen)} == {ELSEWHERE}
@@ -396,7 +396,7 @@ def test_the_unit_can_run_again_and_never_stops_a_user() -> None:
     assert "Wants=nvidia-persistenced.service\nAfter=" in unit
 
 
-def test_what_a_boot_forgets_is_set_again_by_one_function_for_gpus_and_host(
+def test_reapply_restores_gpu_and_host_settings_and_leaves_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Files and links are left alone: they outlive a boot, and belong to site.yml."""

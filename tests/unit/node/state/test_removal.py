@@ -69,7 +69,7 @@ def test_the_record_of_a_transaction() -> None:
     }
 
 
-def test_what_goldnode_installed_is_its_own_while_its_configuration_is_there() -> None:
+def test_package_with_only_configuration_left_stays_recorded() -> None:
     before = have(gone="1", kept="1")
     before["gone"]["state"] = "config-files"
     found = records.extended_record(
@@ -99,7 +99,7 @@ def test_the_record_keeps_the_first_version_and_the_last() -> None:
     assert second["brought"] == []
 
 
-def test_what_was_installed_and_is_moved_is_still_its_own() -> None:
+def test_upgraded_package_stays_recorded_as_installed_by_goldnode() -> None:
     first = records.extended_record(
         {}, simulated="Inst a (1 D [amd64])\n", named=["a"], have={}, auto=[], residual=[]
     )
@@ -114,7 +114,7 @@ def test_what_was_installed_and_is_moved_is_still_its_own() -> None:
     assert (second["brought"], second["was"], second["automatic"]) == (["a"], {}, [])
 
 
-def test_what_never_arrived_has_no_owner() -> None:
+def test_planned_package_that_never_arrived_is_not_recorded() -> None:
     planned = records.extended_record(
         {},
         simulated="Inst a (1 D [amd64])\nInst b (1 D [amd64])\n",
@@ -448,7 +448,7 @@ def test_each_action_is_repeatable_wherever_a_removal_is_cut_off(root: Host) -> 
         assert tree(root) == before, stop
 
 
-def test_what_is_owed_after_the_files_have_left_is_not_forgotten(root: Host) -> None:
+def test_interrupted_removal_leaves_its_last_action_planned(root: Host) -> None:
     """systemd and GRUB have to read anew what has left; a run that dies before that leaves a journal that says so."""
     applier = Applier(root, NO_CLASS, {}, lambda text: None, "absent")
     root.write("/etc/modprobe.d/goldnode-x.conf", b"")
@@ -479,7 +479,7 @@ def test_the_site_file_of_a_controller_that_is_a_node_stays(root: Host) -> None:
     assert root.text("/etc/goldnode/site.yml") == "locks: /srv\n"
 
 
-def test_what_the_user_changed_between_two_merges_is_his(root: Host) -> None:
+def test_user_change_between_two_merges_survives_removal(root: Host) -> None:
     merge(root, '{"a": 1, "runtimes": {}}')
     root.write("/etc/docker/daemon.json", b'{"a": 2, "runtimes": {}}')
     merge(root, '{"a": 2, "runtimes": {}, "features": {"cdi": true}}')

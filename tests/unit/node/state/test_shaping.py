@@ -134,9 +134,7 @@ CASES: dict[str, tuple[Callable[[Path], None], str | None]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_it_is_made_again_only_where_something_that_shapes_it_has_changed(
-    node: Node, case: str
-) -> None:
+def test_initramfs_is_rebuilt_only_when_one_of_its_inputs_changed(node: Node, case: str) -> None:
     change, part = CASES[case]
     assert owes(node) == ["update-initramfs -u"], "without a record it is made"
     assert node.made() == 1
@@ -205,7 +203,7 @@ def test_an_image_that_was_copied_is_the_one_that_was_made(node: Node, tmp_path:
     )
 
 
-def test_what_is_changed_while_it_is_made_is_no_record(node: Node) -> None:
+def test_initramfs_is_still_owed_when_its_input_changes_meanwhile(node: Node) -> None:
     run = node.run
 
     def changing(*argv: str, **more: object) -> Result:

@@ -206,7 +206,7 @@ def test_huge_pages_that_memory_cannot_give_are_reported_and_wait_for_a_boot(
     assert engine.plan(machine, wanted(hugepages={"2M": 1024})).part("host_tuning") != ()
 
 
-def test_what_the_machine_lacks_is_never_a_pass(machine: Machine) -> None:
+def test_setting_absent_from_the_machine_never_matches(machine: Machine) -> None:
     for name in ("sys/devices", "sys/kernel", "sys/class"):
         for path in sorted(machine.path(name).rglob("*"), reverse=True):
             path.rmdir() if path.is_dir() else path.unlink()
@@ -226,7 +226,7 @@ def test_what_the_machine_lacks_is_never_a_pass(machine: Machine) -> None:
     assert not [a for a in engine.plan(machine, wanted(**asked)).actions if a.kind == "tuning.set"]
 
 
-def test_what_cannot_be_read_is_never_a_pass(
+def test_unreadable_setting_has_outcome_unread(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(self: Host, name: str) -> str | None:

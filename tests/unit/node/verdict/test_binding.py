@@ -139,7 +139,7 @@ def test_check_and_diagnose_name_the_cause_first(tmp_path: Path, name: str) -> N
     assert remedy in line["next"]
 
 
-def test_what_follows_is_listed_once_under_the_cause(tmp_path: Path) -> None:
+def test_consequences_of_an_unbound_gpu_are_listed_once(tmp_path: Path) -> None:
     host = workstation(tmp_path, driver="nouveau")
     verdict = undeclared.examine(host, known.facts(), passive=True)
     following = [row for row in verdict["findings"] if row["remedy"] and row["id"] != "gpu.bound"]

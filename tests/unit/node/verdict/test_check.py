@@ -131,7 +131,7 @@ def test_each_fault_is_found_under_its_name(name: str, patch: dict[str, Any], co
         ({"initramfs": {RELEASE: {"error": "zstd: not found"}}}, {"blacklist.initramfs"}),
     ],
 )
-def test_what_cannot_be_seen_is_never_healthy(patch: dict[str, Any], unseen: set[str]) -> None:
+def test_unseen_items_make_the_exit_code_2_or_3(patch: dict[str, Any], unseen: set[str]) -> None:
     found = findings(patch)
     outcomes = {finding.id: finding.outcome for finding in found}
     assert unseen <= {name for name, outcome in outcomes.items() if outcome in (ELSEWHERE, UNREAD)}
@@ -241,7 +241,7 @@ def test_a_document_that_was_edited_on_the_node() -> None:
     assert found["class.document"] == MISMATCH
 
 
-def test_what_this_version_does_not_look_at_is_never_healthy() -> None:
+def test_unknown_baseline_section_makes_the_exit_code_3() -> None:
     wanted = {
         **document(),
         "policy": {"ecc": True, "module_options": {}},

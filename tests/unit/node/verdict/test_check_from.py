@@ -106,7 +106,7 @@ def test_a_record_is_judged_like_a_node(
         assert outcomes(verdict)[name] in ("mismatch", "could_not_read")
 
 
-def test_what_a_record_lacks_is_not_verified() -> None:
+def test_items_absent_from_a_record_are_not_verified() -> None:
     capture = {
         key: value for key, value in record().items() if key in ("schema", "time", "gpus", "driver")
     }
@@ -184,7 +184,7 @@ def test_suppressions_of_the_class_hold_and_end(tmp_path: Path) -> None:
 # -- how it is told
 
 
-def test_what_differs_comes_first_and_equal_things_are_one_row() -> None:
+def test_table_lists_mismatches_first_and_merges_equal_rows() -> None:
     capture = spoiled(
         record(),
         "gpus.*.pcie.gen",
@@ -240,7 +240,7 @@ def test_a_verdict_of_an_older_goldnode_is_still_reported() -> None:
         ("something new", "a", "b", 3),
     ],
 )
-def test_what_an_outcome_means_for_the_node(
+def test_exit_code_follows_from_the_outcome(
     outcome: str, expected: str | None, got: str, code: int
 ) -> None:
     from goldnode.node.state.finding import Finding

@@ -79,7 +79,7 @@ COUNTING: list[tuple[str, str, Any, Any, str | None]] = [
 
 
 @pytest.mark.parametrize(("name", "place", "before", "after", "subject"), COUNTING)
-def test_what_counts_on_is_found_and_what_stays_is_not(
+def test_increased_counter_is_reported_and_a_constant_one_is_not(
     name: str, place: str, before: Any, after: Any, subject: str | None
 ) -> None:
     life = Life()
@@ -192,7 +192,7 @@ def test_counters_belong_to_the_card_and_not_to_its_slot() -> None:
         (("gpus.3.serial", "another"), None, 0),
     ],
 )
-def test_what_was_otherwise_before_the_last_boot_is_reported(
+def test_change_over_a_boot_is_reported_by_two_checks_in_a_row(
     change: tuple[Any, ...], name: str | None, code: int
 ) -> None:
     life = Life()
@@ -230,7 +230,7 @@ def test_a_task_that_hangs_in_the_driver_at_two_checks_in_a_row() -> None:
     assert not life.check("blocked", [{**row, "pid": 78}])
 
 
-def test_what_is_stored_does_not_grow() -> None:
+def test_memory_of_checks_does_not_grow() -> None:
     life = Life()
     life.check()
     size = len(json.dumps(life.memory))
@@ -240,7 +240,7 @@ def test_what_is_stored_does_not_grow() -> None:
     assert size < 60_000
 
 
-def test_what_a_passive_check_does_not_look_at_holds_until_a_full_one_says_otherwise() -> None:
+def test_finding_of_a_full_check_holds_through_passive_checks() -> None:
     corrupt = spoiled(healthy(), "gpus.3.inforom.valid", False)
     blind = spoiled(healthy(), "gpus.*.inforom", {"image": "G520"})
 

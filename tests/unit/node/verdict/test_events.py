@@ -307,7 +307,7 @@ CASES: list[tuple[str, list[str], list[tuple[str, str, str, str | None, str | No
 
 
 @pytest.mark.parametrize(("name", "lines", "wanted"), CASES, ids=[case[0] for case in CASES])
-def test_what_comes_of_a_log(
+def test_log_gives_one_finding_per_id_and_subject(
     name: str, lines: list[str], wanted: list[tuple[str, str, str, str | None, str | None]]
 ) -> None:
     found = findings(*lines)
@@ -560,7 +560,7 @@ def test_a_clock_that_jumps_back_does_not_hide_a_repeat() -> None:
     assert "gpu.repeated_faults" in [f[0] for f in bad(found)]
 
 
-def test_what_a_person_has_acknowledged() -> None:
+def test_acknowledged_event_is_hidden_until_it_occurs_again() -> None:
     seen = capture(line(95), line(999), "I/O error, dev sdb, sector 1")
     _, memory = judge(DOCUMENT, seen, {})
     settled, done = acknowledge(seen, {"events": memory})

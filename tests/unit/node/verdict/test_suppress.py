@@ -74,13 +74,15 @@ def finding(
         (finding(), {"id": "["}, MISMATCH, 1),
     ],
 )
-def test_what_a_row_covers(found: Finding, row: dict[str, Any], outcome: str, code: int) -> None:
+def test_row_suppresses_only_findings_that_it_covers(
+    found: Finding, row: dict[str, Any], outcome: str, code: int
+) -> None:
     after = suppress.apply([found], [{**ROW, **row}], TODAY)
     assert [item.outcome for item in after] == [outcome]
     assert check.exit_code(after) == code
 
 
-def test_it_says_who_and_why_and_until_when() -> None:
+def test_suppressed_finding_names_owner_expiry_and_reason() -> None:
     (held,) = suppress.apply([finding()], [ROW], TODAY)
     assert held.evidence == ("accepted by ann until 2026-12-01: a cable is on order",)
     (past,) = suppress.apply([finding()], [ROW], "2026-12-02")

@@ -58,7 +58,7 @@ def test_a_healthy_node_is_healthy_and_what_no_class_declares_is_listed() -> Non
         (("gpus.3.ecc.pending", False), "gpu.modes", 1),
     ],
 )
-def test_what_the_hardware_reports_and_the_facts_say_is_judged(
+def test_undeclared_node_is_judged_by_its_hardware_and_the_facts(
     change: tuple[str, Any], found: str, code: int
 ) -> None:
     capture = spoiled(healthy(), *change)
@@ -119,7 +119,7 @@ def test_the_driver_is_compared_with_the_facts_as_advice(version: str, text: str
     assert verdict["exit_code"] == 0
 
 
-def test_what_this_user_may_not_read_is_named_and_not_judged(
+def test_item_without_permission_is_named_and_not_judged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     capture = {**healthy(), "events": {"rows": [], "error": DENIED}}

@@ -34,7 +34,7 @@ def silent(count: int) -> list[dict[str, Any]]:
     return [{"id": f"gpu.item{number}", "outcome": "could_not_read"} for number in range(count)]
 
 
-def test_what_could_not_be_read_for_one_reason_is_reported_once() -> None:
+def test_items_unread_for_one_reason_are_reported_together() -> None:
     text = verdict_table(
         verdict({"id": "gpu.library", "outcome": "could_not_read", "remedy": "Reboot."}, *silent(5))
     )
