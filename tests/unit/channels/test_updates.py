@@ -137,7 +137,9 @@ def test_an_older_state_is_refused(publisher: Publisher, client: Client) -> None
     refused(client, "older than what was seen before")
 
 
-def test_what_was_seen_survives_an_interruption(publisher: Publisher, client: Client) -> None:
+def test_older_metadata_is_refused_after_an_interrupted_rename(
+    publisher: Publisher, client: Client
+) -> None:
     """A run that ended between the two renames leaves the metadata under its other name."""
     publisher.publish(x="1")
     old = publisher.folder / "old"
@@ -298,7 +300,9 @@ def test_an_empty_repository_and_a_missing_root(publisher: Publisher, client: Cl
     refused(client, "the trusted root document cannot be read")
 
 
-def test_what_cannot_be_published(publisher: Publisher, tmp_path: Path) -> None:
+def test_create_and_publish_refuse_wrong_keys_and_roots(
+    publisher: Publisher, tmp_path: Path
+) -> None:
     with pytest.raises(UpdateError, match="has a root document already"):
         updates.create(publisher.repository, RootKeys([publisher.a]), [publisher.online])
     with pytest.raises(UpdateError, match="2 keys of the root must sign, and 1 are given"):

@@ -28,7 +28,7 @@ def quiet(text: str) -> None:
     """Nobody listens."""
 
 
-def test_what_is_where_in_layout_ab(tmp_path: Path) -> None:
+def test_layout_ab_has_its_partitions_files_and_dates(tmp_path: Path) -> None:
     root = tree(tmp_path / "root")
     made = assemble(root, spec(), tmp_path / "out/disk.raw", quiet)
     assert made.raw == tmp_path / "out/disk.raw"
@@ -93,7 +93,7 @@ def test_what_is_where_in_layout_ab(tmp_path: Path) -> None:
 DATE = (2025 - 1980) << 25 | 10 << 21 | 9 << 16 | 8 << 11 | 53 << 5 | 10
 
 
-def test_what_is_where_in_layout_single(tmp_path: Path) -> None:
+def test_layout_single_has_esp_root_and_grub_configuration(tmp_path: Path) -> None:
     made = assemble(tree(tmp_path / "root"), spec("single"), tmp_path / "disk.raw", quiet)
     assert [p.name for p in made.partitions] == ["esp", "root"]
     fat = Fat32(made.raw.read_bytes()[MIB : 41 * MIB], "the ESP")
@@ -333,7 +333,7 @@ def test_a_line_that_debugfs_cannot_do_is_an_error(
         assemble(tree(tmp_path / "root"), spec(), tmp_path / "disk.raw", quiet)
 
 
-def test_what_a_killed_run_left_is_taken_by_the_next(tmp_path: Path) -> None:
+def test_assemble_replaces_the_half_file_of_a_killed_run(tmp_path: Path) -> None:
     (tmp_path / ".disk.raw.new").write_bytes(b"half" * MIB)
     assemble(tree(tmp_path / "root"), spec(), tmp_path / "disk.raw", quiet)
     assert not (tmp_path / ".disk.raw.new").exists()

@@ -247,7 +247,7 @@ def _unread(disk: BuiltDisk) -> None:
     [(_altered, "built"), (_late, "signature"), (_unread, "booted")],
     ids=["altered", "later", "unreadable"],
 )
-def test_what_was_altered_shuts_its_gate(
+def test_altered_late_or_unreadable_disk_files_fail_their_gate(
     world: World, wrong: Callable[[BuiltDisk], None], gate: str
 ) -> None:
     disk = world.build("a")

@@ -302,7 +302,7 @@ def test_a_packed_disk_is_compared_too(disk: Path, copy: Path, tmp_path: Path) -
         (None, "there is no such file"),
     ],
 )
-def test_what_is_no_disk_is_refused(
+def test_differences_refuses_a_file_that_is_no_disk(
     disk: Path, tmp_path: Path, content: bytes | None, text: str
 ) -> None:
     other = tmp_path / "other.raw"

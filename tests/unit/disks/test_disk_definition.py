@@ -128,7 +128,7 @@ def test_a_fault_names_its_line(
         ),
     ],
 )
-def test_what_does_not_go_together_is_refused(
+def test_conflicting_layout_and_loader_are_refused_at_their_line(
     tmp_path: Path, old: str, new: str, line: int, message: str
 ) -> None:
     with pytest.raises(DiskError) as caught:

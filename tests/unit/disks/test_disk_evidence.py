@@ -181,7 +181,7 @@ def test_sizes_are_reported(proven: BuiltDisk) -> None:
     assert {row["format"] for row in sizes["formats"]} == {"raw", "qcow2"}
 
 
-def test_what_was_read_of_a_disk_is_stored(
+def test_second_reading_of_a_disk_comes_from_the_cache(
     disk: BuiltDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = reading.read(disk, tmp_path / "cache")
@@ -246,7 +246,7 @@ def _other_boot(disk: BuiltDisk, keys: tuple[Path, Path]) -> str:
 @pytest.mark.parametrize(
     "wrong", [_tamper, _document, _foreign, _later, _gone, _unsigned, _other_boot]
 )
-def test_what_is_not_authentic(
+def test_authenticate_refuses_altered_foreign_or_unsigned_disks(
     signed: BuiltDisk, keys: tuple[Path, Path], wrong: Callable[..., str]
 ) -> None:
     reported = wrong(signed, keys)

@@ -39,7 +39,7 @@ def content(root: Path) -> dict[str, tuple[str, int, float]]:
     return found
 
 
-def test_what_belongs_to_one_machine_goes_and_each_clone_makes_its_own(tmp_path: Path) -> None:
+def test_install_removes_host_name_ssh_keys_and_machine_id(tmp_path: Path) -> None:
     root = tree(tmp_path / "root")
     firstboot.install(root, spec())
     assert not (root / "etc/hostname").exists()

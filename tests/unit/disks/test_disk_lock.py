@@ -64,7 +64,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_what_is_written_is_read_again(target: DiskTarget, place: Path) -> None:
+def test_written_disk_lock_is_loaded_unchanged(target: DiskTarget, place: Path) -> None:
     lock = lock_of(target)
     path = write_disk_lock(lock, place)
     assert path.name == lock_name(CLASS)
@@ -174,7 +174,9 @@ def test_a_disk_goes_without_what_only_builds_modules(target: DiskTarget) -> Non
     assert live["digest"] != document["digest"]
 
 
-def test_what_the_pool_lacks_or_has_damaged_is_named(target: DiskTarget, tmp_path: Path) -> None:
+def test_missing_or_damaged_package_in_the_pool_is_an_error(
+    target: DiskTarget, tmp_path: Path
+) -> None:
     (deb,) = lock_of(target).debs
     with pytest.raises(DiskError, match=r"sudo_1\.9-1_amd64\.deb is not in the pool"):
         locking.checked(tmp_path, [deb])

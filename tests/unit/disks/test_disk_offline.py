@@ -134,7 +134,7 @@ def test_apt_sees_the_archive_of_the_build_alone(document: Any) -> None:
     ]
 
 
-def test_what_is_left_is_an_error_and_no_image(root: Path, document: Any) -> None:
+def test_prove_fails_when_the_root_differs_from_its_class(root: Path, document: Any) -> None:
     with pytest.raises(
         DiskError,
         match=r"is not what its class says after site\.yml: .*file\.write /etc/goldnode/class\.json",
@@ -150,7 +150,7 @@ def test_what_is_left_is_an_error_and_no_image(root: Path, document: Any) -> Non
         ("grub", "the words are in GRUB's configuration"),
     ],
 )
-def test_where_the_words_of_the_command_line_are_follows_from_the_loader(
+def test_note_on_the_command_line_names_the_boot_loader(
     root: Path, document: Any, system: str, loader: Loader, reported: str
 ) -> None:
     with (root / "var/lib/dpkg/status").open("a") as status:

@@ -158,7 +158,7 @@ def serving(
 # Publishing
 
 
-def test_what_is_published_is_complete_and_signed(world: World) -> None:
+def test_published_disk_is_complete_and_its_signature_verifies(world: World) -> None:
     disk = world.publish("a")
     here = world.directory("a")
     names = {path.name for path in here.iterdir()}
@@ -224,7 +224,7 @@ def test_a_build_id_is_given_to_one_content_only(world: World, tmp_path: Path) -
         publish(other, world.place, load_signer(world.keys[0]))
 
 
-def test_what_a_person_altered_at_the_place_is_not_taken_for_there(world: World) -> None:
+def test_publish_refuses_when_a_published_file_is_altered(world: World) -> None:
     disk = world.publish("a")
     path = world.directory("a") / f"{disk.name}.qcow2"
     path.write_bytes(path.read_bytes()[:-1] + b"x")
@@ -379,7 +379,7 @@ def file_hash(path: Path) -> str:
     ).stdout.split()[0]
 
 
-def test_what_was_rolled_back_is_offered_no_more(world: World) -> None:
+def test_rolled_back_build_is_no_longer_in_the_stream(world: World) -> None:
     for name in "ab":
         world.publish(name)
         world.promote(name, "candidate", "canary", "stable")
@@ -414,7 +414,7 @@ def test_netboot(world: World) -> None:
 
 
 @pytest.mark.parametrize("web", [False, True], ids=["directory", "http"])
-def test_what_is_pulled_is_what_was_built(world: World, web: bool) -> None:
+def test_pulled_disk_is_identical_to_the_built_one(world: World, web: bool) -> None:
     disk = world.publish("a")
     world.promote("a", "candidate")
     with serving(world.root) as (url, _):
@@ -570,7 +570,7 @@ def _bare(world: World) -> None:
         ),
     ],
 )
-def test_what_was_altered_is_not_pulled(
+def test_pull_refuses_altered_or_unsigned_disks(
     world: World, web: bool, wrong: Callable[[World], None], reported: str
 ) -> None:
     for name in "ab":
@@ -612,7 +612,9 @@ def test_an_older_history_is_not_believed(world: World) -> None:
         ("e" * 12, "has no SHA256SUMS"),
     ],
 )
-def test_what_there_is_not(world: World, wanted: str, reported: str) -> None:
+def test_pull_of_an_empty_channel_or_unknown_build_is_an_error(
+    world: World, wanted: str, reported: str
+) -> None:
     world.publish("a")
     world.promote("a", "candidate")
     with pytest.raises(DiskError, match=reported):
@@ -648,7 +650,7 @@ def test_a_server_that_fails(world: World) -> None:
 LATER = dt.datetime.now(dt.UTC) + dt.timedelta(days=40)
 
 
-def test_what_a_channel_or_its_history_names_is_never_collected(world: World) -> None:
+def test_gc_never_removes_builds_of_a_channel_or_its_history(world: World) -> None:
     for name in "abcd":
         world.publish(name)
     world.promote("a", "candidate", "canary", "stable")
@@ -679,7 +681,7 @@ def test_what_a_channel_or_its_history_names_is_never_collected(world: World) ->
     assert (world.store.root / "built" / CLASS / BUILDS["a"]).is_dir()
 
 
-def test_what_is_young_or_named_by_a_lock_or_a_class_stays(world: World, tmp_path: Path) -> None:
+def test_gc_leaves_young_builds_and_those_of_a_lock_or_class(world: World, tmp_path: Path) -> None:
     world.build("a", disk_lock="sha256:" + "9" * 64)
     world.build("b")
     world.build("c")
@@ -695,7 +697,7 @@ def test_what_is_young_or_named_by_a_lock_or_a_class_stays(world: World, tmp_pat
     assert needed(world.store, load_catalog()).digests == {}
 
 
-def test_what_was_promoted_while_it_waited_stays(world: World) -> None:
+def test_gc_leaves_a_build_promoted_after_the_survey(world: World) -> None:
     for name in "ab":
         world.publish(name)
     keeps = needed(world.store)
@@ -723,7 +725,7 @@ def test_a_history_that_cannot_be_read_keeps_everything(world: World) -> None:
     assert world.directory("b").is_dir()
 
 
-def test_what_a_killed_run_left_goes(world: World) -> None:
+def test_gc_removes_unfinished_publications_and_pulls(world: World) -> None:
     (world.root / ".staging/cpu_node-eeeeeeeeeeee").mkdir(parents=True)
     partial = world.store.root / "partial/cpu_node-eeeeeeeeeeee"
     partial.mkdir(parents=True)
@@ -818,7 +820,7 @@ def test_the_commands_name_what_is_missing(world: World) -> None:
     )
 
 
-def test_what_is_misspelt_is_reported_before_keys_and_stores(world: World) -> None:
+def test_misspelt_channel_requirement_or_class_is_an_error_with_a_hint(world: World) -> None:
     store, place = ["--store", str(world.store.root)], ["--to", str(world.root)]
     for words, reported in (
         (("promote", "stabel", "none"), 'there is no channel "stabel". Use "stable".'),

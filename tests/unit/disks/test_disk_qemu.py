@@ -105,7 +105,7 @@ def test_kvm_that_is_not_there_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_
         qemu.accelerator.cache_clear()
 
 
-def test_what_is_missing_is_named_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_tools_names_all_missing_programs_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None if name.startswith("qemu") else "/x")
     with pytest.raises(
         MachineError,

@@ -143,7 +143,9 @@ def test_every_part_that_a_part_is_made_with_counts() -> None:
     } == set()
 
 
-def test_how_a_root_begins_counts(recipe: DiskRecipe, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_root_key_changes_when_the_start_of_a_root_changes(
+    recipe: DiskRecipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = recipe.root_key
     monkeypatch.setattr(building, "ROOT_START", "true")
     assert replace(recipe).root_key != before
@@ -292,7 +294,7 @@ def test_too_little_space_is_reported_with_numbers(
         building._room(DiskStore(tmp_path), recipe.lock)
 
 
-def test_what_a_killed_build_left_goes_and_what_runs_stays(tmp_path: Path) -> None:
+def test_killed_build_directory_is_removed_and_a_running_one_stays(tmp_path: Path) -> None:
     store = DiskStore(tmp_path)
     place = store.cache / "work"
     for name in ("killed", "running"):

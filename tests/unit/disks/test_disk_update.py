@@ -259,7 +259,9 @@ def survey(**changes: Any) -> dict[str, Any]:
         (survey(slots={"a": row("cpu-0123456789ab"), "b": row("y")}), "already"),
     ],
 )
-def test_what_is_not_sent(disk: BuiltDisk, found: Mapping[str, Any], text: str | None) -> None:
+def test_refusal_names_why_an_update_does_not_fit_the_node(
+    disk: BuiltDisk, found: Mapping[str, Any], text: str | None
+) -> None:
     reported = update.refusal(update.open_image(disk), found)
     assert (reported is None) if text is None else (text in str(reported))
 
@@ -361,7 +363,7 @@ esac"""
         ),
     ],
 )
-def test_what_a_node_refuses_is_one_error(
+def test_ssh_or_node_failure_during_an_update_is_one_error(
     disk: BuiltDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, text: str
 ) -> None:
     node = Here(tmp_path / "here", monkeypatch).play(script)

@@ -65,7 +65,7 @@ def test_a_good_guest_passes_and_what_it_cannot_show_does_not(gpu: bool) -> None
     assert guest.outcome([]) == FAILED, "no check at all is no pass"
 
 
-def test_what_a_real_image_reported_at_its_first_boot() -> None:
+def test_captured_first_boot_has_no_failure_until_kernel_differs() -> None:
     captured = json.loads(Path(__file__).with_name("captured_cpu_only.json").read_text())
     rows = captured["wanted"]
     wanted = guest.GuestExpectations(
@@ -719,7 +719,7 @@ def test_a_damaged_image_is_refused_before_anything_starts(tmp_path: Path) -> No
         verification.check_files(disk)
 
 
-def test_what_a_killed_run_left_goes_and_what_lives_stays(tmp_path: Path) -> None:
+def test_sweep_removes_only_directories_of_dead_runs(tmp_path: Path) -> None:
     for name in ("dead", "alive", "kept"):
         (tmp_path / f"{verification.PREFIX}{name}").mkdir()
     for name in ("dead", "alive"):
@@ -733,7 +733,7 @@ def test_what_a_killed_run_left_goes_and_what_lives_stays(tmp_path: Path) -> Non
     ]
 
 
-def test_there_is_nothing_to_simulate_in_a_class_without_gpus(tmp_path: Path) -> None:
+def test_simulation_is_refused_for_a_class_without_gpus(tmp_path: Path) -> None:
     with pytest.raises(DiskError, match="class plain has no GPU to simulate"):
         simulated.check(built(tmp_path))
 
@@ -829,7 +829,7 @@ def test_a_policy_refuses_where_a_gpu_was_taken_away(reported: str, why: str | N
         pytest.param(True, False, "docker.service", NO_DEVICE, None, id="another-unit"),
     ],
 )
-def test_which_unit_may_fail_for_want_of_gpus(
+def test_failed_unit_is_unverifiable_only_where_a_gpu_is_missing(
     gpu: bool, simulated: bool, unit: str, reported: str, why: str | None
 ) -> None:
     facts = good.facts(gpu=gpu)

@@ -127,7 +127,9 @@ def test_provenance_names_the_parent(site: ImageStore) -> None:
     } <= digests.keys()
 
 
-def test_what_does_not_verify_is_exit_1(site: ImageStore, tmp_path: Path) -> None:
+def test_verify_exits_1_for_unsigned_late_or_untrusted_evidence(
+    site: ImageStore, tmp_path: Path
+) -> None:
     assert run("verify", BASE).exit_code == 1
     run("evidence", BASE)
     assert run("verify", BASE).exit_code == 0

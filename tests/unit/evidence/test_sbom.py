@@ -79,7 +79,7 @@ def test_the_order_of_the_library_does_not_show(
     assert cyclonedx_bom.cyclonedx(*read) == document
 
 
-def test_what_goldnode_made_is_not_called_debians(layout: Layout) -> None:
+def test_purl_of_a_goldnode_package_names_goldnode_not_debian(layout: Layout) -> None:
     _, there = examine(layout, sample(layout), LOCKS)
     made = InstalledDeb(
         "goldnode-driver-from-host", "1+520", "all", "goldnode-driver-from-host", "1+520", made=True

@@ -241,7 +241,7 @@ def test_the_key_is_changed_over_and_documents_move_on(layout: Layout, tmp_path:
     assert states(layout, digest, both) == {"passed": "True"}
 
 
-def test_what_is_not_signed_or_not_checked_is_not_verified(layout: Layout, tmp_path: Path) -> None:
+def test_unsigned_or_unchecked_image_is_not_verified(layout: Layout, tmp_path: Path) -> None:
     digest, public = sample(layout), key(tmp_path).with_suffix(".pub")
     write_all(layout, digest, None)
     assert "the image is not signed" in states(layout, digest, public)["signature"]
@@ -372,7 +372,7 @@ def test_an_envelope_that_names_no_key(tmp_path: Path) -> None:
         [],
     ],
 )
-def test_what_is_no_envelope(tmp_path: Path, document: object) -> None:
+def test_open_envelope_refuses_malformed_documents(tmp_path: Path, document: object) -> None:
     with pytest.raises(ImageError):
         signatures.open_envelope(
             canonical(document), signatures.load_public(key(tmp_path).with_suffix(".pub"))

@@ -36,7 +36,7 @@ def nvcc(folder: Path, refuses: str = "nothing", prints: str = "code 35") -> dic
     return runner.compiles("nvcc", "12.4.131")
 
 
-def test_what_gcc_makes_is_run(run: Run) -> None:
+def test_program_compiled_by_gcc_runs(run: Run) -> None:
     version = re.match(r"\d+", runner._run(["gcc", "-dumpfullversion"]))
     assert version is not None
     described = {"name": "cpu-1-devel-debian12", "backend": "cpu", "parts": {"gcc": version[0]}}

@@ -142,7 +142,7 @@ def test_parts_of_an_image_are_loaded_and_compared(run: Run, libraries: Path) ->
     assert one(record, "cpu", "load cudnn")["got"] == "absent"
 
 
-def test_what_is_required_and_was_not_run_is_no_success(run: Run) -> None:
+def test_required_tier_that_did_not_run_exits_3(run: Run) -> None:
     assert (
         run("--backend", "cpu", "--require", "gpu", "--test", "inference")[0] == 0
     )  # one test was asked for by name, and ran
@@ -226,7 +226,7 @@ def test_a_test_has_a_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert found["why"].endswith("status 1: /")
 
 
-def test_what_a_test_started_is_killed_with_it(tmp_path: Path) -> None:
+def test_children_of_a_timed_out_test_are_killed(tmp_path: Path) -> None:
     body = f"subprocess.Popen(['sleep', '61']); open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpgid(0))); time.sleep(60)"
     process.run(faulty(tmp_path, body), {"tier": "cpu"}, 4, site=False)
     group = int((tmp_path / "pid").read_text())
@@ -379,7 +379,7 @@ def test_the_file_is_the_same_each_time_and_holds_the_standard_library_only(prog
                     )
 
 
-def test_it_runs_from_a_checkout_too(tmp_path: Path) -> None:
+def test_runner_passes_and_packs_itself_from_a_checkout(tmp_path: Path) -> None:
     argv = [
         sys.executable,
         "-m",

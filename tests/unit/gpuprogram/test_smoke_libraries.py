@@ -60,7 +60,7 @@ def test_cudart_says_its_version(
 @pytest.mark.parametrize(
     ("lacks", "state"), [("libcuda.so.1", "passed"), ("libother.so.1", "failed")]
 )
-def test_what_is_linked_with_the_driver_waits_for_one(
+def test_cudnn_passes_without_libcuda_and_fails_without_another_library(
     run: Run, tmp_path: Path, lacks: str, state: str
 ) -> None:
     """cuDNN 9.28 as its wheel is: the compiled engines need libcuda.so.1 itself. Any other library that is missing is a fault."""

@@ -175,7 +175,9 @@ def test_a_failure_stops_what_hangs_on_it_alone(
     assert len(world.store.built()) == 6
 
 
-def test_what_is_cut_off_is_no_image(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_build_killed_before_its_name_leaves_no_image(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Killed between the manifest and the name: the next run builds it, and what is left over counts for nothing."""
 
     def killed(name: str, descriptor: object) -> None:

@@ -319,7 +319,7 @@ class TestGates:
         world.all_the_way("a")
         assert world.stands()["stable"] == "a"
 
-    def test_what_counts_is_what_the_registry_has(self, world: World) -> None:
+    def test_promotion_fails_when_the_registry_lacks_the_truth_record(self, world: World) -> None:
         world.publish("a")
         rows = [
             key
@@ -345,7 +345,7 @@ class TestGates:
         with pytest.raises(ImageError, match=r"tier gpu failed: GEMM below its floor"):
             world.promote("a", "stable")
 
-    def test_what_is_not_published_is_not_promoted(self, world: World) -> None:
+    def test_promotion_of_an_unpublished_image_is_an_error(self, world: World) -> None:
         with pytest.raises(ImageError, match=r"is not there.*goldnode images publish"):
             world.promote("a", "candidate")
 
@@ -583,7 +583,7 @@ class TestOthers:
         with pytest.raises(ImageError, match=r"the tag was moved"):
             world.promote("a", "canary")
 
-    def test_what_was_expected_is_compared(self, world: World) -> None:
+    def test_promotion_fails_when_the_channel_is_not_as_expected(self, world: World) -> None:
         world.publish("a")
         with pytest.raises(ImageError, match=r"candidate of .* is none, expected sha256:12"):
             world.promote("a", "candidate", expect="sha256:12")
@@ -720,7 +720,7 @@ class TestRollback:
         with pytest.raises(ImageError, match=r"names no images"):
             moved.rollback(to="sha256:0000000000000")
 
-    def test_it_needs_no_gate(self, moved: World) -> None:
+    def test_rollback_succeeds_without_an_inspection_record(self, moved: World) -> None:
         moved.server.manifests = {
             key: row
             for key, row in moved.server.manifests.items()

@@ -90,7 +90,7 @@ def collecting(layout: Layout) -> bool:
 
 
 class TestStore:
-    def test_what_is_young_stays(self, layout: Layout) -> None:
+    def test_gc_leaves_young_images(self, layout: Layout) -> None:
         gone, stays = collect(layout, NeededContent())
         assert gone == []
         assert set(stays) == {ref(name) for name in BUILDS}
@@ -115,7 +115,7 @@ class TestStore:
         assert sum(item.size > 0 for item in gone) >= 3
         assert collect(layout, needed(layout), Collection(now=NOW))[0] == []
 
-    def test_what_was_promoted_while_it_waited_stays(
+    def test_gc_leaves_an_image_promoted_after_the_survey(
         self, layout: Layout, keys: tuple[Path, Path]
     ) -> None:
         keeps = needed(layout)
@@ -123,7 +123,7 @@ class TestStore:
         collect(layout, keeps, Collection(now=NOW))
         assert set(layout.refs()) == {ref("a"), "cuda:12.4-runtime-debian12"}
 
-    def test_what_a_registrys_history_names_stays(
+    def test_gc_leaves_images_that_a_registry_history_names(
         self, layout: Layout, keys: tuple[Path, Path]
     ) -> None:
         to_stable(layout, keys, "a")
@@ -137,7 +137,7 @@ class TestStore:
         collect(layout, needed(layout), Collection(now=NOW))
         assert set(layout.refs()) == {ref("a")}
 
-    def test_what_a_class_or_a_lock_names_stays(self, layout: Layout) -> None:
+    def test_gc_leaves_images_that_a_class_or_lock_names(self, layout: Layout) -> None:
         keeps = NeededContent(
             names={ref("a"): "class a100"},
             locks={"lock-b": "the lock of cuda-12.4.1-runtime-debian12"},
@@ -181,7 +181,7 @@ class TestStore:
             layout.root / "channels/.gc-.lock",
         }
 
-    def test_what_a_cut_pull_left_goes_when_it_is_old(self, layout: Layout) -> None:
+    def test_gc_removes_a_partial_pull_only_when_it_is_old(self, layout: Layout) -> None:
         (layout.root / "partial").mkdir()
         (layout.root / "partial" / ("1" * 64)).write_bytes(b"half")
         collect(layout, NeededContent())
@@ -211,7 +211,7 @@ class TestRegistry:
             self.server = server
             yield found
 
-    def test_what_is_named_stays_and_the_rest_goes_with_its_documents(
+    def test_registry_gc_leaves_named_images_and_removes_others_with_documents(
         self, place: RegistryPlace, layout: Layout, keys: tuple[Path, Path]
     ) -> None:
         server = self.server
@@ -285,7 +285,7 @@ class TestRegistry:
         listed = [] if server.api else stays
         assert tags == {*listed, *(f"{tag}.{suffix}" for tag in stays for suffix in ("att", "sig"))}
 
-    def test_what_another_machine_promotes_meanwhile_stays(
+    def test_registry_gc_leaves_an_image_promoted_meanwhile(
         self, place: RegistryPlace, layout: Layout, keys: tuple[Path, Path], tmp_path: Path
     ) -> None:
         server, trust, digest = self.server, load_public(keys[1]), layout.refs()[ref("c")].digest
@@ -335,7 +335,7 @@ class TestRegistry:
         assert held == [True, True]
         assert not collecting(layout)
 
-    def test_it_asks_for_a_key_and_for_a_readable_history(
+    def test_registry_gc_fails_without_a_key_that_verifies_the_history(
         self, place: RegistryPlace, layout: Layout, keys: tuple[Path, Path], tmp_path: Path
     ) -> None:
         to_stable(layout, keys, "a", place=place)

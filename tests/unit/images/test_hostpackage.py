@@ -32,14 +32,14 @@ INJ = {"Package": "libcuinj64-12.4", "Pre-Depends": f"libcuda1 (>= 550) | {CUDA}
         ([{"Package": "x", "Breaks": f"{CUDA} (<< 520)"}], {}),
     ],
 )
-def test_what_is_asked_of_a_driver(
+def test_provisions_have_the_highest_version_that_packages_require(
     stanzas: list[dict[str, str]], found: dict[str, str | None]
 ) -> None:
     assert hostpackage.provisions([CUDA, ML], stanzas) == found
 
 
 @pytest.mark.parametrize("clause", [f"{CUDA} (= 535.1)", f"{CUDA} (<< 600)", f"{CUDA} (>= 1:5-2)"])
-def test_what_it_cannot_be_is_refused(clause: str) -> None:
+def test_unsatisfiable_driver_clause_is_refused(clause: str) -> None:
     with pytest.raises(ImageError, match=r"from_host|version of a driver"):
         hostpackage.provisions(
             [CUDA],
@@ -47,7 +47,7 @@ def test_what_it_cannot_be_is_refused(clause: str) -> None:
         )
 
 
-def test_it_is_a_function_of_what_it_provides() -> None:
+def test_package_bytes_depend_only_on_what_it_provides() -> None:
     one = hostpackage.locked({ML: "520", CUDA: "520"})
     assert one == hostpackage.locked({CUDA: "520", ML: "520"})
     assert (one.version, one.file, one.made) == (
@@ -81,7 +81,7 @@ def test_a_lock_says_more_only_of_what_is_made() -> None:
     assert not plain.made
 
 
-def test_what_the_lock_does_not_name_is_not_written(tmp_path: Path) -> None:
+def test_package_that_differs_from_the_lock_is_not_written(tmp_path: Path) -> None:
     made = hostpackage.locked({CUDA: "520"})
     path = tmp_path / "pool" / made.sha256 / made.file
     hostpackage.write(made, path)

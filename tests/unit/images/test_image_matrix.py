@@ -146,7 +146,7 @@ def test_no_driver_is_in_an_image(locks: dict[str, ImageLock]) -> None:
         assert not [deb.name for deb in lock.debs if deb.name in drivers], name
 
 
-def test_what_debians_toolkit_asks_of_a_driver_is_the_hosts(
+def test_locks_of_debian_devel_images_provide_the_host_driver(
     own: ImageMatrix, locks: dict[str, ImageLock]
 ) -> None:
     for name, version in (

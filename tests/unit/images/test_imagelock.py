@@ -108,7 +108,7 @@ def offline_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return place
 
 
-def test_what_is_written_is_read(rows: dict[str, MatrixRow], tmp_path: Path) -> None:
+def test_written_image_lock_loads_unchanged(rows: dict[str, MatrixRow], tmp_path: Path) -> None:
     row = rows["cpu-1-base-debian12"]
     deb = LockedDeb(
         name="hello",
@@ -430,7 +430,9 @@ def test_a_package_that_left_its_archive_comes_from_the_snapshot_of_the_locks_da
     )
 
 
-def test_what_goldnode_makes_is_not_fetched(rows: dict[str, MatrixRow], tmp_path: Path) -> None:
+def test_package_made_by_goldnode_is_written_to_the_pool_not_fetched(
+    rows: dict[str, MatrixRow], tmp_path: Path
+) -> None:
     made = hostpackage.locked({"libcuda.so.1": "520"})
     pairs = [(rows["cpu-1-base-debian12"], lock_of(rows["cpu-1-base-debian12"], debs=[made]))]
     assert fetch_all(pairs, tmp_path / "pool", site=Site(archives={})) == 0
@@ -446,7 +448,7 @@ def test_what_goldnode_makes_is_not_fetched(rows: dict[str, MatrixRow], tmp_path
         fetch_all(pairs, tmp_path / "no", site=Site(archives={}))
 
 
-def test_what_was_cut_off_is_continued(
+def test_fetch_completes_a_partial_download(
     fetchable: tuple[list[tuple[MatrixRow, ImageLock]], Site], tmp_path: Path
 ) -> None:
     pairs, site = fetchable

@@ -363,7 +363,7 @@ class TestGates:
             else "-".join(f"{key}={item}" for key, item in value.items())
         ),
     )
-    def test_what_was_not_proved_is_not_published(
+    def test_publish_refuses_unproved_images_and_sends_nothing(
         self,
         plain: Simulated,
         layout: Layout,
@@ -496,7 +496,7 @@ class TestGates:
             send(layout, ref, plain, keys, waivers=[RequirementWaiver("inspektion", "ana", "x")])
 
     @pytest.mark.parametrize("label", ["private", ""])
-    def test_what_may_not_be_passed_on_needs_private(
+    def test_restricted_image_is_published_only_with_private(
         self, plain: Simulated, layout: Layout, keys: tuple[Path, Path], label: str
     ) -> None:
         ref, digest = image(
@@ -572,7 +572,7 @@ class TestPull:
         again = pull(other, simulated.client().repository("gpu/cuda"), TAG)
         assert (again.fetched, again.there, again.digest) == (0, 3, published)
 
-    def test_what_an_images_labels_claim_takes_no_name_from_another(
+    def test_pull_never_overwrites_a_name_of_other_content(
         self, simulated: Simulated, layout: Layout, tmp_path: Path, published: str
     ) -> None:
         other = Layout(tmp_path / "other")

@@ -159,7 +159,7 @@ def test_a_store_by_itself(desk: Desk) -> None:
     assert "store/cuda:12.4-runtime-debian12" in desk.good("status", "--here")
 
 
-def test_what_is_wrong_is_one_line(desk: Desk) -> None:
+def test_invalid_command_exits_2_with_one_line(desk: Desk) -> None:
     for words, why in (
         (("publish", "cuda:12.4.1-runtime-debian13"), "is not in"),
         (
@@ -282,7 +282,7 @@ def test_only_what_the_matrix_has_can_be_built(desk: Desk, command: tuple[str, .
         assert (done.exit_code, remedy in done.output) == (2, True), done.output
 
 
-def test_where_there_is_no_history_nothing_is_verified(desk: Desk) -> None:
+def test_status_without_a_history_reports_nothing_verified(desk: Desk) -> None:
     said = desk.good("status", LINE, "--here")
     assert "no history: no channel was ever set" in said
     assert "verified" not in said

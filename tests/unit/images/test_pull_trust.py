@@ -117,7 +117,7 @@ class TestKeys:
         assert published.pull(published.tags["a"]).signed_by == ()
 
     @pytest.mark.parametrize("how", ["other key", "unsigned", "document removed"])
-    def test_what_is_not_signed_is_refused_before_a_layer(
+    def test_untrusted_image_is_refused_before_any_layer_is_pulled(
         self, published: PublishedImages, tmp_path: Path, how: str
     ) -> None:
         trust = TrustPolicy.of_keys(load_public(published.keys[1]))

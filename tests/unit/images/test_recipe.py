@@ -26,7 +26,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-def test_it_is_a_function_of_its_inputs(world: World, tmp_path: Path) -> None:
+def test_recipe_digest_does_not_depend_on_the_directory(world: World, tmp_path: Path) -> None:
     one, two = recipes(world), recipes(World(tmp_path / "elsewhere"))
     assert {name: item.digest for name, item in one.items()} == {
         name: item.digest for name, item in two.items()
@@ -157,7 +157,7 @@ def test_labels(world: World) -> None:
     assert "io.goldnode.min-driver" not in found["cpu-1-base-debian12"].all_labels
 
 
-def test_what_the_image_says_of_itself(world: World) -> None:
+def test_image_json_names_build_cuda_home_and_wheels(world: World) -> None:
     found = recipes(world)["cuda-12.4.1-runtime-debian12"]
     document = json.loads(found.image_json)
     assert document["build_id"] == found.build_id

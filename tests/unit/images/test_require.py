@@ -40,13 +40,13 @@ def runs(cuda: str, driver: str, gpu: str = "L4") -> bool:
     )
 
 
-def test_there_is_much_to_compare() -> None:
+def test_cuda_versions_and_drivers_to_compare_are_numerous() -> None:
     assert len(CUDAS) >= 20
     assert len(DRIVERS) >= 150
 
 
 @pytest.mark.parametrize("cuda", CUDAS)
-def test_it_admits_exactly_what_the_rule_admits(cuda: str) -> None:
+def test_requirement_admits_exactly_the_drivers_that_run_the_cuda(cuda: str) -> None:
     value = requirement(cuda)
     for driver in DRIVERS:
         machine = MachineProperties.of_driver(driver, brand="tesla", arch="8.9")
@@ -127,7 +127,7 @@ def test_the_toolkit_is_exact_about_case() -> None:
 
 
 @pytest.mark.parametrize("reader", ["library", "toolkit"])
-def test_what_is_not_known(reader: Reader) -> None:
+def test_unknown_property_raises_in_library_and_not_in_toolkit(reader: Reader) -> None:
     machine = MachineProperties("550.54.14", "12.4")
     if reader == "toolkit":
         assert admits("mood=good cuda>=13", machine, reader) is False
@@ -141,6 +141,6 @@ def test_what_is_not_known(reader: Reader) -> None:
 @pytest.mark.parametrize(
     "value", ["cuda", ">=12", "cuda>=", "cuda>=twelve", "brand>tesla", "cuda=>12"]
 )
-def test_what_cannot_be_read(value: str) -> None:
+def test_malformed_requirement_is_an_error(value: str) -> None:
     with pytest.raises(ImageError):
         admits(value, MachineProperties("550.54.14", "12.4", brand="tesla"))

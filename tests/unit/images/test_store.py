@@ -14,7 +14,9 @@ from goldnode.oci.layout import MANIFEST, canonical
 from goldnode.oci.model import Built
 
 
-def test_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_store_is_at_the_argument_then_the_variable_then_the_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("GOLDNODE_IMAGES", raising=False)
     assert open_store().root == tmp_path / ".goldnode/images"

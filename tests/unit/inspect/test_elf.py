@@ -17,7 +17,7 @@ from tests.unit.inspect.things import NVIDIA, cudart, elf
 from goldnode.inspect import elf as reader
 
 
-def test_what_a_file_says() -> None:
+def test_elf_reader_returns_needed_soname_strings_and_device_code() -> None:
     found = reader.read(
         elf(
             needed=["libc.so.6", "libcudart.so.12"],

@@ -233,7 +233,7 @@ def test_archive_of_package_is_named_with_its_package(tmp_path: Path) -> None:
         layer({"a/b.txt": b"x" * 600}),
     ],
 )
-def test_what_only_resembles_device_code_passes(tmp_path: Path, data: bytes) -> None:
+def test_lookalike_of_device_code_passes(tmp_path: Path, data: bytes) -> None:
     found = inspect(scanned(tmp_path, {"x": data}))
     assert (found.findings, found.passed) == ([], True)
 

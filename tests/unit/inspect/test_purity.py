@@ -293,9 +293,7 @@ def test_a_name_in_what_cannot_load_is_nothing(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_clean_is_not_flagged(
-    tmp_path: Path, backend: str, files: dict[str, bytes]
-) -> None:
+def test_clean_image_has_no_findings(tmp_path: Path, backend: str, files: dict[str, bytes]) -> None:
     found = inspect(tmp_path, backend, files, os_release())
     assert (found.findings, found.passed) == ([], True)
 
@@ -404,7 +402,7 @@ def test_a_fault_in_the_policy_names_its_line(
     assert caught.value.line is not None
 
 
-def test_what_holds_nothing_has_not_passed() -> None:
+def test_empty_image_does_not_pass() -> None:
     found = policy.inspect(View(name="nothing"), RULES, "cpu", today=TODAY)
     assert only(found).message == "there is no file in it"
 

@@ -252,7 +252,7 @@ def test_a_wheel_that_says_a_smaller_size_than_it_has(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "damage", [lambda data: data[:200], lambda data: data.replace(b"PK\x01\x02", b"PK\x01\x09")]
 )
-def test_what_is_no_wheel(tmp_path: Path, damage: object) -> None:
+def test_damaged_wheel_is_an_error(tmp_path: Path, damage: object) -> None:
     path = wheel(tmp_path, "a", "1", {"a/x.so": elf()})
     path.write_bytes(damage(path.read_bytes()))  # type: ignore[operator]
     with pytest.raises(ImageError, match="no wheel that can be read"):
@@ -289,7 +289,9 @@ def test_names_are_shown_without_control_characters() -> None:
         (b"GIF89a", "Name"),
     ],
 )
-def test_what_is_not_read_says_what_to_do(tmp_path: Path, head: bytes, said: str) -> None:
+def test_unsupported_file_type_is_an_error_with_a_hint(
+    tmp_path: Path, head: bytes, said: str
+) -> None:
     path = tmp_path / "thing"
     path.write_bytes(head + b"\0" * 4096)
     with pytest.raises(ImageError) as caught:

@@ -300,7 +300,7 @@ def test_packages_against_the_lock(tmp_path: Path) -> None:
     assert claims(moved)["packages"].result == "not_verified"
 
 
-def test_what_claims_nothing_has_not_passed(tmp_path: Path) -> None:
+def test_image_without_claims_does_not_pass(tmp_path: Path) -> None:
     found = check(tmp_path, "busybox:1-2-3", {"bin/x": elf()}, labels={})
     assert (found.passed, [row.result for row in found.claims]) == (False, ["not_verified"])
 
@@ -419,7 +419,7 @@ def test_a_reference_gives_an_image_without_labels_no_identity(tmp_path: Path, r
         ("nvcc", "nvidia-cuda-toolkit", "12.4.131~12.4.1-2"),
     ],
 )
-def test_what_a_part_is_called_in_debian(
+def test_part_is_compared_with_its_debian_package(
     tmp_path: Path, part: str, package: str, version: str
 ) -> None:
     upstream = version.rpartition("+~")[2].split("-")[0].split("+")[0].split("~")[0]
@@ -439,7 +439,7 @@ def test_what_a_part_is_called_in_debian(
         ("cublas", "nvidia-cublas-cu12"),
     ],
 )
-def test_what_a_part_is_called_as_a_wheel(tmp_path: Path, part: str, wheel: str) -> None:
+def test_part_is_compared_with_its_wheel(tmp_path: Path, part: str, wheel: str) -> None:
     for said, result in (("13.5.37", "ok"), ("13.5.38", "differs")):
         labels = {"io.goldnode.parts": json.dumps({part: said})}
         found = check(

@@ -247,7 +247,7 @@ def test_driver_exact_older_version(place: Place, near: Archive) -> None:
         ),
     ],
 )
-def test_what_is_not_there(
+def test_version_or_package_absent_from_the_archives_is_an_error(
     place: Place,
     near: Archive,
     changes: dict[str, Any],
@@ -611,7 +611,7 @@ def test_an_archive_that_stops_answering_is_no_old_answer(
 
 
 @pytest.mark.parametrize("below", ["near-flat", "near/flat"])
-def test_which_archive_offers_what(
+def test_overlapping_archives_each_offer_their_own_versions(
     place: Place, near: Archive, tmp_path: Path, key: SigningKey, below: str
 ) -> None:
     flat = Archive(tmp_path / below, key, suite="/", components=())

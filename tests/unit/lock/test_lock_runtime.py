@@ -91,7 +91,7 @@ def test_an_archive_that_has_affected_ones_only(place: Place, near: Archive) -> 
     ],
 )
 @pytest.mark.usefixtures("near")
-def test_what_the_archives_do_not_have(
+def test_toolkit_absent_from_the_archives_is_an_error_with_its_line(
     place: Place, toolkit: dict[str, Any], error: type[GoldnodeError], message: str
 ) -> None:
     with pytest.raises(error, match=message) as caught:
@@ -143,7 +143,9 @@ def test_amd_needs_no_package(place: Place, near: Archive) -> None:
         pytest.param({"package": "docker-ce"}, '"docker-ce" is not among `packages`', id="package"),
     ],
 )
-def test_what_a_stack_cannot_say(place: Place, change: dict[str, Any], message: str) -> None:
+def test_invalid_runtime_of_a_stack_is_refused(
+    place: Place, change: dict[str, Any], message: str
+) -> None:
     place.stack(runtime={**RUNTIME, **change})
     with pytest.raises(GoldnodeError, match=message):
         place.load()

@@ -187,7 +187,9 @@ def test_the_driver_moves_where_only_a_newer_one_builds(
     }
 
 
-def test_what_no_one_knows_is_not_accepted_unless_requested(site: Place, guard: Archive) -> None:
+def test_unknown_build_outcome_holds_the_update_back_unless_allowed(
+    site: Place, guard: Archive
+) -> None:
     cve(guard, 56, "6.1.192-2")
     made = security_update(site)
     assert made.security is not None
@@ -290,7 +292,7 @@ def test_other_security_updates_are_named_and_wait(site: Place, guard: Archive) 
     }
 
 
-def test_it_starts_from_a_good_lock_only(site: Place, guard: Archive) -> None:
+def test_security_update_fails_on_edited_stale_or_missing_lock(site: Place, guard: Archive) -> None:
     path = site.root / "catalog/stacks/small.lock.yml"
     good = path.read_text()
     path.write_text(good.replace("545.10.01-1", "545.10.09-1", 1))

@@ -140,7 +140,7 @@ def test_only_what_vanished_moves_and_what_was_built_with_it(
     assert "no reboot follows" in made.diff.text()
 
 
-def test_what_was_built_from_one_source_moves_together(place: Place, near: Archive) -> None:
+def test_packages_of_one_source_move_together(place: Place, near: Archive) -> None:
     def binutils(version: str) -> None:
         near.add("binutils", version, depends=f"libbinutils (= {version})", source="binutils")
         near.add("libbinutils", version, source="binutils")

@@ -53,7 +53,7 @@ def test_a_connection_that_breaks_is_taken_up_where_it_broke(setting: Setting) -
     assert ranges(setting) == [None, "bytes=150000-", "bytes=300000-"]
 
 
-def test_what_an_earlier_run_left_is_continued(setting: Setting) -> None:
+def test_partial_download_is_continued(setting: Setting) -> None:
     item = setting.package(BULKY)
     setting.mirror.partial.mkdir(parents=True)
     (setting.mirror.partial / item.sha256).write_bytes(
@@ -68,7 +68,9 @@ def test_what_an_earlier_run_left_is_continued(setting: Setting) -> None:
 @pytest.mark.parametrize(
     "left", [b"x" * 1000, b"x" * (BULK * 2), None], ids=["wrong", "too-long", "whole-but-wrong"]
 )
-def test_what_an_earlier_run_left_may_be_the_fault(setting: Setting, left: bytes | None) -> None:
+def test_wrong_partial_download_is_fetched_again_in_full(
+    setting: Setting, left: bytes | None
+) -> None:
     item = setting.package(BULKY)
     setting.mirror.partial.mkdir(parents=True)
     (setting.mirror.partial / item.sha256).write_bytes(left or b"x" * item.size)
@@ -177,7 +179,9 @@ def fetch_with(setting: Setting, *, timeout: float) -> list[Any]:
         (410, 99, "vanished"),
     ],
 )
-def test_what_a_server_answers(setting: Setting, status: int, times: int, kind: str | None) -> None:
+def test_http_error_is_retried_or_reported_by_its_kind(
+    setting: Setting, status: int, times: int, kind: str | None
+) -> None:
     def fault(handler: Any, path: Path) -> bool:
         if is_bulky(path) and len(ranges(setting)) <= times:
             handler.send_error(status)

@@ -153,7 +153,7 @@ def test_damage_is_named_and_repaired(setting: Setting, published: Publication, 
         assert stored(setting).samefile(pooled(setting, published))
 
 
-def test_what_cannot_be_fetched_again_stays_a_fault(
+def test_repair_fails_when_the_archive_has_lost_the_package(
     setting: Setting, published: Publication
 ) -> None:
     spoil(stored(setting))
@@ -164,7 +164,7 @@ def test_what_cannot_be_fetched_again_stays_a_fault(
     assert "not repaired" in result.output
 
 
-def test_what_left_its_archive_is_repaired_from_the_snapshot(
+def test_repair_fetches_a_vanished_package_from_the_snapshot(
     setting: Setting, published: Publication, pair: tuple[str, Path, Path]
 ) -> None:
     spoil(stored(setting))
@@ -281,7 +281,7 @@ Keeper = Callable[[Setting, Publication, Path], None]
     ],
     ids=lambda value: value.__name__ if callable(value) else None,
 )
-def test_what_is_still_needed_stays(
+def test_gc_leaves_publications_and_files_that_are_needed(
     setting: Setting,
     published: Publication,
     tmp_path: Path,
@@ -311,7 +311,7 @@ def test_what_is_still_needed_stays(
     assert done.output.replace("gone", "would go") == dry.output
 
 
-def test_what_is_young_or_current_stays(setting: Setting, published: Publication) -> None:
+def test_gc_leaves_young_or_current_publications(setting: Setting, published: Publication) -> None:
     move_on(setting)
     (setting.directory / "stacks/small/current").unlink()
     result = setting.run("gc")
@@ -330,7 +330,7 @@ def test_what_is_young_or_current_stays(setting: Setting, published: Publication
     }
 
 
-def test_what_cannot_be_read_is_no_leave_to_throw_away(
+def test_gc_removes_nothing_when_a_record_is_unreadable(
     setting: Setting, published: Publication, tmp_path: Path
 ) -> None:
     old(setting, published)

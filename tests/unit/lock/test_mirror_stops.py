@@ -241,7 +241,7 @@ def test_nothing_is_published_of_files_that_are_not_there(setting: Setting) -> N
         setting.publish()
 
 
-def test_what_was_fetched_is_published_and_verified_without_a_network(setting: Setting) -> None:
+def test_fetched_packages_are_published_and_verified_offline(setting: Setting) -> None:
     assert setting.fetch() == []
     offline = [
         "unshare",

@@ -142,6 +142,8 @@ def test_a_class_cannot_ask_for_a_part_that_the_stack_lacks(parts: Place) -> Non
         ("doca-ofed", ["doca"], False),
     ],
 )
-def test_when_a_package_applies(when: str | None, conditions: list[str], applies: bool) -> None:
+def test_package_applies_when_one_of_its_conditions_holds(
+    when: str | None, conditions: list[str], applies: bool
+) -> None:
     row = LockedPackage.model_construct(when=when)
     assert row.applies(conditions) is applies

@@ -527,7 +527,7 @@ def test_every_kind_of_the_table_occurs() -> None:
     assert {case["kind"] for case in MESSAGES} == set(TABLE)
 
 
-def test_what_apt_says_of_two_archives_is_separated() -> None:
+def test_apt_errors_are_attributed_to_their_archives() -> None:
     text = "E: Failed to fetch http://a.example/debian-security/dists/x  Could not resolve 'a.example'\nE: Failed to fetch http://b.example/x  403  Forbidden\n"
     known = [NEAR, ("guard", "http://a.example/debian-security"), ("far", "http://b.example")]
     assert {row.archive: row.kind for row in apt_troubles(text, known)} == {

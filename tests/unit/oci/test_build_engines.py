@@ -206,7 +206,7 @@ def test_a_step_whose_image_buildah_lost_is_made_again(
         ("\n".join(f"line {number}" for number in range(20)), r"exit 1\n  line 12"),
     ],
 )
-def test_what_a_failure_says(text: str, said: str) -> None:
+def test_failed_command_reports_disk_full_or_its_last_lines(text: str, said: str) -> None:
     with pytest.raises(ImageError, match=said):
         engines._run(
             ["sh", "-c", f"printf '%s\\n' '{text}'; exit 1"], {"PATH": "/usr/bin:/bin"}, "it cannot"

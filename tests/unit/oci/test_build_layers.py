@@ -117,7 +117,7 @@ def test_another_date_is_another_layer(tmp_path: Path) -> None:
     )
 
 
-def test_what_is_not_finished_leaves_nothing(tmp_path: Path) -> None:
+def test_failed_layer_leaves_no_blob(tmp_path: Path) -> None:
     layout = Layout(tmp_path)
 
     def broken() -> io.BytesIO:
@@ -241,7 +241,7 @@ def test_a_wheel_does_not_leave_its_place(tmp_path: Path, name: str) -> None:
         wheel_layer(Layout(tmp_path / "s"), [path], PYTHON, {}, development=False)
 
 
-def test_what_is_no_wheel(tmp_path: Path) -> None:
+def test_file_that_is_no_wheel_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a.whl").write_text("no zip")
     with pytest.raises(ImageError, match=r"cannot be read.*fetch it again"):
         WheelSource(tmp_path / "a.whl", PYTHON)
@@ -327,7 +327,7 @@ def test_links_for_names_that_programs_ask_for(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"\x7fELF\x01\x01" + bytes(80), b"#!/bin/sh\n" * 20, library()[:100]]
 )
-def test_what_has_no_outline(data: bytes) -> None:
+def test_outline_is_none_for_a_file_that_is_no_library(data: bytes) -> None:
     assert outline(data) is None
 
 

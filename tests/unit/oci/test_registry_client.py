@@ -62,7 +62,7 @@ def blob(layout: Layout, size: int = 100_000) -> Descriptor:
     "text",
     ["", "Registry.example/GPU", "user:secret@registry.example", "registry.example/gpu:tag", "a b"],
 )
-def test_what_names_no_registry_is_refused(text: str) -> None:
+def test_registry_address_refuses_invalid_text(text: str) -> None:
     with pytest.raises(ImageError, match=r"names no registry"):
         registry_address(text)
 
@@ -136,7 +136,7 @@ class TestUploads:
             target.push_blob(row, layout.path(row.digest))
         assert len(simulated.writes()) == 3
 
-    def test_what_another_repository_has_is_mounted(
+    def test_push_mounts_a_blob_of_another_repository(
         self, simulated: Simulated, layout: Layout
     ) -> None:
         row = blob(layout)
@@ -194,9 +194,7 @@ class TestPulls:
         assert ranges[0] is None
         assert ranges[1] is not None
 
-    def test_what_an_earlier_run_left_is_continued(
-        self, simulated: Simulated, layout: Layout
-    ) -> None:
+    def test_partial_pull_is_continued(self, simulated: Simulated, layout: Layout) -> None:
         row, data = self.pull(simulated, layout)
         partial = layout.root / "partial" / row.digest.removeprefix("sha256:")
         partial.parent.mkdir()
@@ -508,7 +506,7 @@ class TestAnswers:
 
 class TestReferrers:
     @pytest.mark.parametrize("api", [True, False], ids=["api", "tag"])
-    def test_what_is_attached_is_listed(
+    def test_referrers_list_all_attached_documents(
         self, layout: Layout, tmp_path: Path, api: bool, key: Path
     ) -> None:
         with running(Simulated(api=api)) as server:
