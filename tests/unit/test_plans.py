@@ -45,7 +45,7 @@ def action(**changes: Any) -> list[dict[str, Any]]:
     return [{**PLAN.to_json()["actions"][0], **changes}]
 
 
-def test_what_the_engine_sends_is_read_completely() -> None:
+def test_read_plan_returns_the_whole_plan_of_the_engine() -> None:
     assert read_plan(sent(), "sha256:abc") == documents.valid(sent())
     assert read_plan(sent(boot_identity=None) + "\r\n", "sha256:abc")["boot_identity"] is None
 

@@ -88,7 +88,7 @@ def test_a_stage_of_chosen_tests_shows_those() -> None:
     assert lines[-1] == "slowest: unit/test_lint.py 100 s, unit/test_cli.py 60 s"
 
 
-def test_what_got_slower_is_shown_where_it_matters() -> None:
+def test_slower_lists_files_that_got_much_slower() -> None:
     before = {"tests/a.py": 100.0, "tests/b.py": 100.0, "tests/c.py": 3.0, "tests/e.py": 60.0}
     now = {
         "tests/a.py": 133.0,

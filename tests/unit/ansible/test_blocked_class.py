@@ -107,7 +107,7 @@ def test_its_hosts_are_refused_and_not_contacted(run: tuple[str, dict[str, Any]]
     assert "class b200 is blocked, and nothing was touched:" in output
 
 
-def test_what_does_not_block_is_reported_once_per_class_before_any_host(
+def test_warnings_are_reported_once_per_class_before_any_host(
     run: tuple[str, dict[str, Any]],
 ) -> None:
     output, _ = run

@@ -77,7 +77,7 @@ def test_hosts_that_agree_or_are_apart_go_on(
     assert set(outcomes(record).values()) == {"unreachable"}
 
 
-def test_what_does_not_block_a_cohort_is_reported_once(tmp_path: Path) -> None:
+def test_warnings_of_a_cohort_are_reported_once(tmp_path: Path) -> None:
     text = "class: other\nbackend: cuda\nsimulated: true\nstack: debian12_r535\ngpu: {model: L4, count: 1}\n"
     _, output, record = play(tmp_path, files(text), groups(n1="red", n2="red", o1="red"))
     assert set(outcomes(record).values()) == {"unreachable"}, output

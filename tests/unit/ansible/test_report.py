@@ -262,7 +262,7 @@ def test_every_host_ends_with_its_reason_in_print_and_in_the_record(tmp_path: Pa
     assert record["hosts"]["fine"]["class"] == "stub"
 
 
-def test_what_waits_is_made_between_drain_and_return_and_nothing_boots(tmp_path: Path) -> None:
+def test_waiting_change_is_applied_while_drained_and_no_node_reboots(tmp_path: Path) -> None:
     # The stub's check ends with 2, which this run accepts.
     hooks = {"goldnode_drain": "command", "goldnode_accepted": [2]}
     for name in ("drain", "resume"):
@@ -409,7 +409,7 @@ def left_over(where: Path, name: str, in_service: bool = True) -> dict[str, Any]
     ("accepted", "arguments", "returns"),
     [([2], (), True), ([0], (), False), ([2], ("--check",), False)],
 )
-def test_what_an_earlier_run_has_left_is_judged_and_returned(
+def test_node_left_drained_returns_only_after_an_accepted_check(
     tmp_path: Path, accepted: list[int], arguments: tuple[str, ...], returns: bool
 ) -> None:
     (tmp_path / "resume").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/log\n')

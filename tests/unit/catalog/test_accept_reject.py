@@ -1021,7 +1021,7 @@ ACCEPTED: dict[str, Callable[[], dict[str, str]]] = {
 AMD_CLASS = "class: c\nbackend: rocm\nstack: rocm\ngpu: {model: MI300X, count: 8}\npolicy:\n  power_limit_watts: 700\n"
 
 
-def test_what_is_no_catalog_at_all(tmp_path: Path) -> None:
+def test_file_that_is_no_catalog_gets_a_short_error(tmp_path: Path) -> None:
     path = tmp_path / "x.yml"
     path.write_text("root:x:0:0:root:/root:/bin/bash\n" * 99)
     with pytest.raises(CatalogError) as caught:
@@ -1042,7 +1042,7 @@ def test_what_is_no_catalog_at_all(tmp_path: Path) -> None:
         "sharing: mps",
     ],
 )
-def test_what_only_nvidias_gpus_have(line: str, tmp_path: Path) -> None:
+def test_nvidia_only_policy_is_refused_for_an_amd_gpu(line: str, tmp_path: Path) -> None:
     own = {"classes/c.yml": AMD_CLASS + f"  {line}\n"}
     with pytest.raises(
         CatalogError, match=r"of NVIDIA's GPUs only, and MI300X is not one\. Remove"

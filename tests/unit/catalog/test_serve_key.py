@@ -39,13 +39,13 @@ def test_addresses(given: object, found: str) -> None:
         1.5,
     ],
 )
-def test_what_is_no_address(given: object) -> None:
+def test_invalid_listen_address_is_refused(given: object) -> None:
     with pytest.raises(ValidationError):
         Serve.model_validate({"listen": given})
 
 
 @pytest.mark.parametrize("given", ["relative", "/a/../b", "/a b", "/a\n", "/", "", "/..", "/a/."])
-def test_what_is_no_directory(given: str) -> None:
+def test_invalid_textfile_directory_is_refused(given: str) -> None:
     with pytest.raises(ValidationError):
         Serve.model_validate({"textfile": given})
 

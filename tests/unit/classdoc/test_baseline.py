@@ -184,7 +184,7 @@ REFUSED = [
 @pytest.mark.parametrize(
     ("text", "line", "parts"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED]
 )
-def test_what_cannot_be_is_refused_at_its_place(
+def test_invalid_baseline_is_refused_at_its_line(
     tmp_path: Path, text: str, line: int, parts: tuple[str, ...]
 ) -> None:
     with pytest.raises(GoldnodeError) as refused:

@@ -59,7 +59,7 @@ def test_a_good_node_is_healthy_by_its_own_baseline(tmp_path: Path) -> None:
     assert check.exit_code(judged) == 0
 
 
-def test_what_differs_becomes_a_set_or_is_left_out_and_reported(tmp_path: Path) -> None:
+def test_differing_values_become_a_set_or_are_omitted_and_reported(tmp_path: Path) -> None:
     other = spoiled(
         healthy(),
         "gpus.*.vbios",
@@ -142,7 +142,9 @@ def test_any_other_node_is_refused_with_what_is_wrong(
         ({**healthy(), "source": "nvidia-smi-xml"}, "too little"),
     ],
 )
-def test_what_is_no_capture_is_refused(tmp_path: Path, content: Any, text: str) -> None:
+def test_bless_refuses_a_file_that_is_no_full_capture(
+    tmp_path: Path, content: Any, text: str
+) -> None:
     with pytest.raises(CatalogError, match=text):
         bless.bless(files(tmp_path, content), CATALOG)
 

@@ -89,7 +89,7 @@ def test_a_second_run_reads_no_catalog(world: Path) -> None:
     assert Compiler.read == 1
 
 
-def test_what_the_check_found_is_stored_with_the_document(world: Path) -> None:
+def test_remarks_are_cached_with_the_document(world: Path) -> None:
     for _ in range(2):
         documents = ClassDocuments(Compiler)
         assert documents.remarks("a100") == ["warn: of a100, 1"]
@@ -155,7 +155,9 @@ def test_a_class_without_a_lock_is_tried_again(world: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", ["mode", "text", "shape"])
-def test_what_others_could_have_written_or_is_torn_is_not_used(world: Path, spoil: str) -> None:
+def test_cached_document_is_ignored_when_torn_or_writable_by_others(
+    world: Path, spoil: str
+) -> None:
     run(world)
     (file,) = stored.directory().iterdir()
     if spoil == "mode":
@@ -183,7 +185,7 @@ def test_nothing_can_be_stored_and_it_works(world: Path) -> None:
     assert run(world) == {"class": "a100", "made": 2}
 
 
-def test_what_the_site_publishes_is_something_documents_are_made_from(
+def test_mirror_publication_is_a_compiler_input_when_mirror_has_url(
     world: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("GOLDNODE_LOCKS", raising=False)

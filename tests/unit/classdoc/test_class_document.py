@@ -171,7 +171,7 @@ def test_document(tmp_path: Path) -> None:
     }
 
 
-def test_what_a_class_accepts_is_in_its_document(tmp_path: Path) -> None:
+def test_accepted_findings_of_a_class_are_in_its_document(tmp_path: Path) -> None:
     """And so on each of its nodes, with who accepted it; a class that has decided nothing says nothing."""
     row = {
         "rule": "other-modules",
@@ -187,7 +187,7 @@ def test_what_a_class_accepts_is_in_its_document(tmp_path: Path) -> None:
     assert "compat" not in document(tmp_path / "silent")
 
 
-def test_what_a_site_accepts_is_in_the_documents_it_concerns(tmp_path: Path) -> None:
+def test_site_exception_is_in_documents_of_its_class_only(tmp_path: Path) -> None:
     row = {
         "rule": "end-of-life",
         "class": "a100",
@@ -226,7 +226,7 @@ def test_same_inputs_same_bytes(tmp_path: Path) -> None:
         pytest.param({}, LOCK.model_copy(update={"resolved": "2026-11-22"}), SITE, True, id="lock"),
     ],
 )
-def test_what_moves_the_digest(
+def test_digest_follows_class_stack_and_lock_not_comments_or_site(
     tmp_path: Path, files: dict[str, str], lock: Lock, site: Site, moves: bool
 ) -> None:
     before = document(tmp_path / "a")

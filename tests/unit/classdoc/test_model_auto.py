@@ -73,7 +73,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_depends_on_a_model_is_refused(tmp_path: Path, case: str) -> None:
+def test_model_specific_setting_is_refused_with_model_auto(tmp_path: Path, case: str) -> None:
     more, expected = REFUSED[case]
     with pytest.raises(CatalogError, match=expected):
         catalog(tmp_path, AUTO + more)

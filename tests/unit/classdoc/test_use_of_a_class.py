@@ -92,7 +92,7 @@ def test_a_waiver_of_a_class_that_does_not_use_the_stack(
     assert caught.value.line == len(STACK.splitlines()) + 1
 
 
-def test_what_could_not_be_checked_is_reported(tmp_path: Path) -> None:
+def test_settings_without_facts_are_reported_as_not_checked(tmp_path: Path) -> None:
     catalog = load_catalog([write(tmp_path, FILES)])
     assert checks.not_checked(catalog.node_class("a100")) == [
         "policy.clocks was not checked: the facts hold no supported clocks of A100-SXM4-40GB"

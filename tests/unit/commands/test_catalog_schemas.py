@@ -46,7 +46,7 @@ def test_our_files_fit_and_name_it(kind: str, path: Path) -> None:
 @pytest.mark.parametrize(
     "edit", [{"bakend": "cuda"}, {"gate": "x"}, {"gpu": {"model": "L4", "count": 0}}]
 )
-def test_what_an_editor_marks(edit: dict[str, Any]) -> None:
+def test_schema_rejects_unknown_keys_and_invalid_values(edit: dict[str, Any]) -> None:
     document = yaml.safe_load(CLASS)
     jsonschema.validate(document, schema("class"))
     with pytest.raises(jsonschema.ValidationError):

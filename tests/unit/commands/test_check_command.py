@@ -256,7 +256,7 @@ def test_an_inventory_with_many_hosts_of_a_class_judges_the_class_once(
     assert made == ["a100"]
 
 
-def test_what_no_catalog_check_decides_any_more_is_blocked_here(check: Check) -> None:
+def test_check_blocks_fabric_manager_toolkit_and_open_module_faults(check: Check) -> None:
     toolkit = "[nvidia-container-toolkit, nvidia-container-toolkit-base, libnvidia-container-tools, libnvidia-container1]"
     runtime = f'runtime: {{engine: docker, package: d, packages: [d], toolkit: {{vendor: nvidia, packages: {toolkit}, version: "1.17.7"}}}}\n'
     runtime = runtime.replace("package: d,", "package: docker.io,").replace("[d]", "[docker.io]")
@@ -372,7 +372,7 @@ def test_levels() -> None:
         ),
     ],
 )
-def test_what_a_class_may_not_accept(
+def test_invalid_acceptance_of_a_class_is_refused_at_its_line(
     check: Check, text: str, line: int, message: str, tmp_path: Path
 ) -> None:
     result = check(files={"classes/a100.yml": CLASS + text})
@@ -421,7 +421,7 @@ def test_unknown_can_block_and_can_be_accepted(check: Check) -> None:
         ),
     ],
 )
-def test_what_cannot_be_checked_ends_with_2(
+def test_invalid_arguments_and_files_exit_2_with_the_reason(
     check: Check, arguments: tuple[str, ...], message: str, tmp_path: Path
 ) -> None:
     (tmp_path / "hosts.yml").write_text(INVENTORY)

@@ -45,7 +45,9 @@ def test_every_stack_and_class_is_in_it(
         assert all(set(row.cells) >= set(table.columns) for row in table.rows)
 
 
-def test_it_says_what_a_check_says(shown: matrices.BlessedCombinations, catalog: Catalog) -> None:
+def test_verdict_of_each_row_equals_that_of_a_check(
+    shown: matrices.BlessedCombinations, catalog: Catalog
+) -> None:
     """Of every row what the engine finds on the day of the facts; each newest CUDA is allowed and the next one is not."""
     day, found = facts_day(shown), rows(shown)
     for name in catalog.stacks:
@@ -92,7 +94,9 @@ def facts_day(shown: matrices.BlessedCombinations) -> dt.date:
     return shown.date
 
 
-def test_what_535_runs(shown: matrices.BlessedCombinations) -> None:
+def test_r535_rows_show_cuda_versions_and_expired_support(
+    shown: matrices.BlessedCombinations,
+) -> None:
     """Read in the vendor's tables: native 12.2 (driver branches), 12.9 the last of its major, 13.1 the last with a list of branches."""
     row = rows(shown)["demo_a100"]
     assert [row.cells[column] for column in ("CUDA", "CUDA, minor", "CUDA, forward")] == [
@@ -113,7 +117,7 @@ def test_what_535_runs(shown: matrices.BlessedCombinations) -> None:
     assert rows(shown)["debian13_r550"].verdict == "block"
 
 
-def test_what_was_not_exercised_reports_it(
+def test_rows_report_partial_trials_and_simulated_hardware(
     shown: matrices.BlessedCombinations, catalog: Catalog
 ) -> None:
     for name, entry in catalog.stacks.items():
@@ -128,7 +132,7 @@ def test_the_page_of_the_documentation_is_true(shown: matrices.BlessedCombinatio
     assert PAGE.read_text(encoding="utf-8") == matrices.markdown(shown), reported
 
 
-def test_it_is_the_same_each_time(shown: matrices.BlessedCombinations) -> None:
+def test_second_rendering_of_the_matrix_is_identical(shown: matrices.BlessedCombinations) -> None:
     again = matrices.blessed_combinations(
         load_catalog([Path(__file__).parents[3] / "catalog"]), Site()
     )

@@ -287,7 +287,7 @@ def test_accepted_by_the_class(change: dict[str, Any], accepted: bool) -> None:
     assert accepted is (finding.accepted == f"a reason (me, until {item.expires})")
 
 
-def test_what_blocks_comes_first() -> None:
+def test_findings_are_sorted_by_severity_blocks_first() -> None:
     findings = check.check(
         host(
             **A100,

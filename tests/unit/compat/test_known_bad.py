@@ -218,7 +218,7 @@ def test_a_row_that_its_rule_found_is_reported_once() -> None:
     } == set()
 
 
-def test_what_only_a_lock_settles_is_not_reported_here() -> None:
+def test_rule_that_needs_a_lock_is_not_reported_without_one() -> None:
     host = nvidia(gpu="A100-SXM4-80GB", branch="525")
     assert reported(host)["xid119-525"] == "unknown"
     assert "xid119-525" not in reported(

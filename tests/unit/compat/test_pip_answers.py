@@ -15,7 +15,7 @@ ANSWERS: list[dict[str, Any]] = yaml.safe_load(
 )
 
 
-def test_there_are_many_and_pip_accepts_and_refuses_some() -> None:
+def test_answers_are_numerous_unique_and_of_both_kinds() -> None:
     assert len(ANSWERS) >= 200
     assert len({case_name(row) for row in ANSWERS}) == len(ANSWERS)
     assert min(Counter(row["accepts"] for row in ANSWERS).values()) >= 50

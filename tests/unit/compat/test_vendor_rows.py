@@ -13,7 +13,7 @@ ROWS = vendor_rows.ROWS
 FITTING = [row for row in ROWS if "by" not in row]
 
 
-def test_there_are_many_and_each_names_its_source() -> None:
+def test_vendor_rows_are_numerous_unique_and_name_source_and_rule() -> None:
     assert len([row for row in ROWS if len(vendor_rows.rules_of(row)) < 2]) >= 250
     assert len({vendor_rows.name(row) for row in ROWS}) == len(ROWS)
     assert all(row["source"] for row in ROWS)

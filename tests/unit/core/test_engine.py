@@ -112,7 +112,7 @@ def test_a_refusal_installs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_what_is_installed_is_reported_first(
+def test_install_reports_the_package_and_runs_apt_without_asking(
     monkeypatch: pytest.MonkeyPatch, terminal: bool
 ) -> None:
     """With --yes, and where nobody could be asked."""

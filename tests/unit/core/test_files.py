@@ -39,7 +39,7 @@ def test_a_second_build_stays_where_it_differs_and_goes_with_an_error(tmp_path: 
     assert stored.stat().st_mode & 0o777 == 0o755
 
 
-def test_what_a_killed_run_left_goes_with_the_next_and_what_runs_stays(tmp_path: Path) -> None:
+def test_second_build_removes_the_directory_of_a_killed_run_only(tmp_path: Path) -> None:
     runs = [
         subprocess.Popen(
             [sys.executable, "-c", PROGRAM, str(tmp_path)], stdout=subprocess.PIPE, text=True

@@ -50,7 +50,7 @@ def closure(start: str, child: str = "goldnode/node/device/reader.py") -> dict[s
     return reached
 
 
-def test_what_travels_is_small() -> None:
+def test_program_size_is_within_the_limit() -> None:
     assert len(nodefile.build()) <= LIMIT
 
 
@@ -157,7 +157,7 @@ CLI = f"from goldnode.cli import main; main(['classes'], standalone_mode=False);
 
 
 @pytest.mark.parametrize("script", [NODE, CLI], ids=["goldnode-node", "goldnode"])
-def test_who_starts_it_does_not_decide_how_it_runs(script: str) -> None:
+def test_program_resets_the_state_inherited_from_its_parent(script: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", script],
         capture_output=True,
@@ -169,7 +169,7 @@ def test_who_starts_it_does_not_decide_how_it_runs(script: str) -> None:
     assert done.stdout.splitlines()[-1] == "True set() 0o22"
 
 
-def test_what_a_check_says_is_out_before_it_ends(tmp_path: Path) -> None:
+def test_check_output_is_complete_and_a_full_device_is_an_error(tmp_path: Path) -> None:
     """A check ends without the interpreter's own end: what it has printed is out before that, and what cannot be printed is said."""
     file = tmp_path / "goldnode-node"
     file.write_bytes(nodefile.build())

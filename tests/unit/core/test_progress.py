@@ -58,7 +58,9 @@ def test_a_long_command_prints_plain_lines_where_there_is_no_terminal(
     assert "\x1b" not in written
 
 
-def test_what_a_command_notes_is_its_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_note_inside_a_command_is_shown_as_its_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "stderr"
     with stderr_to(file, monkeypatch):
         progress.note("before a command")

@@ -15,7 +15,9 @@ from goldnode.core.site import Site, archive_url, check_archives, find_site, loa
 DEBIAN = "ID=debian\nVERSION_CODENAME=bookworm\n"
 
 
-def test_where_it_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_site_file_is_found_by_variable_then_directory_then_etc(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("GOLDNODE_SITE", raising=False)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
@@ -164,7 +166,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, os_release: str, rows: str) -> None
         (DEBIAN, "Packages|http://m.example.org/debian/|bookworm|Debian\n", "nvidia-cuda", None),
     ],
 )  # fmt: skip
-def test_what_the_machines_apt_says(
+def test_archive_url_follows_the_apt_sources_of_the_machine(
     monkeypatch: pytest.MonkeyPatch, os_release: str, rows: str, archive: str, url: str | None
 ) -> None:
     machine(monkeypatch, os_release, rows)

@@ -105,7 +105,7 @@ def test_the_node_knows_where_its_files_are(root: Path, tmp_path: Path) -> None:
         "/x/libncclx.so.2",
     ],
 )
-def test_what_is_no_gpu_library(path: str) -> None:
+def test_library_ignores_paths_that_are_no_gpu_library(path: str) -> None:
     assert library(path) is None
 
 

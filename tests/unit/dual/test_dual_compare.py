@@ -146,7 +146,7 @@ def test_nan_in_one_side_fails(value: float, tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_cannot_be_compared_is_unknown(
+def test_incomparable_records_give_answer_unknown(
     a: list[Row],
     b: list[Row],
     changes: tuple[dict[str, Any], dict[str, Any]],

@@ -162,7 +162,7 @@ def test_thinning_stores_every_nth_element_and_the_digest_of_all() -> None:
         (object(), "no array"),
     ],
 )
-def test_what_is_no_array_is_refused(given: Any, words: str) -> None:
+def test_flattened_refuses_values_that_are_no_array(given: Any, words: str) -> None:
     with pytest.raises(RecorderError, match=words):
         list(values.flattened("x", given))
 

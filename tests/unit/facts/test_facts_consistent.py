@@ -559,7 +559,9 @@ def test_whatever_the_catalog_names_has_facts() -> None:
     assert audit.catalog_faults(load_catalog()) == []
 
 
-def test_what_the_facts_do_not_know_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_catalog_entries_without_facts_are_reported_with_their_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Without their rows in the facts, the catalog's GPU, branch and release are named, each with its file."""
     catalog = load_catalog()
     whole = facts.load

@@ -125,7 +125,7 @@ def test_every_row_has_a_source_and_what_is_printed_a_meaning() -> None:
         assert row.means or row.unused or code >= xid.FIRST_SXID
 
 
-def test_what_a_number_means_for_a_node() -> None:
+def test_xid_action_decides_between_none_drain_and_degraded() -> None:
     meanings = {code: row.node for code, row in xid.codes().items()}
     assert {meanings[code] for code in ACTIONS["RESTART_APP"] + ACTIONS["IGNORE"]} == {"none"}
     assert {meanings[code] for code in [*ACTIONS["RESET_GPU"], 79, 48, 74, 54, 151]} == {"drain"}

@@ -52,7 +52,7 @@ def test_links_lead_to_the_given_page(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "url", ["alerts.md", "https://a b", "https://x/#y", "ftp://x", 'https://x"', ""]
 )
-def test_what_is_no_address_is_refused(tmp_path: Path, url: str) -> None:
+def test_invalid_runbook_url_is_refused_and_nothing_is_written(tmp_path: Path, url: str) -> None:
     done = run(tmp_path / "out", "--runbooks", url)
     assert done.exit_code == 2
     assert "is no address: give https://" in done.output

@@ -191,7 +191,7 @@ def test_no_verdict_drains_too(node: Node, what: str) -> None:
     )
 
 
-def test_what_a_person_drained_stays_drained(node: Node) -> None:
+def test_node_drained_by_a_person_stays_drained(node: Node) -> None:
     node.slurm("IDLE+DRAIN", "bad fan")
     node.checked(age=verdict_files.LIMIT + 60)
     assert node.health() == ("IDLE+DRAIN", "bad fan")
@@ -234,7 +234,7 @@ def test_an_update_that_reports_a_failure_is_settled_by_the_state_of_the_node(
     assert list((node.root / "state").glob("slurm-health*")) == []
 
 
-def test_what_a_person_resumed_is_not_drained_again(node: Node) -> None:
+def test_node_resumed_by_a_person_stays_until_the_next_stale_verdict(node: Node) -> None:
     node.checked(age=verdict_files.LIMIT + 60)
     node.health()
     node.slurm("IDLE", "")

@@ -88,7 +88,7 @@ def test_two_classes(name: str, tmp_path: Path, catalog: Catalog) -> None:
     assert "Keep it in one of the two groups" in text
 
 
-def test_what_is_no_inventory_file_is_left_alone(tmp_path: Path, catalog: Catalog) -> None:
+def test_files_that_are_no_inventory_are_ignored(tmp_path: Path, catalog: Catalog) -> None:
     root = inventory(
         tmp_path,
         hosts__yml="a100: {hosts: {n1: }}\n",

@@ -39,7 +39,7 @@ def wheel(path: Path, size: int = 8, name: str = "nvidia/cuda_nvrtc/lib/libnvrtc
     return path
 
 
-def test_it_holds_all_of_nvidias_models_and_classes(folder: Path, tmp_path: Path) -> None:
+def test_carried_folder_is_small_and_has_all_nvidia_models(folder: Path, tmp_path: Path) -> None:
     found = carry.read(folder, tmp_path)
     assert set(found.facts["models"]) == {
         sku for sku, gpu in facts.gpus().items() if gpu.vendor == "nvidia"

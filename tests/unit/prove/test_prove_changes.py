@@ -104,7 +104,7 @@ def test_differences_are_reported_by_their_place_and_processes_do_not_count() ->
     assert changes.differences({"0": GPU}, {"0": {"rc": 15}}) != []
 
 
-def test_what_is_stored_comes_back_in_this_boot_alone(
+def test_restore_file_is_read_in_the_same_boot_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = tmp_path / "place/state.json"

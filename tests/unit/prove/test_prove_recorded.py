@@ -22,7 +22,7 @@ def read(case: Path, name: str) -> Any:
     return json.loads((case / name).read_text())
 
 
-def test_there_are_records() -> None:
+def test_recorded_cases_are_not_empty() -> None:
     assert CASES
 
 

@@ -174,7 +174,7 @@ def test_values(kind: str, value: str, text: str, expected: str) -> None:
     assert redactor.text(text) == expected
 
 
-def test_what_has_no_digit_names_something_under_its_own_key_alone() -> None:
+def test_serial_without_a_digit_is_redacted_under_its_own_key_only() -> None:
     redactor = Redactor()
     redactor.learn({"product": {"serial": "SIMULATED"}})
     assert redactor.json({"serial": "SIMULATED", "simulated": "SIMULATED"}) == {

@@ -172,7 +172,7 @@ def test_a_signal_while_settings_are_changed_puts_them_back(
     assert f"interrupted by {number.name}" in (run.out / "summary.md").read_text()
 
 
-def test_what_a_killed_run_left_is_put_back_by_the_next(make: Make, tmp_path: Path) -> None:
+def test_next_run_restores_settings_of_a_killed_run(make: Make, tmp_path: Path) -> None:
     place = make(faults=("gpu0.set.compute_mode=hang:2",))
     process = place.start(tmp_path / "first", "--change")
     await_file(place.state, process)

@@ -343,7 +343,7 @@ def test_an_application_that_fails_again_is_reported_with_its_cause(
         [],
     ],
 )
-def test_what_says_nothing_of_the_change_is_no_observation(
+def test_push_without_evidence_yields_a_problem_and_no_result(
     site: Site, lines: list[dict[str, Any]]
 ) -> None:
     worker = site.push(tries=1)

@@ -673,7 +673,9 @@ def test_slurm_node_of_another_name() -> None:
         ("NodeName=n1 State=IDLE+DRAIN", False, "IDLE+DRAIN", ""),
     ],
 )
-def test_what_scontrol_shows(line: str, in_service: bool, state: str, why: str) -> None:
+def test_scontrol_line_gives_state_reason_and_service(
+    line: str, in_service: bool, state: str, why: str
+) -> None:
     ((name, found),) = slurm_rows(f"{line}\n\n")
     assert (name, found.in_service, found.state, found.reason) == ("n1", in_service, state, why)
 
@@ -761,7 +763,7 @@ def test_a_command_that_fails_stops_the_reboot(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text"), [("lsf", "is not known"), ("command", "needs goldnode_drain_command")]
 )
-def test_what_is_not_known_is_refused(name: str, text: str) -> None:
+def test_unknown_or_unconfigured_drain_backend_is_refused(name: str, text: str) -> None:
     with pytest.raises(GoldnodeError, match=text):
         choose(name)
 

@@ -211,7 +211,9 @@ def test_the_whole_for_a_program() -> None:
         (plan(DAEMON, reboot=BOOT), CHANGE),
     ],
 )
-def test_what_a_host_is(found: dict[str, Any], state: str) -> None:
+def test_host_state_ranks_refusal_before_change_before_reboot(
+    found: dict[str, Any], state: str
+) -> None:
     assert HostPlan("a", "c", found).state == state
 
 

@@ -102,7 +102,7 @@ def test_interrupted_write_of_a_new_directory_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_written_loads(tmp_path: Path) -> None:
+def test_written_site_directory_loads_with_catalog_and_inventory(tmp_path: Path) -> None:
     site.write(tmp_path, FILES, never)
     settings = load_site(tmp_path / site.SITE)
     assert settings.catalog_directory() == tmp_path / site.CATALOG

@@ -119,7 +119,7 @@ def test_wrong_input_is_one_sentence(
     assert "Traceback" not in found.output
 
 
-def test_what_has_just_arrived_is_in_the_report(tmp_path: Path) -> None:
+def test_capture_just_received_is_in_the_report(tmp_path: Path) -> None:
     now = datetime.now(UTC)
     store(tmp_path, fleet(1), [now - DAY / 24], received={now - DAY / 24: now})
     assert "1 nodes as of" in run("report", "--data", tmp_path).output.replace(

@@ -125,7 +125,7 @@ def test_with_certificates_a_node_reports_only_itself(store: StoreDatabase, tmp_
         ('{"x": "' + "y" * LARGEST + '"}', 413, "longer than"),
     ],
 )
-def test_what_cannot_be_stored_is_refused_and_not_on_disk(
+def test_invalid_capture_is_refused_and_not_on_disk(
     store: StoreDatabase, tmp_path: Path, body: str, status: int, text: str
 ) -> None:
     async def work(ask: Ask, service: LockService) -> None:

@@ -164,7 +164,7 @@ def test_a_node_without_room_for_an_engine_is_not_taken_for_one_with_it(
 
 
 @pytest.mark.parametrize("engine", [True, False])
-def test_what_an_engine_inside_a_node_needs(
+def test_only_a_node_with_an_engine_gets_net_admin_and_mounts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: bool
 ) -> None:
     made = lab(tmp_path)

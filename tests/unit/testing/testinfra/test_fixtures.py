@@ -116,7 +116,7 @@ def test_a_policy_and_what_differs(host: Fake) -> None:
 @pytest.mark.parametrize(
     ("answer", "rc"), [('{"library": "not found"}', 0), ('{"init": 18}', 0), ("[]", 0), ("", 124)]
 )
-def test_what_cannot_be_read_is_never_as_declared(answer: str, rc: int) -> None:
+def test_unreadable_answer_raises_unread_error(answer: str, rc: int) -> None:
     with pytest.raises(readers.UnreadError):
         _ = readers.Reading(Fake(None, answer=answer, rc=rc)).gpus
 
