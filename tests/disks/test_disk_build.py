@@ -43,7 +43,7 @@ def test_the_manifest_says_what_is_in_it(built: BuiltDisk, lock: DiskLock) -> No
     assert (built.directory / "SHA256SUMS").read_text() == f"{built.raw.sha256}  {raw.name}\n"
 
 
-def test_what_is_there_is_not_built_again(site: Site, built: BuiltDisk) -> None:
+def test_second_build_reuses_the_existing_disk(site: Site, built: BuiltDisk) -> None:
     before = built.path("raw").stat()
     done = site.run(
         "disks", "build", CLASS, "--offline", "--image-format", "raw", "--format", "json"
@@ -119,7 +119,7 @@ def test_a_full_disk_is_reported_before_anything_is_made(
         pytest.param([CLASS, "--image-format", "qcow"], 'Use "qcow2"', id="no-such-format"),
     ],
 )
-def test_what_cannot_be_built_is_refused_at_once(
+def test_build_exits_2_for_missing_lock_unknown_class_or_format(
     site: Site, arguments: list[str], message: str
 ) -> None:
     done = site.run("disks", "build", *arguments)

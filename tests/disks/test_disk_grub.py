@@ -17,7 +17,7 @@ NODE = "/usr/lib/goldnode/goldnode-node"
 WORDS = {"console=tty0", "console=ttyS0,115200n8"}
 
 
-def test_what_boots_next_is_known_before_and_after_update_grub(site: Site, tmp_path: Path) -> None:
+def test_next_boot_is_known_before_and_after_update_grub(site: Site, tmp_path: Path) -> None:
     definition, locks = tmp_path / "disks.yml", tmp_path / "locks"
     text = (site.home / "disks.yml").read_text()
     for shipped, wanted in (

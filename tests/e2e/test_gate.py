@@ -311,7 +311,9 @@ def test_the_node_suite_agrees(gated: Gated) -> None:
 
 
 @pytest.mark.parametrize(("decide", "undo"), [("mask", "unmask"), ("disable", "enable")])
-def test_what_a_person_took_down_stays_down(gated: Gated, decide: str, undo: str) -> None:
+def test_masked_or_disabled_engine_stays_down_when_gate_opens(
+    gated: Gated, decide: str, undo: str
+) -> None:
     node = gated.node
     gated.spoil()
     gated.watch()

@@ -157,7 +157,7 @@ def test_the_node_suite_agrees(tuned: tuple[LabNode, Site, Path]) -> None:
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
 
 
-def test_what_was_compiled_against_an_earlier_module_is_built_again(
+def test_module_built_against_an_earlier_module_is_rebuilt(
     tuned: tuple[LabNode, Site, Path],
 ) -> None:
     node, site, hosts = tuned

@@ -144,7 +144,7 @@ BLOCKED = {
 
 @pytest.mark.parametrize(("tried", "texts"), BLOCKED.values(), ids=BLOCKED)
 @pytest.mark.usefixtures("untouched")
-def test_what_does_not_fit_is_refused(
+def test_blocked_class_is_refused_and_nothing_changes(
     bare: tuple[LabNode, Site], tmp_path: Path, tried: tuple[str, ...], texts: tuple[str, ...]
 ) -> None:
     done = run(bare, tmp_path, *tried)
@@ -168,7 +168,7 @@ def test_what_does_not_fit_is_refused(
         ),
     ],
 )
-def test_what_fits_within_limits_goes_on_and_says_them(
+def test_compat_warnings_are_reported_and_the_run_succeeds(
     bare: tuple[LabNode, Site], tmp_path: Path, more: str, texts: tuple[str, ...]
 ) -> None:
     done = succeeded(run(bare, tmp_path, "A100-SXM4-40GB", more))

@@ -119,7 +119,7 @@ def test_a_truncated_package_is_refused_by_the_node_and_repaired_here(mirrored: 
     assert "no faults" in mirrored.mirror("verify", "--repair")
 
 
-def test_it_installs_offline_after_upstream_dropped_everything(mirrored: Mirrored) -> None:
+def test_node_installs_from_the_mirror_when_upstream_has_no_packages(mirrored: Mirrored) -> None:
     node, world = mirrored.node, mirrored.world
     world.publish(withdraw=["*"])
     try:
@@ -150,7 +150,7 @@ def test_it_installs_offline_after_upstream_dropped_everything(mirrored: Mirrore
     assert sources.count("Types: deb") == 1
 
 
-def test_it_is_what_the_class_says_and_stays_so(mirrored: Mirrored) -> None:
+def test_second_run_changes_nothing_and_dist_upgrade_moves_no_package(mirrored: Mirrored) -> None:
     again = succeeded(mirrored.run())
     assert again.changed["mirrored"] == 0
     # Held whole: an upgrade with every source the node has moves none of it.

@@ -152,7 +152,7 @@ def test_the_unit_sets_it_again_after_a_boot_and_after_a_reload_of_the_driver(
     assert node.run(PROGRAM, "policy", "assert", check=False).rc == 0
 
 
-def test_what_the_unit_cannot_do_is_a_failed_unit(world_of_one: tuple[LabNode, Site, Path]) -> None:
+def test_policy_unit_fails_when_a_gpu_is_lost(world_of_one: tuple[LabNode, Site, Path]) -> None:
     node, _, _ = world_of_one
     simulator.inject(node, ["gpu1.all=error:lost"])
     try:

@@ -134,7 +134,7 @@ def test_build_publishes_a_package_that_depends_on_exactly_this_kernel(shop: Sho
     assert yaml.safe_load((shop.prebuilt.locks / f"{STACK}.modules.yml").read_text()) == built
 
 
-def test_what_does_not_build_is_a_result_with_the_compilers_own_line(shop: Shop) -> None:
+def test_failed_module_build_is_a_row_with_the_compiler_error(shop: Shop) -> None:
     done = shop.modules(
         "matrix", STACK, "--kernel", "6.1.0-904-amd64", "--kernel", RELEASE, "--format", "json"
     )

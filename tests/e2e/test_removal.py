@@ -160,7 +160,7 @@ def test_a_second_removal_costs_one_execution_and_changes_nothing(
     assert node.run("test", "-e", "/run/goldnode", check=False).rc != 0
 
 
-def test_it_may_come_again(gone: tuple[LabNode, Site, Path]) -> None:
+def test_removed_node_converges_again(gone: tuple[LabNode, Site, Path]) -> None:
     _, site, hosts = gone
     succeeded(site_yml(hosts, site=site))
     assert succeeded(site_yml(hosts, site=site)).changed["gone"] == 0
@@ -190,7 +190,9 @@ def test_a_word_that_is_no_state_is_refused(gone: tuple[LabNode, Site, Path]) ->
     assert "absent" in run.output
 
 
-def test_what_another_party_needs_stays_and_is_reported(gone: tuple[LabNode, Site, Path]) -> None:
+def test_package_needed_by_a_foreign_package_stays_and_is_reported(
+    gone: tuple[LabNode, Site, Path],
+) -> None:
     """Also: the node's own program does it, while its file leaves under it."""
     node, site, hosts = gone
     succeeded(site_yml(hosts, site=site))

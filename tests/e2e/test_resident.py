@@ -109,7 +109,7 @@ def test_both_paths_give_the_same_plan(
 
 
 @pytest.mark.parametrize(("path", "answer"), [(PROGRAM, OTHER), (CLASS, OTHER_CLASS)])
-def test_what_was_tampered_with_is_found_by_the_module(
+def test_altered_program_or_class_document_is_found_and_repaired(
     member: tuple[LabNode, Site, Path], tmp_path: Path, path: str, answer: str
 ) -> None:
     node, site, hosts = member
@@ -159,7 +159,7 @@ DAMAGE = {
 }
 
 
-def test_what_a_user_can_change_is_reported_put_right_and_never_run(
+def test_user_writable_program_is_reported_repaired_and_never_run(
     member: tuple[LabNode, Site, Path], tmp_path: Path
 ) -> None:
     node, site, hosts = member

@@ -101,7 +101,7 @@ def test_a_node_that_has_had_one_stack_has_nothing_to_return_to(moved: Moved) ->
     ]
 
 
-def test_what_has_left_the_archives_is_refused_before_anything_is_touched(
+def test_rollback_to_a_withdrawn_package_is_refused_before_any_change(
     world: World, moved: Moved
 ) -> None:
     succeeded(site_yml(moved.newer, site=moved.site))

@@ -174,7 +174,7 @@ def test_a_checker_that_stopped_drains_and_returns(cluster: Cluster) -> None:
     assert json.loads(cluster.node.read(gate_files.RECORD))["drained"] is None
 
 
-def test_what_a_person_resumes_is_left_to_him(cluster: Cluster) -> None:
+def test_node_resumed_by_a_person_is_not_drained_again(cluster: Cluster) -> None:
     cluster.grow_old()
     cluster.wait("IDLE+DRAIN", LATE)
     cluster.by_hand("State=RESUME")

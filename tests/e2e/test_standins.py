@@ -420,7 +420,7 @@ MORE = [
     [*STEPS, *(pytest.param(*step, marks=pytest.mark.long) for step in MORE)],
     ids=[step[0].replace(" ", "-") for step in (*STEPS, *MORE)],
 )
-def test_what_is_killed_is_finished_by_the_next_run(
+def test_next_run_converges_after_a_killed_run(
     make: Make, tmp_path: Path, what: str, victim: str | None, sign: str
 ) -> None:
     node, site = make("killed", "e2e_r535", "debian12_r535")

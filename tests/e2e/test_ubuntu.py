@@ -133,7 +133,7 @@ def test_the_archive_moves_on_and_the_stack_does_not(world: World, converged: Co
     )
 
 
-def test_what_was_exercised_is_reported_wherever_it_is_shown(converged: Converged) -> None:
+def test_classes_and_check_report_where_a_stack_was_exercised(converged: Converged) -> None:
     node, site, _, _ = converged
     row = next(
         line

@@ -55,7 +55,7 @@ def foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_it_is_root_in_its_namespace_whenever_the_maps_come(foreign: Path) -> None:
+def test_emulated_command_is_root_in_each_of_many_parallel_runs(foreign: Path) -> None:
     # The maps are written while the shell inside starts. One that saw its user before and after them made itself nobody.
     words = emulation.emulated("arm64", ["id", "-u"])
 

@@ -95,7 +95,7 @@ def check_image_of(place: Path) -> list[str]:
         return dict(check_images([TOOLKIT]))[TOOLKIT]
 
 
-def test_what_nothing_asks_of_a_driver_is_an_error_of_the_matrix(tmp_path: Path) -> None:
+def test_lock_fails_when_no_package_needs_a_from_host_library(tmp_path: Path) -> None:
     own = builtin_matrix()
     text = own.read_text(encoding="utf-8")
     (tmp_path / "matrix.yml").write_text(

@@ -165,7 +165,7 @@ def test_an_image_passes_and_carries_the_record(
 
 
 @pytest.mark.parametrize("engine", ["docker"])
-def test_what_the_image_states_wrongly_fails(
+def test_smoke_fails_when_the_image_states_a_wrong_version(
     layout: Layout, root: tuple[bytes, str], engine: inside.Engine
 ) -> None:
     built = image(layout, "cpu:wrong", [root, own({**IMAGE, "parts": {"openblas": "0.3.29"}})])

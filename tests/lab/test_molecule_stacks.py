@@ -11,7 +11,7 @@ from tests.lab.molecule import REAL, ROOT, run
 
 @pytest.mark.real
 @pytest.mark.long
-def test_there_and_back_between_real_stacks() -> None:
+def test_changes_between_real_stacks_leave_the_same_files() -> None:
     """Once there and back, and GOLDNODE_STACK_ROUNDS times where it is set: each leg on real packages takes a minute or two."""
     rounds = int(os.environ.get("GOLDNODE_STACK_ROUNDS") or 1)
     proof = ROOT / ".goldnode" / f"molecule-{REAL}.legs"

@@ -108,7 +108,9 @@ def test_boards_are_those_of_the_class(machine: Callable[..., Machine]) -> None:
     assert memory == [(facts.gpu("A100-SXM4-40GB").memory_mib or 0) << 20] * 2
 
 
-def test_it_says_that_it_is_simulated(machine: Callable[..., Machine]) -> None:
+def test_simulated_gpu_reports_a_simulated_serial_and_vbios(
+    machine: Callable[..., Machine],
+) -> None:
     have = machine()
     serial, vbios = have.run("show(nvmlDeviceGetSerial(gpu), nvmlDeviceGetVbiosVersion(gpu))")
     assert serial == "SIMULATED-00"
@@ -191,7 +193,9 @@ def test_structures_have_the_sizes_of_the_abi(machine: Callable[..., Machine]) -
 # ---- setters and their reading back
 
 
-def test_what_one_process_sets_another_reads(machine: Callable[..., Machine]) -> None:
+def test_settings_of_one_process_are_read_by_another_until_reboot(
+    machine: Callable[..., Machine],
+) -> None:
     have = machine()
     have.run(
         "nvmlDeviceSetPersistenceMode(gpu, 1); nvmlDeviceSetPowerManagementLimit(gpu, 300000); "
@@ -232,7 +236,9 @@ def test_what_one_process_sets_another_reads(machine: Callable[..., Machine]) ->
         "nvmlDeviceSetPersistenceMode, 4096, 1",
     ],
 )
-def test_what_the_board_cannot_is_refused(machine: Callable[..., Machine], call: str) -> None:
+def test_unsupported_setting_is_refused_and_not_stored(
+    machine: Callable[..., Machine], call: str
+) -> None:
     have = machine()
     assert have.run(f"show(get({call}))") == [{"rc": 2}]
     assert not (have.directory / "state").read_text()

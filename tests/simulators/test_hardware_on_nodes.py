@@ -156,7 +156,7 @@ def test_only_root_sets(node: LabNode) -> None:
     assert json.loads(reported[1]) == [[OWN], 8, 400000]
 
 
-def test_it_goes_without_a_trace(node: LabNode) -> None:
+def test_removed_simulator_leaves_no_file_and_can_be_reinstalled(node: LabNode) -> None:
     simulated.remove(node)
     left = node.shell(
         "find / -xdev \\( -name '*goldnode-simulator*' -o -name 'simulated-hardware*' \\) -not -path "

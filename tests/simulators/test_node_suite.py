@@ -185,7 +185,7 @@ def test_the_declared_mig_layout_passes(made: Suite) -> None:
         ({"ecc": True}, "gpu*.ecc_current=error:not_supported", "does not expose"),
     ],
 )
-def test_what_has_no_getter_is_not_verified(
+def test_setting_without_a_getter_is_skipped_as_not_verified(
     made: Suite, policy: dict[str, Any], fault: str, reason: str
 ) -> None:
     node = made.node(policy, SET, fault)
