@@ -1,14 +1,21 @@
-"""One name, one meaning: the name of a public class occurs in one file of the package (docs/style.md)."""
+"""Names of classes and tests: a public class is defined once, a test's name states a result (docs/style.md)."""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2] / "src" / "goldnode"
+TESTS = Path(__file__).parents[1]
+
+# Openings of a name that hide the subject of the test: a clause ("what is young stays") or a pronoun.
+UNCLEAR_TEST = re.compile(
+    r"^\s*(?:async )?def (test_(?:how|it|that|there|what|when|where|which|who)_\w+)", re.MULTILINE
+)
 
 # A program of its own. Its bytes are part of every container image, so a new name would change all digests.
 SMOKE = "gpuprogram/"
@@ -63,3 +70,21 @@ def test_second_class_of_a_name_is_found() -> None:
         [("a.py", "class Row: ...\nclass _Own: ..."), ("b.py", "class Row: ...\nclass _Own: ...")]
     )
     assert repeated(found) == {"Row": ["a.py", "b.py"]}
+
+
+def test_names_of_tests_open_with_their_subject() -> None:
+    unclear = {
+        f"{path.relative_to(TESTS)}: {name}"
+        for path in sorted(TESTS.rglob("*.py"))
+        for name in UNCLEAR_TEST.findall(path.read_text(encoding="utf-8"))
+    }
+    assert not unclear, (
+        f"names of tests without a subject: {unclear}. "
+        "Name subject, condition and result: test_gate_closes_when_verdict_is_stale"
+    )
+
+
+def test_name_that_opens_with_a_clause_or_pronoun_is_found() -> None:
+    source = "def test_what_is_young_stays():\n    ...\nclass TestIt:\n    async def test_it_runs(self):\n"
+    assert UNCLEAR_TEST.findall(source) == ["test_what_is_young_stays", "test_it_runs"]
+    assert not UNCLEAR_TEST.findall("def test_whole_disk_is_read():\n    ...\n")
