@@ -32,6 +32,7 @@ class HelpFormatter(click.HelpFormatter):
     """Help in which no line breaks inside of an option, such as `--dry-run`."""
 
     def write_text(self, text: str) -> None:
+        # click wraps with textwrap, which breaks lines at hyphens.
         super().write_text(text.replace("-", _HYPHEN))
 
     def write_dl(
@@ -56,6 +57,7 @@ def option_hint(command: click.Command, word: str) -> str:
         if isinstance(option, click.Option)
         for flag in option.opts
     }
+    # Names of classes have no slash; an inventory may be a path that does not exist yet.
     wanted = ("-i", "-c") if Path(word).exists() or "/" in word else ("-c", "-i")
     suggestion = next((flag for flag in wanted if flag in flags), None)
     return f". Did you mean '{suggestion} {word}'?" if suggestion else ""
@@ -72,6 +74,7 @@ class LazyGroup(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the options of the group. Those of a command come after it."""
         try:
+            # A copy: the parser consumes the list, and the error below still looks through it.
             return super().parse_args(ctx, list(args))
         except click.NoSuchOption as problem:
             # The word after the option may be its value, so any word may be the command.
@@ -104,6 +107,7 @@ class LazyGroup(click.Group):
         name = args[0]
         if (
             not name.startswith("-")
+            # Completion parses half a command line, and must not fail on it.
             and not ctx.resilient_parsing
             and self.get_command(ctx, name) is None
         ):

@@ -78,10 +78,12 @@ def adopt(
     from goldnode.core.site import load_site
     from goldnode.fleet.nodes import adopt as adopting
 
+    # After the checks of options: only now a connection is opened.
     progress.step(f"surveying {host}")
     survey = _survey(host, **survey_from)
     if save_to is not None:
         save_to.write_text(json.dumps(survey, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    # The survey is in its file by now, and can be used again if the proposal fails.
     class_name = name or adopting.name_for(survey)
     proposal = adopting.propose(survey, class_name, load_catalog(), load_site())
     written: list[str] = []

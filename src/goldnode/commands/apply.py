@@ -50,6 +50,7 @@ def apply(
     applied = False
     if todo and not dry_run:
         if not yes:
+            # A script must state that it accepts the changes: no answer is not a yes.
             if not sys.stdin.isatty():
                 raise click.UsageError(
                     "There is no terminal to ask on. Use --yes to apply, or --dry-run."
@@ -68,6 +69,7 @@ def apply(
         machine.ending(target, planned, applied=applied),
     )
     code = machine.exit_code(planned, applied=applied, dry_run=dry_run)
+    # Not after a change that failed or is left: the node stays up to be examined.
     if code == 0 and reboot and not dry_run and machine.reboot_reasons(planned):
         machine.reboot()
     sys.exit(code)

@@ -170,6 +170,7 @@ def explain(first: str, second: str, form: str) -> None:
     with node_errors():
         report = command.comparison(command.read(first), command.read(second))
     emit(form, report, command.comparison_text(report))
+    # As diff does: 1 is an answer, 2 an error.
     sys.exit(1 if report["differences"] else 0)
 
 

@@ -255,6 +255,7 @@ def user() -> str:
     try:
         return getpass.getuser()
     except (KeyError, OSError):
+        # A user ID without a name, as in containers: KeyError, since Python 3.13 OSError.
         raise ImageError(
             "your user name cannot be determined", remedy="name yourself with --by"
         ) from None
@@ -392,6 +393,7 @@ def rollback(
     from goldnode.channels.moves import Move
     from goldnode.channels.moves import rollback as roll_back
 
+    # Without the decision: a way back needs no requirement, so there is nothing to waive.
     check_channel(product.requirements, channel)
     signer = signer_of(keys.key)
     move = Move(
@@ -483,6 +485,7 @@ def show_status(
         for line in lines:
             if str(line) not in known:
                 line_status = status(place, store, line)
+                # A line that has left the matrix still has its channels.
                 if not line_status.history.entries and not line_status.stands:
                     raise ImageError(
                         f'there is no "{line}", and {place.name} has no history of it',
@@ -525,6 +528,7 @@ def show_status(
 
 def _channel_lines(document: dict[str, Any], with_history: bool) -> Iterator[str]:
     """Yield the state of the channels of a line as text, from its JSON document."""
+    # A reader without a key is no error; the output states what was not verified.
     signed = "signatures NOT verified: no key was given (--trust)"
     if document["verified"]:
         signed = "signatures verified"

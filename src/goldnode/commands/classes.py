@@ -90,6 +90,7 @@ def bless(captures: tuple[Path, ...], name: str | None, reason: str | None, form
 
     catalog = load_catalog()
     proposal = blessing.bless(captures, catalog, name, reason)
+    # Without a class there is no file to change: the baseline is printed alone.
     patch = None if name is None else blessing.patch(proposal, catalog.node_class(name).file)
     emit(
         form,

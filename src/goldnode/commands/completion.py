@@ -21,6 +21,7 @@ def completion(ctx: click.Context, shell: str) -> None:
     from click.shell_completion import get_completion_class
 
     script = get_completion_class(shell)
+    # The choices of the argument are shells that click knows; the type of its table says otherwise.
     if script is None:
         raise click.UsageError(f"click has no completion for {shell}")
     click.echo(script(ctx.find_root().command, {}, "goldnode", "_GOLDNODE_COMPLETE").source())

@@ -213,6 +213,7 @@ def _check(checked: Any, stack: str, mode: Any, form: str) -> None:
             what = "; ".join(dict.fromkeys(problem.kind for problem in checked.wrong))
         remedy = f"Run `goldnode lock {stack}{option}`{', or install from a mirror that kept them' if gone else ''}."
         if (
+            # Running it without --check would change nothing: the kernel is held back.
             checked.security is not None
             and checked.security.state == "held-back"
             and checked.security.taken is None

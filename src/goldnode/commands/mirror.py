@@ -236,8 +236,10 @@ def gc(days: float, dry_run: bool, nodes: tuple[Path, ...], form: str) -> None:
     from goldnode.lock import maintenance
     from goldnode.lock.mirror import Mirror
 
+    # All or nothing: packages of a stack that cannot be read would look unneeded.
     catalog, site = load_catalog().whole(), load_site()
     place = Mirror.of(site)
+    # Nodes may still roll back to the locks of recent runs.
     own = Path(os.environ.get("GOLDNODE_RUNS") or ".goldnode/runs").expanduser()
     keep = maintenance.needed(
         place, catalog, site, maintenance.node_records([*nodes, *([own] if own.is_dir() else [])])

@@ -232,6 +232,7 @@ def _measure(packages: _Packages, request: PairRequest, form: str) -> None:
 
     # Before anything is downloaded or built.
     if packages.facts is not None:
+        # A file that cannot be read must not be found out after hours of builds.
         pairbuild.rows_of(packages.facts)
     if not packages.plan:
         needs_tools(base=False)

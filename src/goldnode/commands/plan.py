@@ -34,6 +34,7 @@ def become_password(ask: bool) -> Iterator[list[str]]:
     )
     with tempfile.NamedTemporaryFile("w", prefix="goldnode-become-", encoding="utf-8") as file:
         file.write(f"{password}\n")
+        # Ansible reads it while it is open here; it goes with the block, whatever happens.
         file.flush()
         yield ["--become-password-file", file.name]
 

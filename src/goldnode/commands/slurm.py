@@ -30,6 +30,7 @@ def _class(name: str) -> ClassDocument:
     from goldnode.classdoc.record import document_in
     from goldnode.core.site import load_site
 
+    # Names of classes have neither.
     if Path(name).suffix == ".json" or "/" in name:
         return document_in(name)
     catalog = load_catalog()

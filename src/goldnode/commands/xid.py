@@ -61,6 +61,7 @@ def _lines(row: dict[str, Any]) -> list[str]:
         times = f", {event['count']} times" if event["count"] > 1 else ""
         about = " ".join(filter(None, (event["address"], event["mig"])))
         lines.append(f"{event['kind']} {about}{times}: {event['text']}".replace(" :", ":"))
+        # A line may be an event without a number, of which the catalog has no row.
         if row["code"] is None:
             return lines
     head = f"{row['kind']} {row['code']}"

@@ -165,6 +165,7 @@ def cohort(
     chosen = _members(nodes, launch, cohort, hosts)
     settings = cohorts.CohortSettings(
         address=link.address or _address(chosen[0], launch, hosts),
+        # Runs of one machine must not meet at one port; nodes have theirs to themselves.
         port=link.port or (_free_port() if launch.how == "engine" else PORT),
         backend=link.backend,
         processes=link.processes,
@@ -176,6 +177,7 @@ def cohort(
     )
     outcomes = cohorts.run(_runs(chosen, launch, settings, judging.class_name, hosts))
     judged = cohorts.judge(outcomes, settings, launch.how, cohort)  # type: ignore[arg-type]  # of the choices
+    # Only the comparison shows that a member is slow: its own result gets that verdict.
     for one in outcomes:
         if (document := cohorts.amended(one, judged)) is not None:
             results.store(document)
@@ -229,6 +231,7 @@ def _hosts(inventory: str | None) -> Hosts:
 
 def _address(node: str, launch: LaunchOptions, hosts: Hosts) -> str:
     """Return the address of the first member: of the inventory, of Slurm, or its name."""
+    # The containers share the network of this machine.
     if launch.how == "engine":
         return "127.0.0.1"
     if launch.how == "slurm":
@@ -245,6 +248,7 @@ def _address(node: str, launch: LaunchOptions, hosts: Hosts) -> str:
                 f"scontrol cannot be asked for the address of {node}: {problem}",
                 remedy="name it with --address",
             ) from None
+        # Slurm's name of a node need not be in the DNS: NodeAddr is what Slurm itself connects to.
         match = re.search(r"\bNodeAddr=(\S+)", done.stdout)
         return match[1] if match else node
     return str(hosts.get(node, {}).get("ansible_host") or node)
@@ -269,6 +273,7 @@ def _runs(
     from goldnode.canary.session import PROGRAM
     from goldnode.canary.slurm import SlurmJob
 
+    # A backend implies its devices; without one the nodes decide.
     tier = {"nccl": "gpu", "gloo": "cpu"}.get(settings.backend or "", "auto")
     given = suite.request(
         suite.load_suite(),
@@ -283,6 +288,7 @@ def _runs(
         asked = cohorts.request(settings, number, len(nodes), given)
         words: tuple[str, ...] = PROGRAM
         if launch.image:
+            # The members connect to the addresses of nodes, not of containers.
             options = launchers.ContainerOptions(
                 launch.image, launch.engine, launch.gpus, network="host"
             )
@@ -338,6 +344,7 @@ def _lines(
     for member in document.members:
         rates = sorted(pair.median for pair in member.pairs.values())
         shown = f"{rates[0]:.4g} to {rates[-1]:.4g}" if rates else "-"
+        # The reason may be a whole message of the program; the JSON document has all of it.
         rows.append([member.node, member.state.replace("_", " "), shown, member.why[:100]])
     yield table(rows)
     if document.answer == "could_not_check" and not launch.image:

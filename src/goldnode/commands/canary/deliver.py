@@ -54,6 +54,7 @@ def deliver(
     read = stored(directory or results.DIRECTORY)
 
     def one(node: HeldNode) -> NodeOutcome:
+        # A node that is away must not end the deliveries to the others.
         try:
             return NodeOutcome(node.name, tests=deliver_stored(node, read))
         except GoldnodeError as problem:

@@ -43,6 +43,7 @@ class NodeOutcome:
             "result": self.document.model_dump(by_alias=True) if self.document else None,
             "error": str(self.error) if self.error else None,
         }
+        # Runs that ask no gate have neither key in their document.
         if self.tests is not None or self.undelivered is not None:
             fields["tests"] = (
                 self.tests.model_dump(by_alias=True) if self.tests is not None else None
@@ -96,6 +97,7 @@ def deliver_stored(
     if not outstanding(tests):
         return tests
     stored = fitting(read(node.name), tests)
+    # Nothing to send saves a second connection.
     return node.deliver(stored) if stored else tests
 
 

@@ -229,6 +229,7 @@ def held_nodes(
     names = nodes or declaring_hosts(inventory_hosts)
     if not names:
         say("no host of the inventory has a class with tests after an Xid, a repair or an absence")
+    # Before the first connection: a misspelt name ends the command, not a part of it.
     for name in names:
         _known(name, hosts, inventory)
     return [
@@ -240,9 +241,11 @@ def held_nodes(
 def exit_status(done: list[NodeOutcome]) -> int:
     """Return the exit status of a run."""
     states = {job.state for one in done if one.document for job in one.document.jobs}
+    # A failed job outweighs whatever could not be checked.
     if "failed" in states:
         return FAILED
     tested = all(
+        # A node on which no job applied has proved nothing.
         one.idle or (one.document and any(job.state == "passed" for job in one.document.jobs))
         for one in done
     )
@@ -254,6 +257,7 @@ def _outcome(given: CanaryRun, directory: Path) -> NodeOutcome:
     from goldnode.canary import kubernetes, results, session
 
     try:
+        # Asked when its turn comes: nodes wait for each other, and work arrives meanwhile.
         if given.arrived is not None and (busy := given.arrived()):
             raise GoldnodeError(
                 f"left alone: {busy}", remedy="run the suite when the node is idle or drained"
@@ -280,6 +284,7 @@ def prepared(nodes: tuple[str, ...], launch: LaunchOptions, suite: SuiteOptions)
         raise click.UsageError(f"--how {launch.how} needs a NODE")
     if launch.how in ("engine", "kubernetes") and not launch.image:
         raise click.UsageError(f"--how {launch.how} needs --image")
+    # It becomes a resource limit of the pod, which is a number.
     if launch.how == "kubernetes" and launch.gpus and not launch.gpus.isdecimal():
         raise click.UsageError("--how kubernetes needs a number for --gpus")
     request = suites.request(
@@ -287,10 +292,12 @@ def prepared(nodes: tuple[str, ...], launch: LaunchOptions, suite: SuiteOptions)
         names,
         class_=class_,
         tier=suite.tier,
+        # There the scheduler has given the node to the job, and ends it itself.
         watch=launch.how not in ("slurm", "kubernetes"),
     )
     start = _launcher(launch, request)
     runs = [start(node) for node in nodes or (platform.node(),)]
+    # A launcher may have set a shorter limit, as that of a Slurm job.
     return [replace(one, limit=min(one.limit, suite.limit)) for one in runs]
 
 
@@ -401,6 +408,7 @@ def busy_by_scheduler(node: str, variables: Mapping[str, Any]) -> Arrived | None
     def busy() -> str:
         seen = schedulers.read([node])
         if not seen:
+            # Not the same as idle: a wrong name must not start jobs on a node with work.
             return f"{settings.by} does not know {node}"
         return f"{settings.by} shows work on {node}" if seen[0].free_at else ""
 

@@ -59,6 +59,7 @@ def check_catalog(require_lock: bool, form: str) -> None:
     )
     for fault in report.wrong:
         say(f"error: {fault}")
+    # Errors first: 1 means that only locks are missing.
     if report.wrong:
         sys.exit(2)
     if require_lock and report.unlocked:

@@ -36,6 +36,7 @@ class CatalogReport:
         try:
             call()
         except GoldnodeError as problem:
+            # As text: each reading of a broken file raises an exception of its own.
             if str(problem) not in map(str, self.wrong):
                 self.wrong.append(problem)
             return False
@@ -63,6 +64,7 @@ def check() -> CatalogReport:
     report = CatalogReport(catalog, faults)
     site = Site()
 
+    # `attempt` returns no value, so that the site comes out through the closure.
     def read_site() -> None:
         nonlocal site
         site = load_site()

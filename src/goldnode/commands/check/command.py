@@ -137,6 +137,7 @@ def check(
         raise click.UsageError("--limit needs an inventory (-i).")
     from goldnode.commands.check.request import CheckRequest, compatibility_report
 
+    # Before the formats: html and --rollouts exist with --to alone.
     if to is not None:
         _compare(form, CheckRequest(**subjects), to, rollouts)
         return

@@ -13,6 +13,7 @@ from goldnode.core.errors import GoldnodeError
 COULD_NOT_CHECK = 3  # exit code of a verdict that could not be made; 2 would say `drain`
 
 
+# click ends errors with 1 and wrong use with 2, which are verdicts here: degraded and drain.
 class _Failed(click.ClickException):
     """An error that ends with 3."""
 
@@ -72,5 +73,6 @@ def check_node(file: str, name: str | None, quiet: bool, form: str) -> None:
 
     verdict = judge(file, name)
     text = verdict_table(verdict)
+    # The last line of the table is its summary.
     emit(form, verdict, text.splitlines()[-1] if quiet else text)
     sys.exit(int(verdict["exit_code"]))

@@ -38,6 +38,7 @@ def list_(definition_file: Path | None, store_path: Path | None, form: str) -> N
 
     definition, catalog, site = load_definition(definition_file), load_catalog(), load_site()
     definition.check(catalog)
+    # The builds are sorted newest first, and the last assignment of a class wins.
     newest = {disk.class_: disk for disk in reversed(builds(store_directory(store_path)))}
     rows = []
     for name, entry in sorted(catalog.classes.items()):
@@ -117,9 +118,11 @@ def lock(
             file=definition.locks,
             remedy="name the classes",
         )
+    # A misspelt class fails before the first lock is written.
     for name in names:
         catalog.node_class(name)
     rows: list[dict[str, Any]] = []
+    # A check must not create the store.
     store = None if how.only_check else open_store(store_path)
     for name in chosen:
         if store is None:
@@ -231,6 +234,7 @@ def build(
         there = known[plan.name]
         if not there:
             rootfs.needs_root()
+        # Downloads first: the build itself runs without a network.
         if not there and not how.offline:
             with progress.downloads(each=False) as watcher:
                 locking.fetch(
@@ -250,6 +254,7 @@ def build(
                 on_disk = f" ({disk.raw.allocated / 1e6:.1f} MB on disk)"
                 more = on_disk if item.format == "raw" else ""
                 click.echo(f"  {item.sha256}  {size}  {item.file}{more}")
+        # New formats of an existing build leave evidence that does not cover them.
         if made and [
             row for row in authenticate(disk, (), content=False).rows if row.state == "refused"
         ]:
@@ -268,6 +273,7 @@ def build(
                 click.echo(f"the second build is in {place}", err=True)
             else:
                 click.echo(f"{plan.name} built twice: every byte is the same", err=True)
+            # All images are built and compared; the exit status comes at the end.
             differ += bool(differing)
     emit(form, {"dry_run": False, "disks": rows})
     click.echo(f"{len(recipes)} disk images in {time.monotonic() - started:.1f} s", err=True)

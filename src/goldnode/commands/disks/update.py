@@ -113,10 +113,12 @@ def update(
     opened = None
     if not back:
         if image is None:
+            # The class of the slot that runs now: the newest build of it is meant.
             with updating.program(target) as there:
                 surveyed = there.survey()
             image = str(surveyed["slots"][surveyed["running"]]["class"])
         named = Path(image)
+        # disk.json or the raw disk means the build that it is part of.
         image = str(named.parent) if named.is_file() else image
         say(f"checking {image}")
         disk = find(image, store_directory(chosen.store))

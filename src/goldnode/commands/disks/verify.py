@@ -92,6 +92,7 @@ def verify(
             keep=guests.keep,
             say=lambda text, name=built.name: progress.note(f"{name}: {text}"),  # type: ignore[misc]
         )
+        # Written image by image: an interrupted run keeps what it has verified.
         reports_of[built.name] = report
         verification.write(report)
         if form == "text":

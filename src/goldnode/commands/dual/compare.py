@@ -75,6 +75,7 @@ def compare(
     from goldnode.evidence import signed_file
 
     bounds = declared.load(tolerances)
+    # Only a report in a file can be signed, so that a site's key is not needed to look.
     key, known = signing_key(keys.key) if report is not None else None, trusted(keys.trust)
     with store.opened(a, known) as left, store.opened(b, known) as right:
         comparison = compared(left, right, bounds)

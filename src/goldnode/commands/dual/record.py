@@ -241,7 +241,9 @@ def _arguments(how: RecordSettings, content: RecordContent, command: bool) -> tu
     words += ["--timeout", str(content.limit), "--elements", str(content.elements)]
     for name, value in (("--name", content.name), ("--state", content.state)):
         if value is not None:
+            # As one word: a name may begin with a dash.
             words.append(f"{name}={value}")
+    # The remaining options are about a model in PyTorch.
     if command:
         return tuple(words)
     words += [

@@ -57,6 +57,7 @@ def deliver(follow: bool, every: float, where: str | None, form: str) -> None:
         if not follow or stop.wait(every):
             break
     sources.close()
+    # It holds the lock of the outbox, and this one has nothing to do.
     if states is None:
         say("another process delivers the events of this outbox")
         states = outbox.hooks()
@@ -69,6 +70,7 @@ def deliver(follow: bool, every: float, where: str | None, form: str) -> None:
     }
     lines = [f"{name}: {_line(waiting[name], states[name])}" for name in states]
     emit(form, content, "\n".join([f"{collected} new events", *lines]))
+    # A timer or monitor sees failing hooks by the status alone.
     sys.exit(1 if any(waiting.values()) else 0)
 
 

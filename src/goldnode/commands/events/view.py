@@ -38,6 +38,7 @@ def list_(lines: int, kind: str, form: str) -> None:
     from goldnode.fleet.events.outbox import Outbox
 
     outbox = Outbox(load_site().events_outbox())
+    # Reading must not create the outbox.
     last = outbox.last(lines) if outbox.file.exists() else []
     shown = [one for one in last if fnmatchcase(one.kind, kind)]
     rows = [[one.at, one.severity, one.kind, _text(one)] for one in shown]
@@ -137,6 +138,7 @@ def skip(hook: str, form: str) -> None:
     site = site_with_hooks()
     receiver = hook_of(site, hook)
     outbox = Outbox(site.events_outbox())
+    # Registered if it is new, and then nothing waits for it.
     count = waiting(outbox, receiver, outbox.hooks([hook])[hook])
     outbox.skip(hook)
     emit(form, {"hook": hook, "skipped": count}, f"hook {hook}: {count} events skipped")

@@ -38,6 +38,7 @@ REASON = click.option(
 
 def address(where: str | None, site: Site) -> str:
     """Return the address of the store that a command uses."""
+    # The environment variable is read by `fleet_store`, with the site file.
     return where or site.fleet_store()
 
 

@@ -36,6 +36,7 @@ HEADING = (
     "firmware",
 )
 _SHOWN = ("node", "kind", "address", "model", "part_number", "serial", "firmware")
+# First characters of a formula in Excel and LibreOffice.
 _FORMULA = ("=", "+", "-", "@")
 
 
@@ -65,6 +66,7 @@ def hardware(at: datetime | None, out: Path | None, data: Path | None, form: str
     from goldnode.fleet.report.hardware import hardware as read
 
     listed = read(where, at or now())
+    # Standard output may be a CSV file.
     for node in listed.without:
         click.echo(f"warning: the last capture of {node} has no part", err=True)
     content = listed.model_dump(by_alias=True, mode="json")

@@ -109,6 +109,7 @@ def _observe(reports: Sequence[NodeReport]) -> None:
         # Before the events: it removes the state of hooks that the site no longer has.
         outbox.hooks()
         observe(outbox.outbox, map(state_of, reports), time.time())
+        # Now, since a site may have no service that delivers.
         outbox.deliver()
 
 
@@ -174,9 +175,11 @@ def prune(keep: str, yes: bool, data: Path | None, form: str) -> None:
     if not old:
         emit(form, content, f"nothing in {where} is older than {keep}")
         return
+    # Shown before the question; standard output stays one document.
     click.echo("\n".join(lines), err=form == "json")
     if not yes:
         click.confirm(f"Remove these days from {where}?", abort=True, err=True)
+    # A question may wait for minutes, in which captures arrive and parts are merged.
     left = pruning.prune(where, old)
     remaining = [(day.class_, day.day) for day in left]
     content["left"] = [{"class": class_, "day": day} for class_, day in remaining]

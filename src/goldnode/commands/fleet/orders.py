@@ -83,6 +83,7 @@ def _order(
     names = {"class": given["class_name"], "rack": given["rack"], "rollout": given["rollout"]}
     chosen = [Scope(kind, name) for kind, name in names.items() if name]
     if given["everything"]:
+        # The default scope is the whole fleet.
         chosen.append(Scope())
     if len(chosen) != 1:
         raise click.UsageError("give one of --all, --class, --rack and --rollout")

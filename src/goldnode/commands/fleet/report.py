@@ -54,6 +54,7 @@ class Moment(click.ParamType[datetime]):
                     **{_UNITS[match[2]]: int(match[1])}
                 )
         except OverflowError:
+            # So long ago that there is no date of it: refused below as any other text.
             pass
         for form in _FORMS:
             with suppress(ValueError):
@@ -238,6 +239,7 @@ def sql(
     from goldnode.fleet.report.engine import keys_of, opened
 
     with opened(source, settings, what.views) as connection:
+        # Before the connection is locked: the statements are printed and run nowhere here.
         if script:
             from goldnode.fleet.report.clickhouse import statements
 

@@ -77,6 +77,7 @@ def words(state: str) -> str:
 
 def figure(value: float) -> str:
     """Return a number with four digits."""
+    # More than four digits would get an exponent.
     return f"{value:.4g}" if abs(value) < 10_000 else f"{value:.0f}"
 
 

@@ -39,6 +39,7 @@ def nodes(file: Path, where: str | None, form: str) -> None:
             lambda connection: put(connection, members.nodes, members.limits, person(), time.time())
         )
         with store.read() as connection:
+            # The limits of a rollout win: a person who edits the file alone would wait in vain.
             others = {name: limits.rollout_of(connection, name) for name in members.limits}
     for name, rollout in others.items():
         if rollout is not None:
@@ -112,6 +113,7 @@ def serve(where: str | None, **given: Any) -> None:
     Any number of services may share one store. The service stops on SIGTERM, after the requests in progress.
     """
     site = load_site()
+    # Only a declared one: the default is relative to the working directory of the service.
     given["data"] = given["data"] or site.declared_fleet_data()
     if given["data"]:
         extras.require("report")

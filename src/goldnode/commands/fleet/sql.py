@@ -34,8 +34,10 @@ def lock(connection: duckdb.DuckDBPyConnection) -> None:
         row[0] for row in connection.execute("SELECT DISTINCT file FROM report_files").fetchall()
     ]
     listed = ", ".join("'" + file.replace("'", "''") + "'" for file in files)
+    # In this order: without external access the paths cannot be extended any more.
     connection.execute(f"SET allowed_paths=[{listed}]")
     connection.execute("SET enable_external_access=false")
+    # Otherwise a query could set these back.
     connection.execute("SET lock_configuration=true")
 
 
@@ -46,6 +48,7 @@ def run(connection: duckdb.DuckDBPyConnection, query: str) -> QueryResult:
     from goldnode.fleet.report.engine import first_line  # start-up time
 
     try:
+        # All statements of the text: a query may hide a second one behind a semicolon.
         kinds = {statement.type for statement in connection.extract_statements(query)}
         allowed = {duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN}
         if not kinds <= allowed:

@@ -34,6 +34,7 @@ def migrate(where: str | None, form: str) -> None:
     from goldnode.fleet.store import schema
     from goldnode.fleet.store.database import StoreDatabase
 
+    # Not `opened`, which refuses a store of another schema.
     database = StoreDatabase(address(where, load_site()))
     try:
         before, after = database.run(schema.migrate)
@@ -59,6 +60,7 @@ def backup(file: Path, where: str | None, form: str) -> None:
         from goldnode.fleet.store import backup as copies
         from goldnode.fleet.store import log
 
+        # Lines that are not sealed would be in the backup and could not be verified.
         database.run(
             lambda connection: log.seal(connection, time.time(), key_file(site, "signing_key"))
         )
@@ -86,6 +88,7 @@ def restore(file: Path, where: str | None, form: str) -> None:
     from goldnode.fleet.store.database import StoreDatabase
 
     site = load_site()
+    # Not `opened`: the store is empty, and the backup creates its tables.
     database = StoreDatabase(address(where, site))
     try:
         done = copies.restore(database, file, person(), key_file(site, "public_key"))

@@ -95,6 +95,7 @@ def _line(row: Mapping[str, Any]) -> str:
     details = {
         key: value
         for key, value in row["content"].items()
+        # They are in the line already, or are whole documents.
         if key not in ("action", "who", "node", "document", "before")
         and value not in (None, "", [])
     }

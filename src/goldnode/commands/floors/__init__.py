@@ -64,6 +64,7 @@ def percent(text: str) -> float:
     try:
         value = float(text.removesuffix("%")) / 100
     except ValueError:
+        # Refused below, with the message for a number out of range.
         value = -1.0
     if not text.endswith("%") or not 0 < value < 1:
         raise click.BadParameter(f'"{text}" is no percentage between 0 and 100; write it as 3%')

@@ -80,6 +80,7 @@ def build(
         for row in rows
         if not emulation.native(row.architecture)
         and row.name not in patterns
+        # A glob or a backend selects foreign images where an emulator is registered.
         and not (patterns and emulation.runnable(row.architecture))
     }
     for name, why in sorted(left.items()):
@@ -87,6 +88,7 @@ def build(
     locks = [
         (row, find_lock(row))
         for row in rows
+        # An image without its parent cannot be built.
         if row.name not in left and row.image.parent not in left
     ]
     recipes = building.recipes(locks, engines.tools(engine), building.smoke_program())
@@ -116,12 +118,14 @@ def build(
         return
     if pending and not how.offline:
         with progress.downloads(each=False) as watcher:
+            # Sizes are enough here (`verify=False`): the build hashes each file that it takes.
             fetch_all(
                 [(row, lock) for row, lock in locks if row.name in waiting],
                 store.pool,
                 watcher,
                 verify=False,
             )
+    # goldnode's own packages are made, not downloaded.
     if pending and how.offline:
         make_all([lock for row, lock in locks if row.name in waiting], store.pool, verify=False)
     with progress.steps() as show:

@@ -143,6 +143,7 @@ def _inspected(
     (target,) = targets.find(ref, store.layout, store.cache)
     inspection, truth = examine(target, policy.load(None), locked=locked_in(store))
     report.attach(image, inspection, truth)
+    # There is no truth of targets that are no image; without one, the tag is not verified.
     passed = inspection.passed and truth is not None and truth.passed
     return passed, list(report.text(inspection, truth)), report.inspection_document(inspection)
 

@@ -256,6 +256,7 @@ def diff(old: str, new: str, store: Path | None, files: bool, attach: bool, *, f
         examine(opened.layout, digest, cache=opened.cache / "evidence") for digest in digests
     )
     shown = (reference(opened.layout, digests[0]), reference(opened.layout, digests[1]))
+    # The shown names depend on the store; the attached document below has none.
     difference = compare_images(was, now, shown)
     emit(form, difference.data(), lambda: difference.text(files=files))
     if attach:

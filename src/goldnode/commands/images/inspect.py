@@ -70,6 +70,7 @@ def inspect(
     rules = policies.load(policy)
     if backend is not None:
         rules.backend(backend)
+    # Paths alone need no store, and must not create one.
     if scan.store is not None or any(not Path(name).exists() for name in targets):
         opened = open_store(scan.store)
     else:
@@ -82,11 +83,13 @@ def inspect(
             name, None if opened is None else opened.layout, cache, jobs=scan.jobs, absent=absent
         ):
             inspection, truth = examine(target, rules, backend, locked=locked_in(opened))
+            # All targets are inspected and printed first; a verdict without a backend is none.
             complete = complete and bool(inspection.backend)
             passed = passed and inspection.passed and (truth is None or truth.passed)
             if (
                 target.image is not None
                 and opened is not None
+                # Only the store's own images: a layout of others is not written to.
                 and target.image.layout is opened.layout
                 and not no_attach
                 and inspection.backend

@@ -76,6 +76,7 @@ def publish(
     shared.check_step(product.requirements, "publish", decision)
     layout, keys = product.store, shared.trusted(trust)
     refs = list(dict.fromkeys(ref for name in names for ref in product.builds(name)))
+    # One table of mounts for all images: a layer that two share is sent once.
     how = ImagePublication(keys, decision.waivers(), private, full, mounts={})
     rows = []
     with product.registry() as (where, registry):
@@ -231,6 +232,7 @@ def rollback(
             decision=decision,
         )
     except UnreachableError as problem:
+        # A rollback is urgent, and works without the registry.
         problem.remedy = (
             f"roll back in this store alone with --offline, or {problem.remedy or 'run it again'}"
         )

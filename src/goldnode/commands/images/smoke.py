@@ -103,8 +103,10 @@ def smoke(
         try:
             result = inside.smoke(image, ask, how.engine)
         except GoldnodeError as problem:
+            # An image that does not start is a result: the others are still tested.
             click.echo(f"{name}: error: {problem}", err=True)
             result = record.missing(image.labels.get("io.goldnode.backend", "cpu"), problem.message)
+        # A GPU was passed, so a run without a GPU test is not a success.
         if tier != "gpu" and ask.hardware and not result["tiers"]["gpu"]["tests"]:
             result = record.summed(result, ("cpu", "gpu"))
         records[name] = result

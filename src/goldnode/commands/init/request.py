@@ -130,6 +130,7 @@ def run(
         raise click.UsageError(
             "--class has its GPUs and its stack: leave --gpu, --stack, --name and --graphics out."
         )
+    # Classes of an earlier `init`: its site file is in force only in that directory.
     before = [directory / site.CATALOG] if (directory / site.CATALOG).is_dir() else []
     catalog = load_catalog([*catalog_directories(), *before])
     answer = ask or (lambda question, default, convert: convert(default))
@@ -254,12 +255,14 @@ def _checked(
     item = catalog.node_class(contents.node_class).item
     auto = item.gpu is not None and item.gpu.model == AUTO
     model = here.gpus[0][0] if here is not None and auto and here.gpus else None
+    # A card that the facts do not have is checked as any model.
     request = CheckRequest([contents.node_class], model=model if model in facts.gpus() else None)
     compat = compatibility_report(request, catalog=catalog, site=settings)
     try:
         find_lock(catalog.stacks[item.stack], settings)
         locked = True
     except LockError:
+        # Of any kind: the next command resolves it again.
         locked = False
     steps = _next(directory, item.stack, contents, locked=locked, collection=collection)
     notes = () if here is None else first_class.unlike(here, item, catalog.stacks[item.stack].item)
@@ -291,6 +294,7 @@ def _next(
                 "Ansible, which applies the class",
             )
         )
+    # Alone it needs neither Ansible's inventory nor SSH.
     if contents.hosts == (site.THIS_MACHINE,):
         steps.append(
             (

@@ -133,6 +133,7 @@ def check(document: Path, inventory: str | None, assumed: RolloutAssumptions, fo
 
 def _earlier(node_class: str) -> StepOutcomes | None:
     """Return the steps of earlier rollouts, if this machine has a store. A check needs none."""
+    # Only a store that exists: a reader must not create one.
     where = address(None, load_site())
     if not extras.installed("fleet") or ("://" not in where and not Path(where).exists()):
         return None
@@ -165,6 +166,7 @@ def _cold_text(cold: ColdCaches, has_command: bool) -> list[str]:
 
 def _detects(wave: WaveEstimate) -> str:
     """Return the least share of broken nodes at which a wave stops a change, for a table."""
+    # Its limit is known and is never reached; without a limit nothing is known.
     if wave.detects is None and wave.stops_at is not None:
         return "nothing"
     return share(wave.detects)

@@ -66,6 +66,7 @@ def approve(
                 f"rollout {name} asks for no approval of wave {wave} by {role}",
                 remedy=remedy,
             )
+        # The approver has read a file; it counts only if the store has the same one.
         if document is not None and load(document).text != rollouts.document(connection, name):
             raise StoreError(
                 f"another document of rollout {name} was submitted than this one",

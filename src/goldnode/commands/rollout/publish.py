@@ -142,6 +142,7 @@ def _submitted(store: StoreDatabase, what: str) -> str:
             f'the store has no rollout "{name}"',
             remedy="submit it: `goldnode rollout submit DOCUMENT`",
         )
+    # Text for text: a document with a changed comment is another one.
     if path.is_file() and stored != path.read_text(encoding="utf-8"):
         raise GoldnodeError(
             f"{path} is not the document of rollout {name} in the store",

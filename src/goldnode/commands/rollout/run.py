@@ -155,6 +155,7 @@ def run(
     # Before the store is written: a node could not move to a target that this site lacks.
     assembly.check_target(file, control.channel)
     with opened(where, create=True) as store:
+        # A rollout that has ended is not submitted again: the command only reports it.
         phase = _ended(store, file)
         if phase is None:
             done = _submit(store, file, members, replaces=False)
@@ -173,6 +174,7 @@ def run(
     if phase is None:
         again = f"goldnode rollout run {document} -i {inventory}"
         emit(form, content, f"stopped: the nodes stay where they are. `{again}` continues.")
+        # As a shell has it for an interrupt: a script can distinguish it from an end.
         sys.exit(130)
     lines = [f"rollout {file.document.rollout} {PHASES[phase]}"]
     lines += [
@@ -233,6 +235,7 @@ def _run(
     try:
         return running.run()
     finally:
+        # From here on, an interrupt ends the process at once, as usual.
         for number, handler in before.items():
             signal.signal(number, handler)
 

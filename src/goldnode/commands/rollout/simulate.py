@@ -117,6 +117,7 @@ def simulate(
             f'{inventory} has no host of class "{settings.class_}"',
             remedy="correct -i, or the class of the document",
         )
+    # Consecutive seeds: any single run can be repeated.
     runs = [
         Simulation(settings, nodes, chosen, how.seed + number).run() for number in range(how.runs)
     ]

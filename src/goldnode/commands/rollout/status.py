@@ -142,6 +142,7 @@ def _reader(store: StoreDatabase, rollout: str | None) -> RolloutReader:
     with store.read() as connection:
         name = rollout_view.chosen(connection, rollout)
         class_ = rollout_view.settings_of(connection, name).class_
+    # The catalog is read once, not at each look of --watch.
     return rollout_view.RolloutReader(name, simulated_class(class_))
 
 

@@ -41,6 +41,7 @@ def controller(document: RolloutStatusDocument) -> str:
         return f"controller {own.holder}, epoch {own.epoch}, quiet since {own.since}"
     if own.remedy is None:
         return "it has ended, and needs no controller"
+    # Deferred nodes on the way there and on the way back.
     late = document.states.get("deferred", 0) + document.states.get("back-deferred", 0)
     nodes = f"{late} deferred nodes" if late else "nodes that are left"
     return f"it has ended; {nodes} converge while `{own.remedy}` runs"
@@ -124,6 +125,7 @@ def _lines(document: RolloutStatusDocument) -> Iterator[str]:
         yield "`goldnode rollout explain NODE` has more"
     waits = {wait.reason for wait in document.waits}
     for item in document.freezes:
+        # It is among the reasons above.
         if f"frozen by {item.who}: {item.reason}" in waits:
             continue
         yield (

@@ -32,6 +32,7 @@ _STATES = (
     ("passed", "passed", "yellow"),
     ("left", "left", ""),
 )
+# The view must fit on one screen: rich cuts off what is below.
 _NODES = 10
 _WIDE = 90  # columns of a terminal in which each state has a column
 
@@ -55,6 +56,7 @@ def watch(
             try:
                 view, problem = read(), None
             except GoldnodeError as error:
+                # The last state stays on the screen, marked with its time.
                 problem = str(error)
     raise KeyboardInterrupt
 
@@ -171,6 +173,7 @@ def _buffers(view: RolloutStatusDocument) -> RenderableType:
     table = Table.grid(padding=(0, 2))
     for item in view.buffers:
         limit = item.limit
+        # A full planned buffer is how a rollout works, not a warning.
         full = item.kind != "planned" and limit is not None and item.used >= limit
         style = "red" if full else "cyan"
         bar = ProgressBar(

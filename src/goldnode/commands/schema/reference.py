@@ -181,6 +181,7 @@ class _KeyReader:
         if way.get("format") == "date":
             return "date, `YYYY-MM-DD`"
         pattern = way.get("pattern", "")
+        # A backquote would end the code in the table.
         if pattern and len(pattern) < LONG and "`" not in pattern:
             return f"text, {_code(pattern)}"
         if way.get("minLength", 1) > 1:
@@ -193,6 +194,7 @@ class _KeyReader:
 
 def _map_value(way: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return the schema of the values of a map; None if the schema is not a map."""
+    # pydantic writes maps with constrained keys as patternProperties.
     value = way.get("additionalProperties") or next(
         iter(way.get("patternProperties", {}).values()), None
     )
@@ -218,6 +220,7 @@ def _default(node: Mapping[str, Any], ways: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _code(value: Any) -> str:
+    # As YAML writes them.
     if value is None or isinstance(value, bool):
         value = {None: "null", True: "true", False: "false"}[value]
     return f"`{value}`"
@@ -227,6 +230,7 @@ def _code(value: Any) -> str:
 
 
 def _row(cells: Iterable[str]) -> str:
+    # A bar in a cell, unless it is escaped already, would end the cell.
     return "| " + " | ".join(re.sub(r"(?<!\\)\|", r"\\|", cell) for cell in cells) + " |"
 
 
