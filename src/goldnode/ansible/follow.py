@@ -33,8 +33,10 @@ def follow(read: Callable[[], str], show: Show, part: str, ended: threading.Even
     while not ended.wait(wait):
         wait = min(wait * 1.5, MOST)
         lines = of_part(read(), part)
+        # Reading takes a moment: the result of the task may have been printed by now.
         if ended.is_set():
             return
+        # Other lines than before: the part has started again.
         fresh = lines[len(shown) :] if lines[: len(shown)] == shown else lines
         for line in fresh:
             show(line)
@@ -53,6 +55,7 @@ def followed(action: Any, part: str, show: Show) -> Iterator[None]:
     twin = copy.copy(action)
     twin._connection = copy.copy(action._connection)
     if action._connection.become is not None:
+        # A become plugin has the marker by which it finds the output of its present command.
         twin._connection.become = copy.copy(action._connection.become)
 
     def read() -> str:

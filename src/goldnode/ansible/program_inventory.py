@@ -49,6 +49,7 @@ class ProgramInventory(BaseInventoryPlugin, Constructable):
                 self.inventory.set_variable(host.name, name, value)
             values = self.inventory.get_host(host.name).get_vars()
             self._set_composite_vars(self.get_option("compose"), values, host.name, strict)
+            # Again: `compose` may have set variables that the groups use.
             values = self.inventory.get_host(host.name).get_vars()
             self._add_host_to_composed_groups(self.get_option("groups"), values, host.name, strict)
             self._add_host_to_keyed_groups(

@@ -40,6 +40,7 @@ def class_parts(name: str | None) -> Mapping[str, Any] | None:
 
 def image_digest(name: str, store: Path | None = None) -> str:
     """Return the digest of an image: as given, or of an image in the store."""
+    # A digest is all that a key has of an image: the store is not needed.
     if components.DIGEST.match(name.rpartition("@")[2]):
         return components.image(name)
     opened = open_store(store)

@@ -61,6 +61,7 @@ def cold(
     # By digest: the name of a stack leads to its current lock alone.
     given = {lock.digest: lock for lock in map(load_lock, locks)}
     states = []
+    # One state that is not known is enough: nothing can be compared then.
     for name, end in (("from", document.from_), ("to", document.to)):
         if end.disk is not None:
             return ColdCaches(

@@ -68,6 +68,7 @@ def installed_locale() -> dict[str, str]:
         locale.setlocale(locale.LC_ALL, "")
     except locale.Error:
         return {"LC_ALL": "C.UTF-8"}
+    # Only a trial: this process keeps its locale.
     locale.setlocale(locale.LC_ALL, before)
     return {}
 

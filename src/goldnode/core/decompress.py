@@ -30,6 +30,7 @@ def unpacked(kind: str, stream: IO[bytes], *, expansion: int = 0) -> IO[bytes]:
     it is not installed.
     """
     make: dict[str, Callable[[], _Decompressor]] = {
+        # 16 more than zlib's largest window means the gzip format.
         "gzip": partial(_Zlib, 31),
         "zlib": partial(_Zlib, zlib.MAX_WBITS),
         "bzip2": bz2.BZ2Decompressor,
@@ -75,12 +76,14 @@ class _Zlib:
         return self._one.unused_data
 
     def decompress(self, data: bytes, max_length: int = -1) -> bytes:
+        # No limit is 0 in zlib, and -1 in the other modules.
         return self._one.decompress(self._one.unconsumed_tail + data, max(max_length, 0))
 
 
 def _zstd() -> Callable[[], _Decompressor]:
     library = _zstd_library()
 
+    # Here, since the library is optional.
     class Zstd:
         def __init__(self) -> None:
             self._one: Any = library.ZstdDecompressor()

@@ -193,6 +193,7 @@ def start(*, state: Path, say: Say) -> None:
             stdout=sink,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
+            # It outlives this command, and an interrupt on the terminal must not end it.
             start_new_session=True,
         )
     (state / "dockerd.pid").write_text(f"{daemon.pid}\n", encoding="ascii")
@@ -239,6 +240,7 @@ def stop(*, state: Path, say: Say) -> bool:
     except (OSError, ValueError):
         record.unlink(missing_ok=True)
         return False
+    # Containers of others may have been started on our daemon since.
     others = _containers() if name == "dockerd" else 0
     if others:
         say(f"dockerd keeps running: {others} other containers are on it")

@@ -126,6 +126,7 @@ def _state(fingerprint: str, parts: list[_Part]) -> KeyState:
     created = int.from_bytes(primary.body[1:5], "big")
     end = dt.datetime.fromtimestamp(created + seconds, tz=dt.UTC) if seconds else None
     revoked = any(row.kind == _REVOCATION for row in own)
+    # -1 is no type: a revoked primary key is still listed, and `revoked` states it.
     usable = [primary.state(-1), *(part.state(_SUBKEY_REVOCATION) for part in parts[1:])]
     return KeyState(fingerprint, end, revoked, tuple(part for part in usable if part is not None))
 
@@ -149,12 +150,14 @@ def _signature(body: bytes, fingerprint: str) -> _SelfSignature | None:
     length = int.from_bytes(body[4:6], "big")
     rest = body[6 + length :]
     parts = dict(_subpackets(body[6 : 6 + length]))
+    # An issuer is a hint and may be in the unhashed part. Times and flags count only where hashed.
     issuers = {**dict(_subpackets(rest[2 : 2 + int.from_bytes(rest[:2], "big")])), **parts}
     issuer = (
         issuers.get(_ISSUER_FINGERPRINT, b"")[1:].hex().upper()
         or issuers.get(_ISSUER, b"").hex().upper()
     )
     known = (*_CERTIFICATION, _DIRECT, _REVOCATION, _BINDING, _SUBKEY_REVOCATION)
+    # A fingerprint, or a key ID, which is the end of one.
     if not issuer or not fingerprint.endswith(issuer[-16:]) or kind not in known:
         return None
     flags = parts.get(_FLAGS)
@@ -181,6 +184,7 @@ def _subpackets(data: bytes) -> Iterator[tuple[int, bytes]]:
             )
         else:
             length, at = int.from_bytes(data[at + 1 : at + 5], "big"), at + 5
+        # Damaged: what was read so far counts.
         if length == 0 or at + length > len(data):
             return
         yield data[at] & 0x7F, data[at + 1 : at + length]

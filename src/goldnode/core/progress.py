@@ -29,6 +29,7 @@ Label = str | Callable[[], str]
 
 def is_terminal() -> bool:
     """Return whether standard error is a terminal that can redraw a line."""
+    # Terminals without a cursor, such as those of some editors and consoles.
     return sys.stderr.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
 
 
@@ -75,6 +76,7 @@ class Work:
 
     def stop(self) -> None:
         """Remove the display, for good."""
+        # First: the thread may be about to draw.
         self._ended.set()
         self._erase()
 

@@ -43,6 +43,7 @@ EVENTS = ".goldnode/events.db"  # likewise for the events that wait for hooks
 
 
 # file and copy are apt methods for local directories.
+# apt also accepts file:/path, with one slash.
 _URL = re.compile(r"^(https?|file|copy)://?[^\s]*$")
 
 
@@ -762,6 +763,7 @@ def find_site() -> Path | None:
     for path in SITE_FILES:
         if path.is_file():
             return path
+        # It would be ignored without a word, and every setting in it.
         other = path.with_suffix(".yaml")
         if other.is_file():
             raise SiteError(
@@ -782,6 +784,7 @@ def load_site(path: Path | None = None) -> Site:
         return Site()
     source = yamlsource.read(path, error=SiteError)
     site = yamlsource.validate(Site, source, error=SiteError, allow_empty=True)
+    # The model cannot do it: here the line of each address is known.
     for name, archive in site.archives.items():
         if archive.url is not None and not _URL.match(archive.url):
             raise SiteError(
@@ -855,6 +858,7 @@ def archive_url(site: Site, archive: str, public: str | None = None) -> str:
     if entry is not None and entry.url is not None:
         return entry.url.rstrip("/")
     suite = archive.removesuffix("-backports")  # backports are at the address of their release
+    # apt is asked only for archives of the distribution: it takes half a second.
     own = any(suite in family.archives for family in FAMILIES.values() if family.found)
     machine = _machine_archives() if own else {}
     url = machine.get(archive) or machine.get(suite) or public

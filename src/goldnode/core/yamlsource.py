@@ -346,6 +346,7 @@ def _explain(
     expected = " or ".join(dict.fromkeys([*(f'"{choice}"' for choice in choices), *others]))
     shown = _show(value)
     if isinstance(value, int | float) and not isinstance(value, bool):
+        # As it was written: YAML makes 1.1 of 1.10.
         shown = source.number(line, name) or shown
     remedy = _remedy(value, shown, choices, others)
     return error(

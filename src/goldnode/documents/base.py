@@ -14,6 +14,8 @@ Value = TypeVar("Value")
 class Part(BaseModel):
     """Base class of all documents and their parts: no unknown keys, no conversion of types."""
 
+    # Strict: a wrong type must not pass by conversion. `defer_build`: a command uses few documents,
+    # and the validators of the others are not built.
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
 
 

@@ -68,6 +68,7 @@ def attach(layout: Layout, digest: str, repository: str, name: str, signer: Enve
         except ImageError:
             continue  # by another key
         kind = _predicate(opened)
+        # By this key and of the same statement: it stays.
         if wanted.get(kind) == opened:
             del wanted[kind]
         else:
@@ -99,9 +100,11 @@ def _statements(layout: Layout, digest: str, name: str) -> list[bytes]:
     for _, manifest in layout.attached(digest):
         kind, data = manifest["artifactType"], layout.read(manifest["layers"][0]["digest"])
         if kind in _SBOMS:
+            # SBOMs have no subject of their own: the statement gives them one.
             statements.append(signatures.statement(name, digest, _SBOMS[kind], json.loads(data)))
         elif kind in (evidence.PROVENANCE, evidence.SIGNATURE):
             payload = signatures.payload_of(data)
+            # A statement about another image, attached to this one, is not passed on.
             if signatures.subjects(payload) == [digest]:
                 statements.append(payload)
     return statements

@@ -200,6 +200,7 @@ def _of_deb(item: InstalledDeb, contents: Contents) -> dict[str, str]:
     properties = {"goldnode:source": f"{item.source} {item.source_version}"}
     if item.made:
         return properties
+    # Trivy takes a version of Debian in three parts.
     epoch, _, rest = item.source_version.rpartition(":")
     upstream, _, revision = rest.rpartition("-")
     return properties | {

@@ -176,6 +176,7 @@ def _debian_name(text: str) -> str:
     if gnu := _GNU.match(low):
         # Debian's GPL without a version means any version, so it maps to the lowest one with "or-later".
         version = gnu[2] or {"gfdl": "1.1", "lgpl": "2.0", "gpl": "1.0", "agpl": "1.0"}[gnu[1]]
+        # SPDX has GPL-2.0, Debian GPL-2.
         version += "" if "." in version else ".0"
         known = _id(f"{gnu[1].upper()}-{version}-{'or-later' if later or not gnu[2] else 'only'}")
         return known or reference(text)

@@ -157,6 +157,7 @@ def spdx(
         "SPDXID": "SPDXRef-DOCUMENT",
         "name": about.name,
         "documentNamespace": (
+            # A namespace is a URI that nothing else may have; it need not lead to a page.
             f"https://spdx.org/spdxdocs/{quote(about.name)}-{uuid.uuid5(NAMESPACE, f'spdx {about.digest}')}"
         ),
         "creationInfo": {
@@ -221,6 +222,7 @@ _UNSTATED = {
 def _created(image: OciImage) -> str:
     """Return the creation time of the image, in UTC and whole seconds."""
     said = str(image.config.get("created") or _EPOCH)
+    # SPDX allows no fraction of a second.
     return said[:19] + "Z" if len(said) >= 19 else _EPOCH
 
 

@@ -181,6 +181,7 @@ def _grype(document: Mapping[str, Any]) -> _Read:
     status = database.get("status") or {}
     providers = set(database.get("providers") or {})
     distro = document.get("distro") or {}
+    # A point release (12.5) is compared by its release (12), as os-release has it.
     name, release = str(distro.get("name", "")), str(distro.get("version", "")).split(".")[0]
     # A database without the provider of the distribution has no record of it. `github` has those of wheels.
     covered = _Covered(
@@ -242,6 +243,7 @@ def _trivy(document: Mapping[str, Any]) -> _Read:
         elif result.get("Type") in _PYTHON:
             kind = "wheel"
         else:
+            # Other content, such as programs in Go: `others` reports it.
             kind = ""
         # Findings that VEX documents or rules of the scanner suppress.
         ignored += len(result.get("ExperimentalModifiedFindings") or [])

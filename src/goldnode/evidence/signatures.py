@@ -190,6 +190,7 @@ def _named(key: SSlibKey) -> SSlibKey:
     from securesystemslib.signer import SSlibKey
 
     value = key.keyval["public"]
+    # securesystemslib has these keys as raw bytes in hexadecimal, and the others as PEM.
     if key.keytype == "ed25519":
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 

@@ -83,6 +83,7 @@ def check(signed: bytes, path: Path, data: bytes, keys: Sequence[Path], kind: Si
             file=envelope,
             remedy=problem.remedy or kind.again,
         ) from problem
+    # A valid signature of another kind of document must not be passed off as this one.
     if opened.payload_type != kind.payload_type:
         raise kind.error(
             f"this is signed as {opened.payload_type}, and is no {kind.name}",

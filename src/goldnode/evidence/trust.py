@@ -242,6 +242,7 @@ def _rule(row: Mapping[str, Any], file: Path) -> TrustRule | None:
         return TrustRule(
             problem=f"goldnode cannot check the requirement {', '.join([kind, *unsupported])}, so the image is not verified"
         )
+    # An identity of another form matches no signature.
     identity = row.get("signedIdentity", {})
     return TrustRule(
         tuple(_keys(row, file)), identity=identity if isinstance(identity, dict) else {"type": "?"}

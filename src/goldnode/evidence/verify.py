@@ -160,6 +160,7 @@ def sign(layout: Layout, digest: str, name: str, signer: EnvelopeSigner) -> str:
         try:
             opened = signatures.open_envelope(row.data, [signer.public])
         except ImageError:
+            # By this key and altered, or by another one of documents that are gone.
             if signer.keyid in row.data.decode("utf-8", "replace") or not _listed(row.data) <= here:
                 layout.detach(row.artefact)
             continue
@@ -205,6 +206,7 @@ def _blobs(image: OciImage, layers: bool) -> VerificationRow:
             return VerificationRow(
                 "image", "refused", f"layer {layer.digest} is not in {image.layout.root}"
             )
+        # The size first: layers are large, and hashing one takes seconds.
         if path.stat().st_size != layer.size or (
             layers and f"sha256:{sha256_of(path)}" != layer.digest
         ):

@@ -233,6 +233,7 @@ class _Debian:
                     package=item.name,
                     version=item.version,
                     fixed=str(fixed) if status == "resolved" and fixed else None,
+                    # The tracker marks an urgency that was not set by hand with stars.
                     severity=str(state.get("urgency", "not yet assigned")).strip("*"),
                     database=self.label,
                     note=note,
@@ -383,6 +384,7 @@ def affected(part: dict[str, Any], ecosystem: str, version: str) -> tuple[bool |
                 ):
                     inside = False
         except ValueError:
+            # A listed version is affected, whatever a range means.
             return (True, None) if listed else (None, None)
         hit = hit or inside
     return hit, fixed if hit else None

@@ -69,6 +69,7 @@ class ActionModule(ActionBase):
         host = task_vars.get("inventory_hostname")
         node = str(variable("goldnode_drain_name", host))
         name = str(variable("goldnode_drain", "none"))
+        # Before the settings are read: a turn must end even where they are wrong.
         if arguments["state"] == "waits":
             finish_batch(str(host))
             return {"changed": False}
@@ -151,6 +152,7 @@ class ActionModule(ActionBase):
             state = self.shell(f"cat {shlex.quote(root + GATE)} 2>/dev/null || :")
             if held := return_tests.held_by_gate(state):
                 raise GoldnodeError(f"{host} stays out of service: {held}, then run again")
+        # Results of an earlier boot prove nothing about this one.
         boot = self.shell(f"cat {BOOT_ID}").strip()
         if outstanding := tests.outstanding(host, max(since, arguments["since"]), boot):
             raise GoldnodeError(f"{host} stays out of service: {outstanding}, then run again")

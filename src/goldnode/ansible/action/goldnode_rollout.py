@@ -67,6 +67,7 @@ class ActionModule(ActionBase):
             time.sleep(PAUSE)
             at, state = self.reading()
         if state.fault and wait:
+            # Its exit status is of no interest: the verdict is read from the node again.
             self._low_level_execute_command(guarded.script(["check"]))
             at, state = self.reading()
         accepted = [int(code) for code in self.variable("goldnode_accepted", [0])]
@@ -79,6 +80,7 @@ class ActionModule(ActionBase):
 
     def reading(self) -> tuple[float, node_state.NodeReading]:
         """Return the time before the question, and the answer."""
+        # Before the question: a slow answer must not look newer than it is.
         at = time.time()
         return at, node_state.read(str(self._low_level_execute_command(node_state.READ)["stdout"]))
 

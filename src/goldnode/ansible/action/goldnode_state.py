@@ -159,6 +159,7 @@ class ActionModule(ActionBase):
         playbooks = [Path(str(name)) for name in context.CLIARGS.get("args") or ()]
         own = Path(str(self._task.get_path()).rpartition(":")[0])
         alone = [path.resolve() for path in playbooks] == [own.resolve()]
+        # A playbook of the collection is called by its full name, which is no path.
         if alone or [path.name for path in playbooks] == [f"goldnode.node.{own.stem}"]:
             tags = ",".join(context.CLIARGS.get("tags") or ())
             known = "Run it without --tags."
@@ -179,6 +180,7 @@ class ActionModule(ActionBase):
         fact = untagged(task_vars.get("ansible_facts", {}).get(BACK) or {})
         if arguments["operation"] == "apply":
             if not fact:
+                # With --tags, the task that plans may have been left out.
                 raise AnsibleActionFail("A rollback needs its plan first. Run rollback.yml whole.")
             result = self.apply(
                 {}, arguments["part"], task_vars, state=EARLIER, to=fact["to"]["document"]
@@ -528,6 +530,7 @@ class ActionModule(ActionBase):
             f"exec 2>/dev/null\n{guarded.script(words, ENGINE['sha256'])}"
         )
         if answer["rc"] != 0:
+            # Any other status may be a fault of the program, which need not be sent again.
             self._lacks_program = answer["rc"] == OTHER
             self._display.vvv(
                 f"goldnode: the program on the node is not the one for this plan (exit status {answer['rc']})",
@@ -654,6 +657,7 @@ class ActionModule(ActionBase):
                 "diff": diffs(actions),
                 "resources": runs.planned(plan, part),
             }
+        # The plan replaces the program: the node cannot have the one that is to run.
         self._lacks_program = bool(document) and any(
             action["target"] == PROGRAM for action in plan["actions"]
         )
@@ -680,6 +684,7 @@ class ActionModule(ActionBase):
 
 def read_verdict(text: str) -> dict[str, Any] | None:
     """Return the verdict in the output of a check, or None. With a terminal (ssh -t), warnings precede and follow it."""
+    # The decoder stops at the end of the object: text after it does not matter.
     begin = text.find("{")
     with contextlib.suppress(ValueError, RecursionError):
         verdict, _ = json.JSONDecoder().raw_decode(text, begin) if begin >= 0 else (None, 0)

@@ -91,6 +91,7 @@ class CallbackModule(CallbackBase):
         self.managed = self.shown = False
         self.cohorts: list[str] | None = None
         self.unknown = UnknownVariables()
+        # Workers are forked from this process, and inherit what is registered below.
         self.process = os.getpid()
         self.reports = 0  # that this run has fetched
         self.run = runs.PlaybookRun(check=bool(arguments.get("check")))
@@ -120,11 +121,13 @@ class CallbackModule(CallbackBase):
             try:
                 self.cohorts = cohorts.withhold_incompatible(play, self.hosts, see=self.unknown.add)
             except AnsibleError as problem:
+                # Ansible has no class of its own for a missing password.
                 if "vault" not in str(problem).lower():
                     raise
                 self._refuse(
                     f"The inventory has encrypted variables: {problem} Give the password with --ask-vault-pass, "
                     "--vault-password-file FILE, or ANSIBLE_VAULT_PASSWORD_FILE.",
+                    # As Ansible ends where it cannot parse an inventory.
                     status=4,
                 )
 
@@ -157,6 +160,7 @@ class CallbackModule(CallbackBase):
             )
         for tasks in managed:
             if any(_is_named(task, start) for task in tasks):
+                # The task that is named belongs to a part, which --tags can select.
                 part = named[0].args.get("part")
                 known = part in self.known_tags
                 use = f"Use --tags {part}." if known else "Select parts with --tags."
@@ -226,6 +230,7 @@ class CallbackModule(CallbackBase):
             host.drain, state = answer["drain"], result.task.args.get("state")
             host.left = str(answer["ansible_facts"].get("goldnode_left") or "")
             host.out_of_service = state == "drained" and bool(answer["drain"]["ours"])
+            # Until it resumes: a host that is lost before that ends the batches after it.
             host.turn = state == "drained" and bool(result.task.any_errors_fatal)
         elif name == "goldnode_drain":
             host.turn = False  # it waits, out of service
@@ -290,6 +295,7 @@ class CallbackModule(CallbackBase):
             self._display.display(f"[WARNING]: {line}.", color=C.COLOR_WARN, stderr=True)
         manager, seen, shown = self.play.get_variable_manager(), set(), set()
         for host in self.hosts:
+            # Hosts of the same groups have the same class: variables of one of them are enough.
             groups = frozenset(group.name for group in host.get_groups())
             if groups in seen:
                 continue

@@ -225,6 +225,8 @@ def verified(path: str, digest: str) -> bool:
             shared = status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX
             if not stat.S_ISDIR(status.st_mode) or status.st_uid not in owners or shared:
                 return False
+        # Opened once, and judged by its handle: the path could lead elsewhere a moment later.
+        # O_NONBLOCK, since a FIFO would wait for a writer.
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with os.fdopen(handle, "rb") as opened:
             status = os.fstat(handle)
@@ -248,6 +250,7 @@ def program(module: AnsibleModule) -> str | None:
     installed = (module.params["root"] or "") + INSTALLED
     if verified(installed, wanted["sha256"]):
         return installed
+    # The caller asks first without it: it is most of what travels.
     if not wanted.get("content"):
         return None
     path = Path(module.tmpdir) / "goldnode-node"

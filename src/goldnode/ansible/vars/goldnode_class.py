@@ -48,6 +48,7 @@ class VarsModule(BaseVarsPlugin):
         variables: dict[str, Any] = {}
         try:
             for entity in wanted:
+                # A class without a host in this inventory is not compiled.
                 if isinstance(entity, Group) and entity.get_hosts():
                     variables.update(self._group(entity.name))
                 elif isinstance(entity, Host):

@@ -169,6 +169,7 @@ def recipe(
         overlay |= {"etc/ccache.conf": CCACHE_CONF, "etc/environment": CCACHE_ENVIRONMENT}
     if any(url.startswith("https:") for url, _ in suites):
         packages = (*packages, "ca-certificates")
+    # A directory of this machine is not there on the node.
     if flavour != "warm" and not any(url.startswith("file:") for url, _ in suites):
         overlay["etc/apt/sources.list.d/debian.sources"] = "\n".join(
             f"Types: deb\nURIs: {url}\nSuites: {suite}\nComponents: main\nSigned-By: {KEYRING}\n"
@@ -232,6 +233,7 @@ def _make(client: DockerClient, wanted: LabRecipe) -> None:
             "mmdebstrap",
             "--quiet",
             "--variant=minbase",
+            # unshare needs no root, but user namespaces.
             f"--mode={'root' if os.geteuid() == 0 else 'unshare'}",
             f"--include={','.join(wanted.packages)}",
             '--customize-hook=rm -f "$1"/etc/ssh/ssh_host_*',

@@ -435,6 +435,7 @@ class Lab:
             network=self.network_name,
             labels={LABEL: self.name, f"{LABEL}.server": name},
             volumes={str(directory.absolute()): {"bind": "/srv", "mode": "ro"}},
+            # As PID 1 it would ignore SIGTERM.
             init=True,
         )
         self._alias(container, name)
@@ -564,10 +565,13 @@ class Lab:
             },
             "ports": {"22/tcp": ("127.0.0.1", port)},
             "cap_add": ["SYS_ADMIN"],
+            # systemd mounts, and makes namespaces for its units.
             "security_opt": ["seccomp=unconfined"],
             "volumes": {"/sys/fs/cgroup": {"bind": "/sys/fs/cgroup", "mode": "rw"}},
             "tmpfs": {"/run": "", "/run/lock": "", "/tmp": "exec"},  # noqa: S108 - a mount point in the container
+            # systemd then leaves out what a container cannot do.
             "environment": {"container": "docker"},
+            # By it systemd shuts the machine down; it would re-execute itself at SIGTERM.
             "stop_signal": "SIGRTMIN+3",
             "restart_policy": {"Name": "unless-stopped"},
         }

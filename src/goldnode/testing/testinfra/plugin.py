@@ -16,6 +16,7 @@ def _of(host: Any) -> Any:
     """Return the readings of a host. They are stored with the host and read once."""
     from goldnode.testing.testinfra.readers import Reading
 
+    # testinfra hands out one object for a host: all modules share its readings.
     reading = host.__dict__.get("goldnode_reading")
     if reading is None:
         reading = host.__dict__["goldnode_reading"] = Reading(host)

@@ -15,7 +15,9 @@ from goldnode.testing.testinfra.nvml import SCRIPT
 Json = dict[str, Any]
 SECONDS = 120  # a wedged driver must not hang a suite: timeout(1) ends with 124
 NOT_SUPPORTED, NO_FUNCTION = 3, 13
+# GT/s of a lane -> generation of PCIe.
 SPEEDS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
+# nvmlComputeMode_t. 1, exclusive for a thread, was removed from NVML.
 COMPUTE_MODES = {0: "default", 2: "prohibited", 3: "exclusive_process"}
 
 # Plain reads, in one process; a file that is not there is null.
@@ -122,6 +124,7 @@ class Pci:
         shown = [hop for hop in self.hops(function) if hop.gen and hop.width]
         if not shown:
             raise UnreadError(f"no link is shown on the way to {function.address}")
+        # Each generation doubles the rate of a lane.
         return min(shown, key=lambda hop: 2**hop.gen * hop.width)
 
 
@@ -264,6 +267,7 @@ def _setting(gpu: Mapping[str, Any], key: str) -> Any:
     if key == "mig":
         if isinstance(gpu["mig"], list):
             return gpu["mig"][0]
+        # A GPU or a driver without MIG has it off.
         if gpu["mig"]["rc"] in (NOT_SUPPORTED, NO_FUNCTION):
             return 0
         return gpu["mig"]
@@ -280,4 +284,5 @@ def _generation(speed: str | None) -> int | None:
 
 
 def _link_width(width: str | None) -> int | None:
+    # PCIe has at most 32 lanes. The kernel prints 0 or a larger number where there is no link.
     return int(width) if width and width.isdigit() and 0 < int(width) <= 32 else None
