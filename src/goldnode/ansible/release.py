@@ -17,9 +17,8 @@ def too_old(version: str = __version__) -> str | None:
     parts = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
     if parts >= MINIMUM:
         return None
-    needed = ".".join(map(str, MINIMUM))
     return (
-        f"ansible-core {version} ({sys.prefix}) is too old: goldnode needs {needed} or later. Nothing was done. Run the "
+        f"ansible-core {version} ({sys.prefix}) is too old: goldnode needs {'.'.join(map(str, MINIMUM))} or later. Nothing was done. Run the "
         "ansible-playbook of the environment that has goldnode[ansible], or install that extra: `pip install 'goldnode[ansible]'`."
     )
 

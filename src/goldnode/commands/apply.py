@@ -43,9 +43,8 @@ def apply(
 
     target = machine.choose(name)
     planned = machine.plan(target)
-    shown = machine.text(target, planned, full)
     # The plan is seen before the question, in JSON on standard error.
-    click.echo(shown, err=form == "json")
+    click.echo(machine.text(target, planned, full), err=form == "json")
     todo = planned.state == machine.CHANGE
     applied = False
     if todo and not dry_run:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +50,6 @@ def audit(form: str, stale_after: int) -> None:
     Exit status: 0 no row is wrong and no file is stale, 1 otherwise.
     """
     import datetime as dt
-    from dataclasses import asdict
 
     from goldnode.facts import audit as rows
     from goldnode.facts.review import review
@@ -82,8 +82,6 @@ def update(form: str, source: str | None) -> None:
 
     Exit status: 0 the newest facts are in force, 2 the update was refused or could not be read.
     """
-    from dataclasses import asdict
-
     from goldnode.fleet.nodes.facts_update import install
 
     installed = install(source)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -33,8 +34,6 @@ def matrix(form: str, out: Path | None, modules: bool) -> None:
     if modules:
         _write(_modules(form), out)
         return
-    from dataclasses import asdict
-
     from goldnode.classdoc import blessed_combinations as tables
     from goldnode.classdoc.load import load_catalog
     from goldnode.core.site import load_site
@@ -54,8 +53,6 @@ def matrix(form: str, out: Path | None, modules: bool) -> None:
 
 
 def _modules(form: str) -> str:
-    from dataclasses import asdict
-
     from goldnode.facts import build_table, module_builds
 
     listed = module_builds.builds()

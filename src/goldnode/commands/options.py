@@ -130,7 +130,7 @@ REGISTRY = click.option(
 )
 CERTIFICATE = click.option(
     "--ca",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=FILE,
     metavar="FILE",
     help="PEM certificate of the authority that signed the server's certificate.",
 )
@@ -140,7 +140,7 @@ def out_directory(default: str) -> Decorator:
     """Return the option `--out` for a directory. `default` is the directory used without it."""
     return click.option(
         "--out",
-        type=click.Path(file_okay=False, path_type=Path),
+        type=DIRECTORY,
         metavar="DIR",
         show_default=default,
         help="Directory to write to.",
@@ -152,7 +152,7 @@ def store(name: str, variable: str, directory: str) -> Decorator:
     return click.option(
         "--store",
         name,
-        type=click.Path(file_okay=False, path_type=Path),
+        type=DIRECTORY,
         metavar="DIR",
         show_default=f"${variable}, else {directory}",
         help="Image store.",
@@ -230,7 +230,7 @@ def build_options(compared: str) -> Decorator:
 MATRIX = click.option(
     "--matrix",
     "matrix_file",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=NEW_FILE,
     metavar="FILE",
     show_default="$GOLDNODE_MATRIX, else goldnode's own",
     help="Image matrix.",
@@ -238,7 +238,7 @@ MATRIX = click.option(
 DEFINITION = click.option(
     "--definition",
     "definition_file",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=NEW_FILE,
     metavar="FILE",
     show_default="$GOLDNODE_DISK_DEFINITION, else goldnode's own",
     help="Disk definition.",
@@ -251,7 +251,7 @@ BACKEND = click.option(
 )
 POLICY = click.option(
     "--policy",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=FILE,
     metavar="FILE",
     show_default="goldnode's own",
     help="Purity policy (purity.yml), with the waivers of the site.",

@@ -779,7 +779,7 @@ def load_site(path: Path | None = None) -> Site:
 
     A missing file is an empty Site. Raises SiteError.
     """
-    path = path if path is not None else find_site()
+    path = path or find_site()
     if path is None:
         return Site()
     source = yamlsource.read(path, error=SiteError)

@@ -232,8 +232,7 @@ def _read(tar: tarfile.TarFile) -> LayerIndex:
         elif info.islnk():
             hard.append((path, clean(info.linkname)))
         elif info.isreg():
-            stream = tar.extractfile(info)
-            entry, data = read_file(stream, info.size, path)
+            entry, data = read_file(tar.extractfile(info), info.size, path)
             entries[path] = replace(entry, mode=mode, uid=uid, gid=gid)
             keep_text(path, data, texts, licences)
         else:

@@ -181,8 +181,7 @@ def verify(
     rows: list[VerificationRow] = []
     attached: list[AttachedDocument] = []
     try:
-        image = OciImage(layout, digest)
-        rows.append(_blobs(image, layers))
+        rows.append(_blobs(OciImage(layout, digest), layers))
         attached = documents(layout, digest)
     except ImageError as problem:
         return Verification(digest, [*rows, VerificationRow("image", "refused", problem.message)])

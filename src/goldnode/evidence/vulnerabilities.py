@@ -16,6 +16,7 @@ import re
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
+from functools import cmp_to_key
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -391,8 +392,6 @@ def affected(part: dict[str, Any], ecosystem: str, version: str) -> tuple[bool |
 
 
 def _sorted(events: Iterable[dict[str, Any]], ecosystem: str) -> list[dict[str, Any]]:
-    from functools import cmp_to_key
-
     def order(left: tuple[str, dict[str, Any]], right: tuple[str, dict[str, Any]]) -> int:
         # "0" precedes every version, and is not a valid version itself.
         if "0" in (left[0], right[0]):

@@ -121,8 +121,7 @@ class ActionModule(ActionBase):
             self.judge(task_vars)
         if arguments["rollback"]:
             return self.back(arguments, task_vars)
-        absent = self.state(task_vars) == ABSENT
-        document = {} if absent else self.document(task_vars)
+        document = {} if self.state(task_vars) == ABSENT else self.document(task_vars)
         if document.get(
             "refusals"
         ):  # of the compatibility check, on this machine: the node is not contacted
@@ -306,8 +305,12 @@ class ActionModule(ActionBase):
                 "message": f"{place}{problem.message}.",
                 "remedy": f"{remedy[:1].upper()}{remedy[1:]}.",
             }
-            message = f"{problem} Nothing was touched."
-            return {"failed": True, "changed": False, "msg": message, "refusals": [refusal]}
+            return {
+                "failed": True,
+                "changed": False,
+                "msg": f"{problem} Nothing was touched.",
+                "refusals": [refusal],
+            }
         return None
 
     def denials(self) -> list[denylist.Denial]:
@@ -567,8 +570,9 @@ class ActionModule(ActionBase):
                 "skipped": True,
                 "msg": "a check writes its verdict on the node",
             }
-        words = ["check", "--format", "json"]
-        answer = self._low_level_execute_command(guarded.script(words, ENGINE["sha256"]))
+        answer = self._low_level_execute_command(
+            guarded.script(["check", "--format", "json"], ENGINE["sha256"])
+        )
         if answer["rc"] == OTHER:
             return {
                 "failed": True,

@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from goldnode.commands.canary import CLASS, NODES, LaunchHelp, LaunchOptions, launch_options
-from goldnode.commands.canary.run import FAILED, PASSED, UNKNOWN, busy_by_scheduler, class_of
+from goldnode.commands.canary.run import (
+    FAILED,
+    PASSED,
+    UNKNOWN,
+    busy_by_scheduler,
+    class_of,
+    inventory_listing,
+    require_host,
+)
 from goldnode.commands.options import grouped
 from goldnode.commands.output import emit, reports, table
 from goldnode.core.errors import GoldnodeError
@@ -161,7 +169,8 @@ def cohort(
     from goldnode.canary import cohort as cohorts
     from goldnode.canary import results
 
-    hosts = _hosts(launch.inventory)
+    listing = inventory_listing(launch.inventory)
+    hosts: Hosts = listing.get("_meta", {}).get("hostvars", {})
     chosen = _members(nodes, launch, cohort, hosts)
     settings = cohorts.CohortSettings(
         address=link.address or _address(chosen[0], launch, hosts),
@@ -215,18 +224,6 @@ def _members(
     if launch.how == "engine" and not launch.image:
         raise click.UsageError("--how engine needs --image")
     return nodes
-
-
-def _hosts(inventory: str | None) -> Hosts:
-    """Return the variables of each host of the inventory; nothing without one. Raises GoldnodeError."""
-    if inventory is None:
-        return {}
-    from goldnode.inventory.listing import listed
-    from goldnode.inventory.selection import check_inventory
-
-    check_inventory(inventory)
-    hosts: Hosts = listed(inventory)["_meta"]["hostvars"]
-    return hosts
 
 
 def _address(node: str, launch: LaunchOptions, hosts: Hosts) -> str:
@@ -318,8 +315,7 @@ def _by_ssh(
     from goldnode.canary import launchers
     from goldnode.fleet.nodes import disk_update
 
-    if launch.inventory is not None and node not in hosts:
-        raise GoldnodeError(f"the inventory has no host {node}", file=launch.inventory)
+    require_host(node, hosts, launch.inventory)
     variables = hosts.get(node, {})
     reached = disk_update.reached(node, variables, launch.become)
     return launchers.ssh(

@@ -188,7 +188,7 @@ def _run_outstanding(
         raise click.UsageError(
             "--outstanding asks each node for its jobs: leave out --job, --before-return, --class"
         )
-    listing = _listed(launch.inventory)
+    listing = inventory_listing(launch.inventory)
     held = held_nodes(nodes, launch.inventory, launch.become, listing)
     start = _by_ssh(launch, listing)
 
@@ -224,14 +224,14 @@ def held_nodes(
 
     if not nodes and inventory is None:
         raise click.UsageError("name a NODE, or an inventory with -i")
-    inventory_hosts = _listed(inventory) if listing is None else listing
+    inventory_hosts = inventory_listing(inventory) if listing is None else listing
     hosts: Mapping[str, Any] = inventory_hosts.get("_meta", {}).get("hostvars", {})
     names = nodes or declaring_hosts(inventory_hosts)
     if not names:
         say("no host of the inventory has a class with tests after an Xid, a repair or an absence")
     # Before the first connection: a misspelt name ends the command, not a part of it.
     for name in names:
-        _known(name, hosts, inventory)
+        require_host(name, hosts, inventory)
     return [
         HeldNode(name, partial(disk_update.reached, name, hosts.get(name, {}), become))
         for name in names
@@ -350,7 +350,7 @@ def _launcher(launch: LaunchOptions, request: Mapping[str, Any]) -> Callable[[st
             request, node, launch.image or "", launch.partition, int(launch.gpus or 0)
         )
     if launch.how == "ssh":
-        start = _by_ssh(launch, _listed(launch.inventory))
+        start = _by_ssh(launch, inventory_listing(launch.inventory))
         return lambda node: start(node, request)
     if launch.how == "engine":
         options = launchers.ContainerOptions(launch.image or "", launch.engine, launch.gpus)
@@ -358,7 +358,7 @@ def _launcher(launch: LaunchOptions, request: Mapping[str, Any]) -> Callable[[st
     return lambda node: launchers.local(request, node)
 
 
-def _listed(inventory: str | None) -> dict[str, Any]:
+def inventory_listing(inventory: str | None) -> dict[str, Any]:
     """Return an inventory as Ansible reads it; empty without one."""
     if inventory is None:
         return {}
@@ -369,7 +369,7 @@ def _listed(inventory: str | None) -> dict[str, Any]:
     return listed(inventory)
 
 
-def _known(node: str, hosts: Mapping[str, Any], inventory: str | None) -> None:
+def require_host(node: str, hosts: Mapping[str, Any], inventory: str | None) -> None:
     """Raise GoldnodeError for a host that the inventory lacks."""
     if inventory is not None and node not in hosts:
         raise GoldnodeError(f"the inventory has no host {node}", file=inventory)
@@ -385,7 +385,7 @@ def _by_ssh(
     hosts: Mapping[str, Any] = listing.get("_meta", {}).get("hostvars", {})
 
     def start(node: str, request: Mapping[str, Any]) -> CanaryRun:
-        _known(node, hosts, launch.inventory)
+        require_host(node, hosts, launch.inventory)
         variables = hosts.get(node, {})
         reached = disk_update.reached(node, variables, launch.become)
         return launchers.ssh(

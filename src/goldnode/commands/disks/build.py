@@ -21,6 +21,7 @@ from goldnode.commands.options import (
 )
 from goldnode.commands.output import emit, reports, say, table
 from goldnode.core import progress
+from goldnode.core.errors import DiskError, GoldnodeError, nearest
 
 
 @click.command("list")
@@ -30,7 +31,6 @@ from goldnode.core import progress
 def list_(definition_file: Path | None, store_path: Path | None, form: str) -> None:
     """List the node classes with the locks and builds of their disk images."""
     from goldnode.classdoc.load import load_catalog
-    from goldnode.core.errors import GoldnodeError
     from goldnode.core.site import load_site
     from goldnode.disks.definition import load_definition
     from goldnode.disks.locking import find_disk_lock, lock_file, target
@@ -101,7 +101,6 @@ def lock(
     lock; kernel modules are built once. A usable lock is not changed.
     """
     from goldnode.classdoc.load import load_catalog
-    from goldnode.core.errors import DiskError, GoldnodeError
     from goldnode.core.site import load_site
     from goldnode.disks import locking
     from goldnode.disks.definition import load_definition
@@ -191,7 +190,6 @@ def build(
     import time
 
     from goldnode.classdoc.load import load_catalog
-    from goldnode.core.errors import DiskError, nearest
     from goldnode.core.files import second_build
     from goldnode.core.site import load_site
     from goldnode.disks import build as building

@@ -231,12 +231,9 @@ def record(
 
 def _arguments(how: RecordSettings, content: RecordContent, command: bool) -> tuple[str, ...]:
     """Return the arguments of the recorder."""
-    if how.runs is not None:
-        runs = how.runs
-    elif command:
-        runs = 1
-    else:
-        runs = 100
+    # A command may be a whole program: it runs once unless more runs are asked for.
+    usual = 1 if command else 100
+    runs = usual if how.runs is None else how.runs
     words = ["--seed", str(how.seed), "--runs", str(runs), "--max-bytes", str(content.max_bytes)]
     words += ["--timeout", str(content.limit), "--elements", str(content.elements)]
     for name, value in (("--name", content.name), ("--state", content.state)):

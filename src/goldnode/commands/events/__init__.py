@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from goldnode.commands import LazyGroup
-from goldnode.core.errors import GoldnodeError
+from goldnode.core.errors import GoldnodeError, nearest
 from goldnode.core.site import Site, load_site
 
 if TYPE_CHECKING:
@@ -47,8 +47,6 @@ def site_with_hooks() -> Site:
 
 def hook_of(site: Site, name: str) -> SiteHook:
     """Return a hook of the site. Raise GoldnodeError for a name that it does not have."""
-    from goldnode.core.errors import nearest
-
     if name not in site.events.hooks:
         raise GoldnodeError(
             f'the site has no hook "{name}"',

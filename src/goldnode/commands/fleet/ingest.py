@@ -76,15 +76,14 @@ def ingest(
     from goldnode.fleet.ingest.files import ingest as run
 
     now = datetime.now(UTC)
-    # A backfill is of the past: nothing has just happened.
-    observe = _nothing if backfill else _observe
     request = IngestRequest(
         where,
         sources=sources,
         received=None if backfill else now,
         class_=class_name,
         anonymous=anonymous,
-        observe=observe,
+        # A backfill is of the past: nothing has just happened.
+        observe=(lambda reports: None) if backfill else _observe,
     )
     result = run(request, now)
     for refusal in result.refused:
@@ -93,10 +92,6 @@ def ingest(
     emit(form, _content(result), _text(result, where))
     if result.refused:
         click.get_current_context().exit(1)
-
-
-def _nothing(reports: Sequence[NodeReport]) -> None:
-    pass
 
 
 def _observe(reports: Sequence[NodeReport]) -> None:

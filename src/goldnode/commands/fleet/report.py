@@ -17,6 +17,7 @@ from goldnode.commands.fleet.ingest import DATA, directory
 from goldnode.commands.floors import TRUST, trusted
 from goldnode.commands.options import EXISTING, FILE, NEW_FILE, OLD_DIRECTORY, grouped
 from goldnode.commands.output import emit, reports, say
+from goldnode.core import extras
 from goldnode.core.errors import GoldnodeError
 from goldnode.core.files import replace_file
 
@@ -64,7 +65,6 @@ class Moment(click.ParamType[datetime]):
             param,
             ctx,
         )
-        return None
 
 
 @dataclass(frozen=True)
@@ -274,8 +274,6 @@ def _source(what: ReportOptions, data: Path | None) -> ReportSource:
 
     expected: list[ExpectedNode] = []
     if what.nodes is not None:
-        from goldnode.core import extras
-
         extras.require("fleet")
         from goldnode.fleet.store.fleet_file import load
 
@@ -288,8 +286,6 @@ def _source(what: ReportOptions, data: Path | None) -> ReportSource:
 
 def _floors(what: ReportOptions) -> list[FloorsDocument]:
     """Return the baselines that a report compares canary results with. Raises GoldnodeError."""
-    from goldnode.core import extras
-
     extras.require("floors")
     from goldnode.floors import baseline
 

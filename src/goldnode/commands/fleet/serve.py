@@ -14,8 +14,6 @@ from goldnode.commands.output import emit, reports, say
 from goldnode.core import extras
 from goldnode.core.site import load_site
 
-_PEM = FILE
-
 
 @click.command()
 @click.argument("file", type=FILE, metavar="FILE")
@@ -74,16 +72,16 @@ def nodes(file: Path, where: str | None, form: str) -> None:
     click.option(
         "--tls-certificate",
         "certificate",
-        type=_PEM,
+        type=FILE,
         metavar="FILE",
         help="Certificate chain, PEM.",
     ),
     click.option(
-        "--tls-key", "key", type=_PEM, metavar="FILE", help="Secret key of the certificate, PEM."
+        "--tls-key", "key", type=FILE, metavar="FILE", help="Secret key of the certificate, PEM."
     ),
     click.option(
         "--client-ca",
-        type=_PEM,
+        type=FILE,
         metavar="FILE",
         help="Authority of the certificates of nodes: a node may then ask only for itself.",
     ),

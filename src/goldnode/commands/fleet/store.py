@@ -14,8 +14,6 @@ from goldnode.commands.output import emit, reports
 from goldnode.core import extras
 from goldnode.core.site import load_site
 
-_FILE = NEW_FILE
-
 
 @click.group(no_args_is_help=True)
 def store() -> None:
@@ -47,7 +45,7 @@ def migrate(where: str | None, form: str) -> None:
 
 
 @store.command()
-@click.argument("file", type=_FILE, metavar="FILE")
+@click.argument("file", type=NEW_FILE, metavar="FILE")
 @STORE
 @reports("fleet-store-backup")
 def backup(file: Path, where: str | None, form: str) -> None:

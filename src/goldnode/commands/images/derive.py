@@ -87,8 +87,7 @@ def derive(
 
     how.check()
     store = open_store(store_path)
-    keys = shared.trusted(trust)
-    options = DeriveOptions(how.locked, how.upgrade, how.offline, keys)
+    options = DeriveOptions(how.locked, how.upgrade, how.offline, shared.trusted(trust))
     with progress.downloads(each=False) as watcher:
         ready = prepare(
             load_declaration(place), store, options, lambda name: _pulled(name, store, ca), watcher
@@ -99,8 +98,7 @@ def derive(
     built = builder.build(recipe)
     for note in ready.notes:
         say(note)
-    image = store.layout.image(recipe.ref)
-    passed, lines, inspected = _inspected(store, image, recipe.ref)
+    passed, lines, inspected = _inspected(store, store.layout.image(recipe.ref), recipe.ref)
     state = "unchanged" if there is not None else "built"
     content: dict[str, Any] = {
         "image": recipe.image.name,

@@ -12,6 +12,7 @@ import click
 from goldnode.commands import channel_moves as shared
 from goldnode.commands.options import DIRECTORY, MATRIX, REGISTRY, grouped, image_store
 from goldnode.commands.output import emit, reports
+from goldnode.core.errors import ImageError
 
 if TYPE_CHECKING:
     from goldnode.evidence.contents import EvidenceLock
@@ -73,7 +74,6 @@ def evidence(
     are built from their current lock. Run this last: the signature covers the results of inspection and smoke
     tests, too. The signature for cosign and podman names the repository of the image in the registry --to.
     """
-    from goldnode.core.errors import ImageError
     from goldnode.evidence import SHORT
     from goldnode.evidence.scan_reports import load_report
     from goldnode.evidence.write import ImageEvidenceOptions, write
@@ -132,7 +132,6 @@ def _chosen(
     store: ImageStore, matrix: ImageMatrix, patterns: tuple[str, ...]
 ) -> Iterator[tuple[ImageSpec, Built, list[EvidenceLock]]]:
     """Yield the builds that `patterns` select, each with its image and the locks of its ancestors and its own."""
-    from goldnode.core.errors import ImageError
     from goldnode.images.imagelock import find_lock
     from goldnode.images.locked_packages import derived_builds
 

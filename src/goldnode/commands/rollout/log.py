@@ -70,13 +70,9 @@ def events(
             name = rollout_view.chosen(connection, rollout) if rollout is not None else None
             # Numbers are of the whole store, so that they go on across rollouts.
             last = [row["seq"] for row in store_log.entries(connection, limit=1)]
-        if after is not None:
-            seen = after
-        elif follow:
-            # The number of the last event, or 0 without one.
-            seen = sum(last)
-        else:
-            seen = 0
+        # The number of the last event, or 0 without one.
+        begin = sum(last) if follow else 0
+        seen = begin if after is None else after
         away = False
         while True:
             try:

@@ -11,6 +11,7 @@ import click
 from goldnode.commands.options import NEW_FILE, grouped
 from goldnode.commands.output import emit, reports, say
 from goldnode.commands.rollout import DOCUMENT, INVENTORY, nodes_of
+from goldnode.core.errors import GoldnodeError
 
 if TYPE_CHECKING:
     from goldnode.fleet.rollout.simulate import SimulatedRun
@@ -93,7 +94,6 @@ def simulate(
 
     Exit status: 0 the runs ended, 2 the document could not be read.
     """
-    from goldnode.core.errors import GoldnodeError
     from goldnode.fleet.control.document_files import load
     from goldnode.fleet.rollout import simulation_report as report
     from goldnode.fleet.rollout.faults import parse
@@ -143,7 +143,6 @@ def simulate(
 
 def _write_chart(path: Path, run: SimulatedRun, title: str, summary: SimulationSummary) -> None:
     """Write the chart as SVG, or as one HTML page with the summary. Raises GoldnodeError."""
-    from goldnode.core.errors import GoldnodeError
     from goldnode.core.files import replace_file
     from goldnode.fleet.rollout import simulation_report as report
 

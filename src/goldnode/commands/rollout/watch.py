@@ -138,12 +138,7 @@ def _waves(view: RolloutStatusDocument, width: int) -> RenderableType:
         cells = [
             Text(str(_number(wave.states, name) or "-"), style=style) for name, _, style in shown
         ]
-        if wave.state in ("present", "stopped"):
-            style = "bold"
-        elif wave.state == "later":
-            style = "dim"
-        else:
-            style = ""
+        style = {"present": "bold", "stopped": "bold", "later": "dim"}.get(wave.state, "")
         table.add_row(
             f"{wave.number} {wave.name}",
             wave.state,

@@ -155,7 +155,7 @@ def recipe(
             remedy=f"use one of {', '.join(RELEASES)} in {', '.join(FLAVOURS)}",
         )
     release = RELEASES[os_name]
-    site = site if site is not None else load_site()
+    site = site or load_site()
     suites = (
         (archive_url(site, "debian"), release.codename),
         (archive_url(site, "debian-security"), f"{release.codename}-security"),

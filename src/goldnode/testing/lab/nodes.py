@@ -303,9 +303,7 @@ class Lab:
             )
         self.name = name
         self.client = client
-        self.directory = (
-            (state if state is not None else Path(".goldnode")) / "lab" / name
-        ).absolute()
+        self.directory = ((state or Path(".goldnode")) / "lab" / name).absolute()
         self.say = say
 
     @property

@@ -9,15 +9,21 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from goldnode.testing.testinfra.readers import Gpus, ModulesReader, NumaReader, Pci
+    from goldnode.testing.testinfra.readers import (
+        Gpus,
+        ModulesReader,
+        NumaReader,
+        Pci,
+        Reading,
+    )
 
 
-def _of(host: Any) -> Any:
+def _of(host: Any) -> Reading:
     """Return the readings of a host. They are stored with the host and read once."""
     from goldnode.testing.testinfra.readers import Reading
 
     # testinfra hands out one object for a host: all modules share its readings.
-    reading = host.__dict__.get("goldnode_reading")
+    reading: Reading | None = host.__dict__.get("goldnode_reading")
     if reading is None:
         reading = host.__dict__["goldnode_reading"] = Reading(host)
     return reading
@@ -26,29 +32,25 @@ def _of(host: Any) -> Any:
 @pytest.fixture(scope="module")
 def goldnode_gpus(host: Any) -> Gpus:
     """Return the NVIDIA GPUs of the host as NVML reports them; see :class:`readers.Gpus`."""
-    gpus: Gpus = _of(host).gpus
-    return gpus
+    return _of(host).gpus
 
 
 @pytest.fixture(scope="module")
 def goldnode_pci(host: Any) -> Pci:
     """Return the PCI functions of the host; see :class:`readers.Pci`."""
-    pci: Pci = _of(host).pci
-    return pci
+    return _of(host).pci
 
 
 @pytest.fixture(scope="module")
 def goldnode_numa(host: Any) -> NumaReader:
     """Return the NUMA nodes of the host and their devices; see :class:`readers.Numa`."""
-    numa: NumaReader = _of(host).numa
-    return numa
+    return _of(host).numa
 
 
 @pytest.fixture(scope="module")
 def goldnode_modules(host: Any) -> ModulesReader:
     """Return the loaded kernel modules of the host; see :class:`readers.Modules`."""
-    modules: ModulesReader = _of(host).modules
-    return modules
+    return _of(host).modules
 
 
 @pytest.fixture(scope="module")
