@@ -46,6 +46,7 @@ class HelpFormatter(click.HelpFormatter):
         return super().getvalue().replace(_HYPHEN, "-")
 
 
+# Of all contexts: neither a group nor a command has a setting for it.
 click.Context.formatter_class = HelpFormatter
 
 
@@ -122,6 +123,7 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except click.UsageError as problem:
+            # The exception has no field for the word.
             word = re.fullmatch(r"Got unexpected extra argument \((\S+)\)", problem.message)
             if word is None or problem.ctx is None:
                 raise

@@ -185,6 +185,7 @@ def verify(stacks: tuple[str, ...], repair: bool, form: str) -> None:
             _, faults = maintenance.repair(place, problems, site, watcher, catalog=load_catalog())
         for fault in faults:
             click.echo(str(fault), err=True)
+        # All again: a repaired file must be as sound as the others.
         problems = maintenance.verify(place, public, stacks or None)
         lines += [f"not repaired: {damage}" for damage in problems]
     stored, published = len(list(place.store.glob("*/*"))), len(_publications(place, stacks))

@@ -60,6 +60,7 @@ def _lines(row: dict[str, Any]) -> list[str]:
     if event is not None:
         times = f", {event['count']} times" if event["count"] > 1 else ""
         about = " ".join(filter(None, (event["address"], event["mig"])))
+        # Without an address there is a space before the colon.
         lines.append(f"{event['kind']} {about}{times}: {event['text']}".replace(" :", ":"))
         # A line may be an event without a number, of which the catalog has no row.
         if row["code"] is None:

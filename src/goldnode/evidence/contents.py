@@ -402,6 +402,7 @@ def _by_path(
     """
     present, altered, absent = [], [], []
     for name, sha256 in record:
+        # RECORD has paths relative to site-packages, such as ../../../bin/tool.
         path = normpath(f"/{base}/{name}").lstrip("/")
         entry = entries.get(path)
         if entry is not None and entry.kind in "fh":

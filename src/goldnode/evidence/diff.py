@@ -298,6 +298,7 @@ def package_changes(
             changes.append(
                 ImageChange(shown, was.version if was else None, now.version if now else None)
             )
+        # Without a lock, the file of a package is not known.
         elif was.sha256 and now.sha256 and was.sha256 != now.sha256:
             same.append(shown)
     return changes, same

@@ -210,6 +210,7 @@ def _members(
             sorted(
                 name
                 for name, variables in hosts.items()
+                # As text: YAML may have made a number of it.
                 if str(variables.get("goldnode_cohort")) == cohort
             )
         )

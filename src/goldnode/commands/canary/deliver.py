@@ -60,6 +60,7 @@ def deliver(
         except GoldnodeError as problem:
             return NodeOutcome(node.name, error=problem)
 
+    # At least one thread: an inventory may have no such node.
     with ThreadPoolExecutor(max(1, min(parallel, len(held)))) as threads:
         done = list(threads.map(one, held))
     for outcome in done:

@@ -162,6 +162,7 @@ def _run_named(
     """Run the jobs of the command line, and deliver what a gate waits for."""
     runs = prepared(nodes, launch, suite)
     held: dict[str, HeldNode] = {}
+    # Only these causes close the gate of a node, and only over ssh is it reached.
     if suite.cause in CAUSES and launch.how == "ssh":
         held = {one.name: one for one in held_nodes(nodes, launch.inventory, launch.become)}
 
@@ -205,6 +206,7 @@ def _run_outstanding(
         tier=suite.tier,
         say=say,
     )
+    # At least one thread: an inventory may have no node with tests.
     with ThreadPoolExecutor(max(1, min(suite.parallel, len(held)))) as threads:
         return list(threads.map(runs.run, held))
 
@@ -296,6 +298,7 @@ def prepared(nodes: tuple[str, ...], launch: LaunchOptions, suite: SuiteOptions)
         watch=launch.how not in ("slurm", "kubernetes"),
     )
     start = _launcher(launch, request)
+    # A run on this machine is recorded under its name.
     runs = [start(node) for node in nodes or (platform.node(),)]
     # A launcher may have set a shorter limit, as that of a Slurm job.
     return [replace(one, limit=min(one.limit, suite.limit)) for one in runs]

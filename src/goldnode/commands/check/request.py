@@ -196,6 +196,7 @@ def _exclude_broken(chosen: SelectedClasses, catalog: Catalog) -> None:
     Raises a fault if nothing else is left, or if the broken file decides which classes there are.
     """
     if ("site", None) in catalog.broken:
+        # The site's own names are not known: one that is unknown here may be declared there.
         unknown = {*chosen.classes} - {*catalog.class_names()} or {*chosen.stacks} - {
             *catalog.stacks
         }
@@ -325,6 +326,7 @@ def hosts_of_inventory(inventory: str, limit: str | None, catalog: Catalog) -> I
                     f'goldnode_cohort of host "{host}" is a template ({cohort}), which is not evaluated here',
                     remedy="write its value",
                 )
+            # As text: YAML may have made a number of it.
             of_class[host] = (name, None if cohort is None else str(cohort))
             check_written(host, variables.get(host, {}))
             unknown.add(host, variables.get(host, {}))

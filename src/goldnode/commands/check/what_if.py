@@ -308,6 +308,7 @@ def _cohorts(
         ]
         # Before, after, and while some of the nodes have moved.
         judged = (old, new, [*old, *later])
+        # One of them: cohorts of the same classes have the same findings.
         before, after, between = (_cohort_findings(cohorts[0], side) for side in judged)
         results.append(ComparedCohorts(cohorts, names, before, after, between))
     return results
@@ -500,6 +501,7 @@ def _document(
             "refused": [
                 {"class": name, "why": why, "remedy": remedy}
                 for name, item in compared.items()
+                # Several findings may have one reason.
                 for why, remedy in dict.fromkeys(item.refusals)
             ],
             "not_checked": _not_checked(upgrade, faults),
@@ -592,6 +594,7 @@ def _rollouts(upgrade: Upgrade) -> list[RolloutDocument]:
                 continue
             document = {
                 "schema": "goldnode.rollout/1",
+                # With the digest: another lock of the same stack is another rollout.
                 "rollout": f"{name}-{upgrade.target.stack.name}-{lock.digest.removeprefix('sha256:')[:8]}",
                 "class": name,
                 "from": {"stack": item.entry.item.stack, "lock": item.lock.digest},

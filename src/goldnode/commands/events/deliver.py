@@ -46,11 +46,13 @@ def deliver(follow: bool, every: float, where: str | None, form: str) -> None:
     stop = threading.Event()
     if follow:
         for number in (signal.SIGINT, signal.SIGTERM):
+            # The delivery asks before each event, so that none is left half delivered.
             signal.signal(number, lambda *_: stop.set())
     outbox = of_hooks(site)
     sources = _Sources(site, where, outbox)
     collected = 0
     while True:
+        # Each time: the store may be created later, or come back.
         sources.open()
         collected += outbox.collect()
         states = outbox.deliver(stop.is_set)

@@ -74,6 +74,7 @@ def status(out: Path | None, form: str) -> None:
     rows: list[dict[str, Any]] = []
     for name, hook in site.events.hooks.items():
         state = states[name]
+        # The site file allows exactly one of them.
         kind = next(
             key for key in ("command", "webhook", "alertmanager") if getattr(hook, key) is not None
         )

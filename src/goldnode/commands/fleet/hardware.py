@@ -63,6 +63,7 @@ def hardware(at: datetime | None, out: Path | None, data: Path | None, form: str
     node, however old it is; `captured` is its time. A slot is a PCI address.
     """
     where = directory(data)
+    # After `directory`, which names a missing extra: this import needs its packages.
     from goldnode.fleet.report.hardware import hardware as read
 
     listed = read(where, at or now())

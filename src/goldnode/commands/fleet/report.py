@@ -158,6 +158,7 @@ def report(what: ReportOptions, output: ReportOutput, data: Path | None, form: s
     that has not reported is not known: neither healthy nor faulty.
     """
     source, settings = _source(what, data), _settings(what)
+    # After `_source`, which names a missing extra: this import needs its packages.
     from goldnode.fleet.report.build import report as build
 
     document = build(source, settings, what.views)

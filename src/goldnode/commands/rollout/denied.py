@@ -74,10 +74,12 @@ def deny(digest: str, class_name: str, reason: str, where: str | None, form: str
     """
     from goldnode.fleet.store import orders
 
+    # Before the store changes: a site without a place for the list is refused.
     path = _place(where)
     with opened(where) as store:
         given = order(reason)
         changed = store.run(lambda connection: orders.deny(connection, class_name, digest, given))
+        # Even if nothing changed: an earlier run may have ended between the store and the file.
         done = _written(store, path)
     text = f"{digest} {'is' if changed else 'was'} denied for class {class_name}{'' if changed else ' already'}"
     content = {"class": class_name, "digest": digest, "changed": changed, "file": done["file"]}

@@ -48,5 +48,6 @@ def schema(kind: str | None, form: str, out: Path | None) -> None:
     if kind is not None:
         click.echo(schema_text(kind), nl=False)
         return
+    # A wheel's own schemas stay as they are.
     for path in write_schemas(out or (Path("schemas") if installed() else data("schemas"))):
         click.echo(f"wrote {path}")
