@@ -52,7 +52,7 @@ from goldnode.node.verdict.report import plan_text, verdict_table
         ("0:1.0", "1.0", 0),
     ],
 )
-def test_version_order(left: str, right: str, order: int) -> None:
+def test_versions_compare_in_debian_order(left: str, right: str, order: int) -> None:
     assert (compare(left, right), compare(right, left)) == (order, -order)
 
 
@@ -66,7 +66,7 @@ def test_version_order(left: str, right: str, order: int) -> None:
         ("linux-image-amd64", False),
     ],
 )
-def test_family_globs(name: str, member: bool) -> None:
+def test_negated_glob_excludes_a_package_from_its_family(name: str, member: bool) -> None:
     assert in_family(name, ["nvidia-*", "libnvidia-*", "!nvidia-container-*"]) is member
 
 

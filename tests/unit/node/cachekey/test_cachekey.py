@@ -519,7 +519,7 @@ def test_an_image_is_named_by_its_digest() -> None:
 
 
 @pytest.mark.parametrize("text", ["torch", "=1", "torch=", "../x=1", "torch=1@sha256:x", "a b=1"])
-def test_a_library_that_is_none_is_refused(text: str) -> None:
+def test_malformed_library_is_refused(text: str) -> None:
     with pytest.raises(NodeError):
         components.library(text)
 

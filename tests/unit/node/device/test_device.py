@@ -32,7 +32,7 @@ def host(tmp_path: Path, body: str) -> Host:
     return found
 
 
-def test_an_answer(tmp_path: Path) -> None:
+def test_answer_of_the_device_process_is_returned(tmp_path: Path) -> None:
     body = f"request = json.load(sys.stdin)\nassert sys.argv[1:] == ['device'] and request['do'] == 'read'\nprint({ANSWER!r})"
     assert child.ask(host(tmp_path, body), REQUEST) == json.loads(ANSWER)
 

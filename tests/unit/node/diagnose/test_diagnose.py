@@ -182,7 +182,7 @@ def line(found: Any, name: str) -> Any:
     return next(row for row in found["lines"] if row["check"] == name)
 
 
-def test_nothing_wrong() -> None:
+def test_healthy_node_has_six_ok_lines_and_exit_0() -> None:
     got = report(healthy(101.0))
     assert [row["status"] for row in got["lines"]] == ["ok"] * 6
     assert (got["bottleneck"], got["exit_code"], got["seconds"]) == ("none", 0, 1.0)
@@ -294,7 +294,9 @@ FAULTS = [
     FAULTS,
     ids=[f"{row[0]}-{row[3]}" for row in FAULTS],
 )
-def test_each_fault(path: str, value: Any, check: str, text: str, bottleneck: str) -> None:
+def test_each_fault_is_found_by_its_check(
+    path: str, value: Any, check: str, text: str, bottleneck: str
+) -> None:
     got = report(changed(healthy(101.0), path, value))
     row = line(got, check)
     assert row["status"] == "found"
@@ -453,7 +455,7 @@ def test_a_driver_that_was_loaded_again_between_samples_is_no_throttling() -> No
         {**healthy(), "uptime": None},
     ],
 )
-def test_samples_that_are_none_of_one_boot_give_no_rates(first: Any) -> None:
+def test_missing_or_unrelated_first_sample_gives_no_rates(first: Any) -> None:
     got = checks.diagnose(first, healthy(101.0), CLASS)
     assert got["seconds"] is None
     assert {line(got, name)["status"] for name in ("load", "input", "network")} == {"unknown"}
@@ -587,7 +589,7 @@ MISMATCHES = [
 @pytest.mark.parametrize(
     ("values", "text", "bottleneck"), MISMATCHES, ids=[row[1] for row in MISMATCHES]
 )
-def test_each_mismatch(values: dict[str, Any], text: str, bottleneck: str) -> None:
+def test_fit_finds_each_mismatch(values: dict[str, Any], text: str, bottleneck: str) -> None:
     second = changed(healthy(101.0), "workloads|processes", [process(**values)])
     got = report(second)
     row = line(got, "fit")
@@ -889,7 +891,9 @@ def run(*arguments: str) -> int:
     return program.main(["diagnose", *arguments])
 
 
-def test_recorded_captures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_diagnosis_of_recorded_captures_is_printed_without_escapes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     first, second = tmp_path / "a.json", tmp_path / "b.json"
     bad = changed(healthy(101.0), "gpus|1|lost", True)
     bad["gpus"][1]["address"] = "0000:28\x1b[31m"

@@ -89,9 +89,7 @@ def test_redirect_to_a_page_that_answers_200_is_no_leave(server: Answers) -> Non
     ],
     ids=["page", "forbidden-page", "no-status", "long-status", "nothing"],
 )
-def test_answer_that_is_none_of_a_lock_service_decides_nothing(
-    server: Answers, answer: bytes
-) -> None:
+def test_answer_not_from_a_lock_service_decides_nothing(server: Answers, answer: bytes) -> None:
     server.answers["/v1/pre-reboot"] = answer
     with pytest.raises(ChannelAwayError, match="lock service"):
         client(server.address).ask(PRE_REBOOT, {})

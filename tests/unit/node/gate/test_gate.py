@@ -892,7 +892,7 @@ def outcomes(mode: str, patch: dict[str, Any]) -> dict[str, tuple[str, str | Non
     return {item.id: (item.outcome, item.got) for item in units.findings(wanted, seen)}
 
 
-def test_findings() -> None:
+def test_gate_findings_match_unless_timer_or_units_differ() -> None:
     assert {outcome for outcome, _ in outcomes("report", {}).values()} == {MATCH}
     closed = outcomes("block", {"gate": {"mode": "block", "open": False}})
     assert closed["gate"] == (MATCH, "block: closed"), (

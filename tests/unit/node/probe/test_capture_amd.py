@@ -39,7 +39,7 @@ def read(root: Path) -> list[dict[str, Any]]:
     return found
 
 
-def test_eight_boards(tmp_path: Path) -> None:
+def test_eight_boards_are_read_with_all_values(tmp_path: Path) -> None:
     wanted = scenario(8)
     root = tree.write(wanted, tmp_path, layout=Layout(per_switch=2, bridges=True))
     found = read(root)
@@ -286,7 +286,9 @@ RAS = [
 
 
 @pytest.mark.parametrize(("name", "text", "expected"), RAS)
-def test_error_counters(tmp_path: Path, name: str, text: str, expected: object) -> None:
+def test_error_counters_and_their_sum_are_read_or_unread(
+    tmp_path: Path, name: str, text: str, expected: object
+) -> None:
     root = tree.write(scenario(1), tmp_path)
     (root / BUS / FIRST / "ras" / name).write_text(text)
     one = read(root)[0]
@@ -319,7 +321,7 @@ PAGES = [
 
 
 @pytest.mark.parametrize(("text", "expected"), PAGES)
-def test_bad_pages(tmp_path: Path, text: str, expected: object) -> None:
+def test_bad_pages_are_counted_or_unread(tmp_path: Path, text: str, expected: object) -> None:
     root = tree.write(scenario(1), tmp_path)
     (root / BUS / FIRST / "ras/gpu_vram_bad_pages").write_text(text)
     got = read(root)[0]["bad_pages"]
@@ -395,7 +397,7 @@ TABLES = [
 
 
 @pytest.mark.parametrize(("data", "expected"), TABLES)
-def test_gpu_metrics(data: bytes, expected: object) -> None:
+def test_gpu_metrics_give_throttle_or_a_fault(data: bytes, expected: object) -> None:
     got = amd.throttle(data)
     if expected == "bits":
         assert got["status"] == 6

@@ -71,7 +71,7 @@ def read(machine: Machine, document: Json | None = None, *, passive: bool = Fals
         return {**context.captured, **gpus.read(context)}
 
 
-def test_healthy_gpus(make: Made) -> None:
+def test_healthy_gpus_are_read_with_all_values(make: Made) -> None:
     machine = make()
     found = read(machine, POLICY)
     assert found["gpu_error"] is None
@@ -556,7 +556,7 @@ def test_a_record_that_is_right_is_not_changed(make: Made, tmp_path: Path) -> No
     assert command.load(str(tmp_path / "record.json")) == found
 
 
-def test_without_names() -> None:
+def test_anonymous_capture_has_placeholders_for_names() -> None:
     uuid, host, disk = (
         "GPU-11111111-2222-3333-4444-555555555555",
         "node17.example.org",
@@ -684,7 +684,9 @@ def test_init_programs_and_arguments_are_masked_in_the_command_line(
     assert Redactor().json({"cmdline": line}) == {"cmdline": expected}
 
 
-def test_the_command(make: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_capture_command_reads_a_file_or_a_root(
+    make: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     from goldnode.node.program.main import main
 
     machine = make()

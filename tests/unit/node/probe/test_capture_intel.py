@@ -100,7 +100,9 @@ THROTTLE = [
 
 
 @pytest.mark.parametrize(("files", "expected"), THROTTLE)
-def test_reasons(tmp_path: Path, files: dict[str, str], expected: Any) -> None:
+def test_throttle_reasons_are_read_or_a_fault(
+    tmp_path: Path, files: dict[str, str], expected: Any
+) -> None:
     (one,) = read(
         bare(
             tmp_path,
@@ -135,7 +137,7 @@ def test_reasons_of_all_tiles_and_media(tmp_path: Path) -> None:
     assert one["clocks"]["application"]["graphics_mhz"] == 1600
 
 
-def test_i915(tmp_path: Path) -> None:
+def test_i915_files_give_memory_clocks_and_power(tmp_path: Path) -> None:
     files = {
         "drm/card1/gt/gt0/rps_act_freq_mhz": "1450",
         "drm/card1/gt/gt0/rps_max_freq_mhz": "2000",
@@ -198,7 +200,7 @@ MEMORY = [
 
 
 @pytest.mark.parametrize(("fault", "files", "expected"), MEMORY)
-def test_memory(
+def test_memory_is_read_with_its_source_or_a_fault(
     tmp_path: Path, fault: str, files: dict[str, str], expected: tuple[Any, str | None]
 ) -> None:
     (one,) = read(bare(tmp_path, "xe", files, (fault,)))
@@ -229,7 +231,9 @@ SENSORS = [
 
 
 @pytest.mark.parametrize(("files", "expected"), SENSORS)
-def test_temperatures(tmp_path: Path, files: dict[str, str], expected: dict[str, float]) -> None:
+def test_sensors_give_the_expected_temperatures(
+    tmp_path: Path, files: dict[str, str], expected: dict[str, float]
+) -> None:
     (one,) = read(
         bare(tmp_path, "xe", {f"hwmon/hwmon2/{name}": text for name, text in files.items()})
     )

@@ -141,7 +141,7 @@ def test_an_image_has_no_running_kernel(tmp_path: Path) -> None:
         (1 << 25, "(25)"),
     ],
 )
-def test_taint_letters(mask: int, letters: str) -> None:
+def test_taint_mask_gives_its_letters(mask: int, letters: str) -> None:
     assert machine.letters(mask) == letters
 
 
@@ -165,7 +165,9 @@ def test_taint_letters(mask: int, letters: str) -> None:
         ({}, "fpu", "none"),
     ],
 )
-def test_virtual(tmp_path: Path, product: dict[str, str], flags: str | None, want: str) -> None:
+def test_virtual_platform_follows_from_dmi_and_cpu_flags(
+    tmp_path: Path, product: dict[str, str], flags: str | None, want: str
+) -> None:
     make(tmp_path, {f"/sys/class/dmi/id/{name}": text + "\n" for name, text in product.items()})
     make(
         tmp_path,
@@ -191,7 +193,9 @@ def test_a_machine_that_reports_nothing_is_not_called_hardware(tmp_path: Path) -
         ({}, None),
     ],
 )
-def test_image_id(tmp_path: Path, files: dict[str, str], want: str | None) -> None:
+def test_image_id_is_read_from_its_file_or_os_release(
+    tmp_path: Path, files: dict[str, str], want: str | None
+) -> None:
     assert machine.identity(context(make(tmp_path, files)))["image_id"] == want
 
 
@@ -374,7 +378,7 @@ def test_the_most_blocked_tasks_are_bounded(tmp_path: Path) -> None:
     assert (len(found), unseen) == (machine.MOST_BLOCKED, 100 - machine.MOST_BLOCKED)
 
 
-def test_limits(tmp_path: Path) -> None:
+def test_limits_are_read_from_proc(tmp_path: Path) -> None:
     text = "Limit  Soft Limit  Hard Limit  Units\nMax open files            1024                 4096                 files\n"
     make(
         tmp_path,

@@ -175,7 +175,7 @@ def test_an_infiniband_port(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "want"), [("2.5 Gb/sec (1X SDR)", 2.5), ("100 Gb/sec (4X EDR)", 100), (None, None)]
 )
-def test_rates(text: str | None, want: float | None) -> None:
+def test_infiniband_rate_is_parsed(text: str | None, want: float | None) -> None:
     assert network.rate(text) == want
 
 

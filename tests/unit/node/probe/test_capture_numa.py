@@ -68,7 +68,7 @@ PLACES = [
 
 
 @pytest.mark.parametrize(("one", "other", "node", "sibling", "expected"), PLACES)
-def test_distances(
+def test_distance_is_symmetric_and_follows_the_path(
     one: list[str], other: list[str], node: int | None, sibling: int | None, expected: str | None
 ) -> None:
     missing = {"fault": "not_exposed", "text": "-1"}
@@ -97,7 +97,7 @@ def test_minus_one_is_not_node_zero(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("node", ["1", "2"])
-def test_another_node_than_the_class_says(tmp_path: Path, node: str) -> None:
+def test_moved_gpu_has_its_actual_numa_node(tmp_path: Path, node: str) -> None:
     wanted = scenario(8, f"gpu3.numa_node={node}")
     found = read(tree.write(wanted, tmp_path, layout=Layout(nodes=2)))
     assert found["affinity"][wanted.gpus[3]["pci.address"]]["node"] == int(node)

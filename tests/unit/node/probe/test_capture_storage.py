@@ -219,7 +219,7 @@ unused devices: <none>
 """
 
 
-def test_raid(tmp_path: Path) -> None:
+def test_mdstat_gives_level_state_and_failed_devices(tmp_path: Path) -> None:
     got = storage.raid(context(make(tmp_path, {"/proc/mdstat": MDSTAT})).files)
     assert got == {
         "md1": {

@@ -89,7 +89,7 @@ def test_the_recorded_cases_are_not_all_the_same() -> None:
         (None, {"saved_entry": "gone"}, "debian12-saved", "saved_entry", True, "not in the menu"),
     ],
 )
-def test_says_why(
+def test_next_boot_states_its_source_and_reason(
     default: str | None, env: dict[str, str], cfg: str, via: str, fallback: bool, words: str
 ) -> None:
     case = {"cfg": cfg, "env": env} | ({} if default is None else {"default": default})
@@ -146,7 +146,7 @@ def test_says_why(
         ),
     ],
 )
-def test_never_guesses(cfg: str, words: str) -> None:
+def test_ambiguous_configuration_gives_no_release_and_a_reason(cfg: str, words: str) -> None:
     choice = grub.next_boot(cfg, b"")
     assert choice.release is None
     assert words in choice.reason
@@ -187,7 +187,7 @@ def test_a_broken_environment_block_is_reported_and_not_used() -> None:
         (block(next_entry="1>2"), {"next_entry": "1>2"}),
     ],
 )
-def test_environment(raw: bytes, values: dict[str, str]) -> None:
+def test_grubenv_block_is_parsed(raw: bytes, values: dict[str, str]) -> None:
     assert grub.environment(raw) == values
 
 
@@ -228,7 +228,9 @@ def test_environment_refuses_what_grub_refuses() -> None:
         ),
     ],
 )
-def test_entries(cfg: str, rows: list[tuple[str | None, str, bool]]) -> None:
+def test_entries_have_release_index_and_recovery(
+    cfg: str, rows: list[tuple[str | None, str, bool]]
+) -> None:
     assert [(e.release, e.index_path, e.recovery) for e in grub.entries(text(cfg))] == rows
 
 
@@ -263,7 +265,9 @@ def test_the_firmware_entry_of_debian_13_is_not_certain() -> None:
         ("debian12-default", "5.10.0-1-amd64", None),
     ],
 )
-def test_entry_for(cfg: str, release: str, index: str | None) -> None:
+def test_entry_for_a_release_has_its_index_or_is_none(
+    cfg: str, release: str, index: str | None
+) -> None:
     entry = grub.entry_for(text(cfg), release)
     assert (entry and entry.index_path) == index
 

@@ -93,7 +93,9 @@ def test_versions_are_in_the_order_of_the_specification() -> None:
         ("a+2.conf.bak", ("a+2.conf.bak", None, None)),
     ],
 )
-def test_counters(name: str, found: tuple[str, int | None, int | None]) -> None:
+def test_entry_name_gives_its_boot_counter(
+    name: str, found: tuple[str, int | None, int | None]
+) -> None:
     assert loader.counter(name) == found
 
 

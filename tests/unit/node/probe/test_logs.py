@@ -344,7 +344,9 @@ OTHERS = [
 
 
 @pytest.mark.parametrize(("text", "kind", "where", "name", "value"), OTHERS)
-def test_other_events(text: str, kind: str, where: str | None, name: str, value: Any) -> None:
+def test_other_event_has_kind_address_and_value(
+    text: str, kind: str, where: str | None, name: str, value: Any
+) -> None:
     (row,) = logs.parse(logs.candidates(f"[    1.000000] {text}\n".encode()))
     assert (row["kind"], row["address"], row["parameters"][name]) == (kind, where, value)
 

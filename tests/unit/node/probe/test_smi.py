@@ -271,7 +271,7 @@ def test_flags_of_either_notation(output: str, flag: Any) -> None:
     [("None", "none"), ("Reset", "gpu_reset"), ("GPU Reset", "gpu_reset"), ("Reboot", "node_reboot"), ("Drain P2P", "drain_p2p"),
      ("Drain and Reset", "drain_and_reset"), ("N/A", NONE), ("Dance", "unread")],
 )  # fmt: skip
-def test_recovery_actions(output: str, action: str) -> None:
+def test_recovery_action_is_mapped_or_unread(output: str, action: str) -> None:
     assert (
         at(one(f"<gpu_recovery_action>{output}</gpu_recovery_action>"), "recovery_action") == action
     )

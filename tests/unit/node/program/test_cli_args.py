@@ -29,7 +29,9 @@ def command(name: str) -> argparse.ArgumentParser:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_help(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help_of_each_command_is_a_sentence_within_100_columns(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     found = command(name)
     assert re.fullmatch(

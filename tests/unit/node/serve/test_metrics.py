@@ -212,7 +212,7 @@ def test_the_simulated_reports_it() -> None:
 
 
 @pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed")
-def test_promtool_finds_nothing_to_say() -> None:
+def test_promtool_accepts_the_metrics() -> None:
     for text in (
         metrics.text(verdict(finding("gpu.count", "mismatch", 'a"\\b')), CAPTURE, OPEN, age=3.0),
         metrics.text(None, None, fault="no"),

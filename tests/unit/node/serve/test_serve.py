@@ -226,7 +226,7 @@ def exchange(where: tuple[str, int], data: bytes) -> bytes:
     return answer
 
 
-def test_an_exchange(served: tuple[str, int]) -> None:
+def test_server_answers_with_200_405_or_431(served: tuple[str, int]) -> None:
     head, _, body = exchange(served, b"GET /healthz HTTP/1.1\r\n\r\n").partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200 OK\r\n")
     assert body == b"healthy\n"

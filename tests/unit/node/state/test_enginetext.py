@@ -339,7 +339,7 @@ def test_a_file_without_the_section(text: str) -> None:
 # -- CDI
 
 
-def test_amds_spec() -> None:
+def test_amd_cdi_spec_has_devices_and_groups() -> None:
     nodes = [
         {"render": "/dev/dri/renderD128", "card": "/dev/dri/card0"},
         {"render": "/dev/dri/renderD129"},

@@ -50,7 +50,7 @@ def test_the_schema_and_the_seam_know_the_same() -> None:
 
 
 @pytest.mark.parametrize("distribution", FAMILIES)
-def test_kernel_packages(distribution: str) -> None:
+def test_kernel_packages_give_their_release(distribution: str) -> None:
     names = kernel_packages(distribution, "6.8.0-1-x")
     assert names[:2] == ["linux-image-6.8.0-1-x", "linux-headers-6.8.0-1-x"]
     assert [kernel_release(name) for name in names if "headers" not in name] == ["6.8.0-1-x"] * (

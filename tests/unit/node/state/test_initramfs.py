@@ -155,7 +155,9 @@ def cut(packing: str) -> bytes:
         (lambda: archive(member("n" * 5000)), "a name of 5001 bytes"),
     ],
 )
-def test_defects(tmp_path: Path, content: object, words: str) -> None:
+def test_defective_initramfs_is_an_error_with_its_path(
+    tmp_path: Path, content: object, words: str
+) -> None:
     assert callable(content)
     path = write(tmp_path, content())
     with pytest.raises(initramfs.InitramfsError, match=words) as caught:
@@ -185,7 +187,7 @@ def test_a_missing_program_is_named(
         initramfs.contents(path)
 
 
-def test_no_image(tmp_path: Path) -> None:
+def test_missing_initramfs_raises_file_not_found(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         initramfs.contents(str(tmp_path / "none"))
 
@@ -223,7 +225,7 @@ def test_leaves_no_child_behind(tmp_path: Path) -> None:
         ("usr/lib/firmware/nouveau", False),
     ],
 )
-def test_modules_named(path: str, found: bool) -> None:
+def test_modules_are_found_in_paths_of_modules_only(path: str, found: bool) -> None:
     assert initramfs.modules_named([path], ["nouveau", "nova_core", "nova-drm"]) == (
         [path] if found else []
     )

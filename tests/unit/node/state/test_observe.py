@@ -45,7 +45,7 @@ PATTERNS = (
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_a_name_matches_as_fnmatch_says(pattern: str) -> None:
+def test_name_pattern_matches_like_fnmatch(pattern: str) -> None:
     for name in [*texts("ab9-", 5), "9x-ab.b", "cpu12", "cpu", "[0-9]"]:
         assert like(name, pattern) == fnmatch.fnmatchcase(name, pattern), name
 

@@ -169,7 +169,9 @@ def test_a_package_that_goldnode_removed_and_installed_again_is_not_called_remov
         ({"a": 1, "b": 2}, {"a": 1, "b": 2, "r": 3}, {"a": 1, "r": 3}, {"a": 1}),
     ],
 )
-def test_unmerge(before: Any, after: Any, now: Any, wanted: Any) -> None:
+def test_unmerge_restores_the_original_and_leaves_user_changes(
+    before: Any, after: Any, now: Any, wanted: Any
+) -> None:
     assert records.unmerge(before, after, now) == wanted
 
 
@@ -230,7 +232,9 @@ def test_lines_are_given_back(before: str, after: str, now: str, wanted: str) ->
         ("linux-headers-6.1.0-902-amd64", None),
     ],
 )
-def test_kernel_packages(package: str, release: str | None) -> None:
+def test_kernel_release_is_none_for_packages_of_no_kernel_image(
+    package: str, release: str | None
+) -> None:
     assert kernel_release(package) == release
 
 
@@ -513,7 +517,7 @@ def test_a_torn_class_document_does_not_count(root: Host) -> None:
     assert completed(None)["kernel"]["release"] == ""
 
 
-def test_offered_versions(root: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offered_versions_are_listed_once(root: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     from goldnode.node.ground.host import Result
 
     out = " libc6 | 2.36-9 | http://mirror.example/debian bookworm/main amd64 Packages\n libc6 | 2.36-9 | http://mirror.example/debian bookworm/main Sources\n"

@@ -215,7 +215,9 @@ SLOT_BOOT = {"loader": "systemd-boot", "release": RELEASE}
         ("slot.fallback", {"slots": {"marker": True, "survey": None, "stale": None}}, ELSEWHERE, 3),
     ],
 )
-def test_slots(name: str, patch: dict[str, Any], outcome: str, code: int) -> None:
+def test_slots_decide_next_boot_and_fallback_outcomes(
+    name: str, patch: dict[str, Any], outcome: str, code: int
+) -> None:
     found = findings(patch)
     assert [finding.outcome for finding in found if finding.id == name] == [outcome]
     if name != "slot.fallback" or outcome != ELSEWHERE:

@@ -478,7 +478,7 @@ def test_documents_of_an_older_goldnode_have_no_limits() -> None:
     )
 
 
-def test_sixteen_gpus() -> None:
+def test_fault_of_the_sixteenth_gpu_drains_the_node() -> None:
     document = class_document()
     document["gpu"]["count"] = 16
     assert check.exit_code(judged(document, healthy(16))) == 0
