@@ -223,7 +223,9 @@ def test_good_disk_meets_every_requirement_but_order(world: World) -> None:
         ((Hygiene("keys", "waived", "for a reason"),), "passed"),
     ],
 )
-def test_hygiene(world: World, hygiene: tuple[Hygiene, ...], state: str) -> None:
+def test_hygiene_gate_state_follows_from_its_checks(
+    world: World, hygiene: tuple[Hygiene, ...], state: str
+) -> None:
     found = {row.name: row for row in judge("publish", world.build("a", hygiene=hygiene))}
     assert found["hygiene"].state == state
 

@@ -332,7 +332,7 @@ def test_two_builds_with_another_file_name_that_file_alone(
     ]
 
 
-def test_command(disk: Path, copy: Path) -> None:
+def test_diff_command_exits_1_and_lists_differences(disk: Path, copy: Path) -> None:
     runner = CliRunner()
     done = runner.invoke(command, [str(disk), str(copy)])
     assert (done.exit_code, done.output) == (0, "the disks are equal, bit by bit\n")

@@ -393,7 +393,7 @@ def test_rolled_back_build_is_no_longer_in_the_stream(world: World) -> None:
     assert {row["build_id"] for row in versions.values()} == {BUILDS["a"]}
 
 
-def test_netboot(world: World) -> None:
+def test_channel_script_chains_to_a_build_only_if_it_can_netboot(world: World) -> None:
     disk = world.publish("a", forms=("raw", "tar", "vmlinuz", "initrd"))
     world.promote("a", "candidate")
     script = (world.directory("a") / f"{disk.name}.ipxe").read_text().splitlines()

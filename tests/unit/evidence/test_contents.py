@@ -38,7 +38,7 @@ def read(layout: Layout, digest: str, locks: object = LOCKS) -> Contents:
 
 @pytest.mark.parametrize("wide", [True, False])
 @pytest.mark.parametrize("order", ["<", ">"])
-def test_elf(wide: bool, order: str) -> None:
+def test_elf_soname_and_needed_are_read_in_each_format(wide: bool, order: str) -> None:
     found = elf_module.dynamic(elf("libx.so.1", ["liby.so.2", "libc.so.6"], wide=wide, order=order))
     assert (found.soname, found.needed) == ("libx.so.1", ("liby.so.2", "libc.so.6"))
 
@@ -100,7 +100,7 @@ def test_an_index_is_read_once_and_a_damaged_one_again(
     assert snapshot(found, tmp_path) == first
 
 
-def test_debs(layout: Layout) -> None:
+def test_deb_has_source_licence_owner_and_dependencies(layout: Layout) -> None:
     found = read(layout, sample(layout))
     libc, libgcc, python = found.debs
     assert (libc.name, libc.source, libc.source_version) == ("libc6", "glibc", "2.36-9+deb12u10")
@@ -126,7 +126,7 @@ def test_debs(layout: Layout) -> None:
     )  # listed below /lib
 
 
-def test_wheels(layout: Layout) -> None:
+def test_wheel_has_licence_dependencies_and_altered_files(layout: Layout) -> None:
     found = read(layout, sample(layout))
     numpy, cublas = found.wheels
     assert (cublas.name, cublas.unpacked, cublas.licence) == (
@@ -267,6 +267,6 @@ def test_prose_is_not_interpreted() -> None:
     assert licences.synopses("This is free software.\nLicense: GPL-2\n") == []
 
 
-def test_the_sample_is_what_it_says() -> None:
+def test_sample_has_its_soname_and_tag() -> None:
     assert elf_module.dynamic(CUBLAS).soname == "libcublas.so.12"
     assert IMAGE.immutable_tag("x") == "12.4.1-runtime-debian12-x"

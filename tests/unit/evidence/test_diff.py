@@ -124,7 +124,7 @@ def test_packages_files_libraries_and_settings(layout: Layout) -> None:
         (["9.1.0.70"], [], []),
     ],
 )
-def test_major_changes(
+def test_change_of_a_major_version_is_reported(
     layout: Layout, old: list[str], new: list[str], expected: list[tuple[str, str, str]]
 ) -> None:
     digests = [
@@ -203,7 +203,7 @@ def test_same_version_other_file(layout: Layout) -> None:
     assert found.rebuilt == ["libc6"]
 
 
-def test_sizes(layout: Layout) -> None:
+def test_sizes_add_up_over_layers_packages_and_files(layout: Layout) -> None:
     upper: Files = {
         "usr/lib/x86_64-linux-gnu/libc.so.6": elf("libc.so.6", tail=bytes(1000)),
         "usr/local/x": "12345",
@@ -223,7 +223,7 @@ def test_sizes(layout: Layout) -> None:
     assert second["step"] == "step 1"
 
 
-def test_names(layout: Layout) -> None:
+def test_image_is_found_by_each_of_its_names(layout: Layout) -> None:
     (ref, one), (_, two) = (
         make_image(layout, build=letter * 12, content=letter.encode()) for letter in ("a", "b")
     )

@@ -42,7 +42,9 @@ def rows(data: dict[str, Any]) -> set[tuple[Any, ...]]:
     }
 
 
-def test_grype(image: tuple[OciImage, Contents], tmp_path: Path) -> None:
+def test_grype_report_gives_its_vulnerabilities(
+    image: tuple[OciImage, Contents], tmp_path: Path
+) -> None:
     found = load(tmp_path, "grype", grype_output(image[0].digest))
     found.check_subject(*image)
     data = vulnerabilities.report(image[1], [found]).data()
@@ -93,7 +95,9 @@ def test_grype_covers_what_its_database_has(
     }
 
 
-def test_trivy(image: tuple[OciImage, Contents], tmp_path: Path) -> None:
+def test_trivy_report_gives_its_vulnerabilities(
+    image: tuple[OciImage, Contents], tmp_path: Path
+) -> None:
     config = image[0].manifest["config"]["digest"]
     found = load(tmp_path, "trivy", trivy_output(config), "@2026-11-20")
     found.check_subject(*image)

@@ -90,7 +90,7 @@ def test_signed_and_verified(layout: Layout, secret: Path) -> None:
     assert [row.artefact for row in documents(layout, digest)] == before
 
 
-def test_openssl_agrees(layout: Layout, tmp_path: Path) -> None:
+def test_openssl_verifies_the_signature(layout: Layout, tmp_path: Path) -> None:
     """A second implementation checks the signature, over the bytes that DSSE says are signed."""
     digest, file = sample(layout), key(tmp_path, kind="p256")
     sign(layout, digest, "cuda:x", signatures.load_signer(file))
@@ -133,7 +133,9 @@ def test_openssl_agrees(layout: Layout, tmp_path: Path) -> None:
     assert envelope["signatures"][0]["keyid"] == hashed.split()[0]
 
 
-def test_unknown_key(layout: Layout, tmp_path: Path, secret: Path) -> None:
+def test_image_signed_by_an_unknown_key_does_not_pass(
+    layout: Layout, tmp_path: Path, secret: Path
+) -> None:
     digest = sample(layout)
     write_all(layout, digest, secret)
     other = key(tmp_path, "other")
@@ -164,7 +166,7 @@ def test_an_envelope_that_claims_a_known_key(layout: Layout, tmp_path: Path) -> 
     )
 
 
-def test_altered_payload(layout: Layout, secret: Path) -> None:
+def test_altered_signed_payload_does_not_pass(layout: Layout, secret: Path) -> None:
     digest = sample(layout)
     write_all(layout, digest, secret)
     for row in documents(layout, digest):

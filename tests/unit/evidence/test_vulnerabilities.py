@@ -96,7 +96,7 @@ def test_without_a_database_nothing_is_checked(there: Contents) -> None:
     assert data["subject"] == there.digest
 
 
-def test_debian(there: Contents, tracker: Path) -> None:
+def test_debian_tracker_gives_vulnerabilities_of_debs(there: Contents, tracker: Path) -> None:
     data = vulnerabilities.report(
         there, [vulnerabilities.load(f"debian={tracker}@2026-11-20")]
     ).data()
@@ -165,7 +165,7 @@ def test_a_release_that_the_database_does_not_have(there: Contents, tmp_path: Pa
         (osv("numpy", span({"introduced": "abc"}, kind="GIT")), False, None),
     ],
 )
-def test_osv_ranges(
+def test_osv_record_applies_only_within_its_ranges(
     there: Contents, tmp_path: Path, record: dict[str, Any], hit: bool, fixed: str | None
 ) -> None:
     file = tmp_path / "osv.json"
@@ -236,7 +236,7 @@ def test_archive_and_directory_say_the_same(there: Contents, tmp_path: Path) -> 
         ("osv=empty", "no OSV record"),
     ],
 )
-def test_refused(tmp_path: Path, text: str, says: str) -> None:
+def test_invalid_vulnerability_source_is_an_error(tmp_path: Path, text: str, says: str) -> None:
     (tmp_path / "list.json").write_text("[]")
     (tmp_path / "broken.json").write_text("{")
     (tmp_path / "plain.json").write_text('{"a": 1}')

@@ -130,7 +130,7 @@ def test_a_new_date_keeps_the_layers_of_wheels(world: World) -> None:
     ]
 
 
-def test_twice(world: World, tmp_path: Path) -> None:
+def test_second_build_of_each_image_is_identical(world: World, tmp_path: Path) -> None:
     wanted = recipes(world)
     builder(world).build(wanted)
     assert twice(world.store, wanted, FakeEngine(), tmp_path / "second") == []

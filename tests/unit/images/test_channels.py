@@ -410,7 +410,7 @@ class TestMajors:
         with pytest.raises(ImageError, match=r'asks for no approval of "cudn". Use "cudnn"'):
             world.promote("a", "canary", approvals=[Approval("cudn", "ana", "x")])
 
-    def test_the_first_canary_is_held_against_stable(self, world: World) -> None:
+    def test_first_canary_is_compared_with_stable(self, world: World) -> None:
         world.publish("a")
         waive = [RequirementWaiver("order", "ana", "the first one")]
         world.promote("a", "stable", waivers=waive)
@@ -455,7 +455,7 @@ class TestCuts:
             )  # recorded once, however often it was begun
         raise AssertionError("it never came to its end")
 
-    def test_a_promotion(self, world: World) -> None:
+    def test_interrupted_promotion_leaves_the_old_or_the_new_state(self, world: World) -> None:
         world.publish("a")
         world.publish("b")
         for name, channel in ("a", "candidate"), ("a", "canary"), ("b", "candidate"):
@@ -465,7 +465,7 @@ class TestCuts:
             self.cuts(world, lambda: world.promote("b", "canary"), old, old | {"canary": "b"}) == 4
         )
 
-    def test_a_rollback(self, world: World) -> None:
+    def test_interrupted_rollback_leaves_the_old_or_the_new_state(self, world: World) -> None:
         for name in "ab":
             world.publish(name)
             world.promote(name, "candidate")

@@ -358,7 +358,7 @@ class TestRegistry:
                 how=Collection(now=NOW),
             )
 
-    def test_one_whose_age_nobody_knows_stays(
+    def test_registry_gc_leaves_an_image_of_unknown_age(
         self, place: RegistryPlace, layout: Layout, keys: tuple[Path, Path]
     ) -> None:
         self.server.load(
@@ -377,7 +377,7 @@ class TestRegistry:
         )
         assert "the time of its publication is not recorded" in stays.values()
 
-    def test_a_registry_that_does_not_delete_is_told(
+    def test_registry_gc_fails_when_deletion_is_refused_and_completes_later(
         self, place: RegistryPlace, layout: Layout, keys: tuple[Path, Path]
     ) -> None:
         self.server.rules.append(once("status", "^DELETE", 405))

@@ -163,7 +163,7 @@ def test_locks_of_debian_devel_images_provide_the_host_driver(
     assert not own.row("cuda-12.4.1-runtime-debian13").from_host
 
 
-def test_a_release_has_the_parts_that_the_facts_say(own: ImageMatrix) -> None:
+def test_parts_of_each_cuda_release_equal_the_facts(own: ImageMatrix) -> None:
     known = {
         str(row["version"]): row["parts"]
         for row in facts.load("cuda.yml")["releases"]

@@ -496,7 +496,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return tools
 
 
-def test_an_index_that_states_another_hash_is_told_before_anything_is_fetched(
+def test_fetch_fails_when_the_index_states_another_hash(
     rows: dict[str, MatrixRow], tmp_path: Path, offline_pip: Path
 ) -> None:
     row = rows["cpu-1-base-debian12"]
@@ -602,7 +602,7 @@ def test_other_tools_move_only_with_upgrade(
     assert find_lock(row).tools == {"zlib": "2"}
 
 
-def test_check_tells_of_an_earlier_parent(
+def test_check_reports_a_lock_on_an_earlier_parent(
     rows: dict[str, MatrixRow], machine: dict[str, str]
 ) -> None:
     row, child = rows["cpu-1-base-debian12"], rows["cpu-1-framework-debian12"]

@@ -64,7 +64,9 @@ WHEEL = "build a wheel of it (`pip wheel --no-deps DIRECTORY`)"
     ],
     ids=["entrypoint", "quoted-words", "version", "version-in-a-line", "packages"],
 )
-def test_declaration(tmp_path: Path, text: str, line: int, has: str, lacks: str) -> None:
+def test_invalid_declaration_is_refused_at_its_line(
+    tmp_path: Path, text: str, line: int, has: str, lacks: str
+) -> None:
     (tmp_path / "derive.yml").write_text(text)
     with pytest.raises(ImageError) as error:
         load_declaration(tmp_path)
@@ -102,7 +104,9 @@ def test_declaration(tmp_path: Path, text: str, line: int, has: str, lacks: str)
         ("a @ git+https://x.example/a.git", "names an address", "semicolon"),
     ],
 )
-def test_requirements(tmp_path: Path, text: str, has: str, lacks: str) -> None:
+def test_invalid_requirement_of_an_image_is_refused_at_its_line(
+    tmp_path: Path, text: str, has: str, lacks: str
+) -> None:
     (tmp_path / "derive.yml").write_text(
         DERIVE.format(version="'1'") + "requirements: requirements.txt\n"
     )

@@ -284,7 +284,7 @@ class TestImmutableTags:
         thread.join()
         return done
 
-    def test_a_publisher_that_is_overwritten_is_told(
+    def test_only_one_of_two_overlapping_publishers_succeeds(
         self, plain: Simulated, layout: Layout, tmp_path: Path, keys: tuple[Path, Path]
     ) -> None:
         assert self.rivals(
@@ -434,7 +434,7 @@ class TestGates:
         with pytest.raises(ImageError, match=r"is signed for, and is not attached"):
             send(layout, ref, plain, keys)
 
-    def test_a_signature_of_a_stranger_beside_a_good_one_is_in_nobodys_way(
+    def test_additional_unknown_signature_does_not_prevent_publication(
         self, plain: Simulated, layout: Layout, tmp_path: Path, keys: tuple[Path, Path]
     ) -> None:
         ref, digest = image(layout, make_key(tmp_path, "other"))
@@ -486,7 +486,7 @@ class TestGates:
         )
         assert "missing" in truth["why"]
 
-    def test_a_waiver_of_a_gate_that_is_none_is_refused(
+    def test_waiver_of_an_unknown_requirement_is_refused(
         self, plain: Simulated, layout: Layout, keys: tuple[Path, Path]
     ) -> None:
         ref, _ = image(layout, keys)
@@ -648,7 +648,7 @@ class TestPull:
         simulated.tampered.clear()
         pull(other, simulated.client().repository("gpu/cuda"), published)
 
-    def test_a_name_that_is_not_there_is_told_with_the_nearest(
+    def test_pull_of_an_unknown_tag_names_the_nearest_one(
         self, simulated: Simulated, layout: Layout, tmp_path: Path, published: str
     ) -> None:
         with pytest.raises(
@@ -700,7 +700,7 @@ class TestPull:
             pull(Layout(tmp_path / "other"), target, "multi", ImagePull(system="linux/arm64"))
 
 
-def test_a_name_of_the_matrix_stands_for_its_one_build(layout: Layout) -> None:
+def test_matrix_name_finds_its_only_build(layout: Layout) -> None:
     ref, _ = make_image(layout)
     assert (
         find(layout, "cuda-12.4.1-runtime-debian12")[0]

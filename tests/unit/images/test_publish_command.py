@@ -133,7 +133,7 @@ def test_a_moved_tag_is_exit_1_and_repaired(desk: Desk) -> None:
     assert desk.run("status").exit_code == 0
 
 
-def test_offline(desk: Desk) -> None:
+def test_offline_rollback_is_published_by_a_later_repair(desk: Desk) -> None:
     desk.good("publish", ref("a"), ref("b"))
     for name in "ab":
         desk.good("promote", "candidate", ref(name))
@@ -260,7 +260,7 @@ def test_gc_keeps_what_a_lock_names_and_lets_nothing_go_where_one_cannot_be_read
         ),
     ],
 )
-def test_channel_and_gate_are_told_before_keys_and_names(
+def test_misspelt_channel_or_requirement_is_reported_before_keys(
     desk: Desk, words: tuple[str, ...], why: str
 ) -> None:
     done = desk.run(*words, "--here", key=False)
@@ -292,7 +292,7 @@ def test_status_without_a_history_reports_nothing_verified(desk: Desk) -> None:
     )
 
 
-def test_gc_tells_what_would_go(desk: Desk) -> None:
+def test_gc_dry_run_lists_the_images_to_remove(desk: Desk) -> None:
     said = desk.good("gc", "--dry-run", "--keep-days", "0")
     assert f"would go: {ref('a')}" in said
     desk.good("promote", "candidate", ref("a"), "--here")

@@ -66,9 +66,7 @@ def published(tmp_path: Path, keys: tuple[Path, Path]) -> Iterator[PublishedImag
 
 
 class TestHistory:
-    def test_the_tag_of_a_channel_is_what_the_history_says(
-        self, published: PublishedImages
-    ) -> None:
+    def test_channel_tag_pulls_the_promoted_image(self, published: PublishedImages) -> None:
         assert published.pull(f"{LINE}-candidate").digest == published.digests["a"]
 
     def test_the_tag_of_a_channel_that_others_moved_is_refused(

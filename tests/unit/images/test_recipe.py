@@ -137,7 +137,7 @@ def test_the_links_of_cuda(world: World) -> None:
     assert recipes(world)["cuda-12.4.1-runtime-debian12"].files == {}
 
 
-def test_labels(world: World) -> None:
+def test_labels_name_base_driver_and_parts(world: World) -> None:
     found = recipes(world)
     base, runtime = found["cuda-12.4.1-base-debian12"], found["cuda-12.4.1-runtime-debian12"]
     labels = runtime.all_labels

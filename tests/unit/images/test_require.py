@@ -83,7 +83,7 @@ def test_a_wrong_minimum_would_be_seen() -> None:
     )
 
 
-def test_the_value() -> None:
+def test_requirement_names_cuda_and_minimum_driver() -> None:
     assert requirement("12.4.1") == "cuda>=12.4 driver>=525.60.13"
     assert requirement("13.1") == "cuda>=13.1 driver>=580.65.6"  # 580.65.06 is no semantic version
     assert (
@@ -118,7 +118,9 @@ NVIDIAS = "cuda>=12.4 brand=tesla,driver>=470,driver<471 brand=geforce,driver>=5
         ("", MachineProperties(), True),
     ],
 )
-def test_the_grammar(value: str, machine: MachineProperties, expected: bool) -> None:
+def test_requirement_is_evaluated_by_its_grammar(
+    value: str, machine: MachineProperties, expected: bool
+) -> None:
     assert admits(value, machine) is expected
 
 

@@ -44,7 +44,7 @@ def test_a_record_counts_while_its_manifest_is_there(tmp_path: Path) -> None:
     assert store.built() == {}
 
 
-def test_a_record_that_cannot_be_read_is_none(tmp_path: Path) -> None:
+def test_unreadable_record_is_ignored(tmp_path: Path) -> None:
     store = ImageStore(tmp_path)
     (store.records / "0123456789ab.json").write_text("{")
     (store.records / "0123456789ac.json").write_text(json.dumps({"of": "a later goldnode"}))

@@ -41,7 +41,7 @@ def test_elf_reader_returns_needed_soname_strings_and_device_code() -> None:
     assert (found.device, found.device_bytes) == ((".nv_fatbin",), 4096)
 
 
-def test_python_itself() -> None:
+def test_python_executable_has_needed_libraries_and_no_fault() -> None:
     found = reader.read(Path(sys.executable).resolve().read_bytes())
     assert found.needed
     assert found.fault == ""

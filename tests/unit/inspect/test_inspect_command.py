@@ -88,7 +88,7 @@ def test_the_result_is_attached_once_and_is_the_same_every_time(store: Path) -> 
     assert (document["backend"], document["passed"], document["elf_files"]) == ("rocm", True, 1)
 
 
-def test_json(store: Path) -> None:
+def test_json_has_the_result_of_each_image_and_attaches_nothing(store: Path) -> None:
     found = call(REF, CUDA, "--store", str(store), "--format", "json", "--no-attach")
     rows = json.loads(found.stdout)["results"]
     assert [(row["inspection"]["passed"], row["truth"]["passed"]) for row in rows] == [

@@ -330,7 +330,9 @@ def test_the_drivers_own_libraries_are_refused_everywhere(tmp_path: Path) -> Non
         ),
     ],
 )
-def test_environment(tmp_path: Path, backend: str, environment: dict[str, str], said: str) -> None:
+def test_wrong_environment_of_a_backend_is_reported(
+    tmp_path: Path, backend: str, environment: dict[str, str], said: str
+) -> None:
     assert said in only(inspect(tmp_path, backend, os_release(), environment=environment)).message
 
 

@@ -214,7 +214,7 @@ def test_a_tar_that_ends_early_has_not_been_looked_at() -> None:
     assert found.left_out
 
 
-def test_bounds() -> None:
+def test_files_beyond_a_limit_are_left_out_with_the_reason() -> None:
     files: dict[str, bytes | tuple[str, str] | None] = {
         f"{number}.so": elf() for number in range(20)
     }

@@ -383,7 +383,7 @@ def test_a_child_is_not_what_its_labels_name(tmp_path: Path) -> None:
     assert not truth.check(parent.view).passed, "the tag of its parent"
 
 
-def test_an_image_whose_build_id_looks_like_an_os_is_what_its_tag_says(tmp_path: Path) -> None:
+def test_build_id_that_resembles_an_os_is_not_taken_for_one(tmp_path: Path) -> None:
     found = check(tmp_path, "cuda:12.4.1-base-debian12-e12345678901", runtime())
     assert wrong(found) == {}
     assert found.passed

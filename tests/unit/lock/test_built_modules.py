@@ -336,7 +336,9 @@ def test_good_modules_have_no_fault(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_faults(tmp_path: Path, change: dict[str, bytes | None], why: str) -> None:
+def test_fault_of_a_built_module_is_reported(
+    tmp_path: Path, change: dict[str, bytes | None], why: str
+) -> None:
     files = {name: body for name, body in (GOOD | change).items() if body is not None}
     found = list(builder.faults(inputs(), stored(tmp_path, **files) / "modules", EXPECTED, {"drm"}))
     assert any(why in fault for fault in found), found
@@ -409,7 +411,7 @@ def test_an_interrupted_build_is_no_result(
     assert run(monkeypatch, tmp_path, good)[0] == good
 
 
-def test_tables() -> None:
+def test_failed_build_shows_its_error_line_in_both_tables() -> None:
     rows = [
         result(inputs()),
         result(inputs(), ok=False, line="a.c:1: error: a | b", kernel="6.1.0-57-amd64"),

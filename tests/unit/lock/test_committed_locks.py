@@ -27,7 +27,7 @@ def test_every_stack_of_debians_archive_is_locked_and_no_other() -> None:
 
 
 @pytest.mark.parametrize("path", LOCKS, ids=lambda path: path.name)
-def test_lock(path: Path) -> None:
+def test_committed_lock_is_canonical_and_matches_its_stack(path: Path) -> None:
     lock = load_lock(path)
     entry = CATALOG.stacks[lock.stack]
     check_intent(lock, path, entry)

@@ -125,7 +125,7 @@ def line_of(text: str, start: str) -> int:
         ),
     ],
 )
-def test_damage(
+def test_damaged_lock_is_an_error_with_line_and_remedy(
     tmp_path: Path, edit: Callable[[str], str], error: type[LockError], at: str | None, message: str
 ) -> None:
     path = tmp_path / COMMITTED.name

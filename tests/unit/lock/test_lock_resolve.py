@@ -132,7 +132,7 @@ def test_same_archive_same_bytes_and_back(place: Place, near: Archive, tmp_path:
         ),
     ],
 )
-def test_kernel_choice(
+def test_newest_complete_kernel_is_chosen(
     place: Place,
     tmp_path: Path,
     key: SigningKey,
@@ -362,7 +362,7 @@ def test_packages_of_other_modules(place: Place, near: Archive) -> None:
     assert found["dkms"][1] == "base"
 
 
-def test_no_driver(place: Place, near: Archive) -> None:
+def test_stack_without_a_driver_locks_kernel_and_base_only(place: Place, near: Archive) -> None:
     place.stack(driver=None)
     lock = locked(place)
     assert lock.driver_version is None
@@ -445,7 +445,7 @@ def server(tmp_path: Path) -> Iterator[_Server]:
     thread.join()
 
 
-def test_over_http(
+def test_lock_over_http_equals_the_lock_over_files(
     place: Place, near: Archive, server: _Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("no_proxy", "127.0.0.1")
@@ -545,7 +545,9 @@ def test_finding_a_lock(
         ),
     ],
 )
-def test_stale_lock(place: Place, near: Archive, changes: dict[str, Any], stale: bool) -> None:
+def test_lock_is_stale_when_its_stack_asks_for_something_else(
+    place: Place, near: Archive, changes: dict[str, Any], stale: bool
+) -> None:
     entry, _, site = place.load()
     write_lock(locked(place), entry.file.parent)
     place.stack(**changes)

@@ -526,7 +526,9 @@ def goldnode(place: Place, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> 
     return CliRunner().invoke(main, ["lock", "small", *arguments])
 
 
-def test_the_command(place: Place, near: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lock_command_writes_checks_and_compares_locks(
+    place: Place, near: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
     done = goldnode(place, monkeypatch)
     assert (done.exit_code, done.stdout.splitlines()[-1].split(": ")[1]) == (
         0,

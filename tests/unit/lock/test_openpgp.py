@@ -12,7 +12,7 @@ from goldnode.node.ground import openpgp
 
 
 @pytest.mark.parametrize("armored", [True, False])
-def test_as_gpg_says(key: SigningKey, tmp_path: Path, armored: bool) -> None:
+def test_fingerprint_equals_that_of_gpg(key: SigningKey, tmp_path: Path, armored: bool) -> None:
     data = key.export(tmp_path / "key", armored=armored).read_bytes()
     assert openpgp.primary_fingerprints(data) == [key.fingerprint]
     assert keys.unexpected(data, [key.fingerprint.lower()]) == []
@@ -84,7 +84,9 @@ def test_armor_is_read_back_by_both(key: SigningKey, tmp_path: Path) -> None:
         (lambda data: _swapped(data), "checksum"),
     ],
 )
-def test_damaged(key: SigningKey, tmp_path: Path, damage: object, message: str) -> None:
+def test_damaged_key_is_an_error(
+    key: SigningKey, tmp_path: Path, damage: object, message: str
+) -> None:
     data = key.export(tmp_path / "key").read_bytes()
     assert callable(damage)
     with pytest.raises(openpgp.OpenPGPError, match=message):

@@ -172,7 +172,7 @@ def test_every_layout_is_locked_with_the_fetched_key(
     assert any("by-hash" in path for path in asked) == by_hash
 
 
-def test_one_command_writes_the_lock_and_the_key_beside_it(
+def test_lock_command_writes_the_lock_and_the_key_of_the_archive(
     vendor: Vendor, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vendor.offer()

@@ -74,7 +74,9 @@ def test_a_builder_that_does_not_answer(machine: Callable[[Answers], None]) -> N
         choose()
 
 
-def test_none(machine: Callable[[Answers], None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_choose_fails_without_a_known_engine(
+    machine: Callable[[Answers], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     machine({})
     with pytest.raises(
         ImageError,
@@ -86,7 +88,7 @@ def test_none(machine: Callable[[Answers], None], monkeypatch: pytest.MonkeyPatc
         choose()
 
 
-def test_versions(machine: Callable[[Answers], None]) -> None:
+def test_tools_have_their_versions_or_one_is_missing(machine: Callable[[Answers], None]) -> None:
     programs = {
         "mmdebstrap --version": (0, "mmdebstrap 1.3.5\n"),
         "apt-get --version": (0, "apt 2.6.1 (amd64)\n"),

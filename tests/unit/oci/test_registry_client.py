@@ -102,7 +102,7 @@ class TestUploads:
         assert starts == [0, 30_000, 45_000, 75_000]  # half of the second part had come
         assert sum(moved) == row.size
 
-    def test_an_upload_that_the_registry_forgot_begins_anew(
+    def test_upload_that_the_registry_forgot_starts_again(
         self, simulated: Simulated, layout: Layout
     ) -> None:
         target, row = simulated.client(chunk=30_000).repository("cuda"), blob(layout)
@@ -127,7 +127,7 @@ class TestUploads:
         target.push_blob(row, layout.path(row.digest))
         assert sum(text.startswith("PUT") for text in simulated.writes()) == 1
 
-    def test_a_registry_that_is_gone_is_told_after_all_tries(
+    def test_unreachable_registry_is_an_error_after_three_tries(
         self, simulated: Simulated, layout: Layout
     ) -> None:
         target, row = simulated.client().repository("cuda"), blob(layout)
@@ -228,7 +228,7 @@ class TestPulls:
             simulated.client().repository("cuda").pull_blob(row, layout)
         assert not layout.has(row.digest)
 
-    def test_an_altered_blob_of_the_store_is_fetched_anew(
+    def test_altered_blob_of_the_store_is_fetched_again(
         self, simulated: Simulated, layout: Layout
     ) -> None:
         row, data = self.pull(simulated, layout)
@@ -237,7 +237,7 @@ class TestPulls:
         assert layout.read(row.digest) == data
         assert not simulated.client().repository("cuda").pull_blob(row, layout)
 
-    def test_a_full_disk_says_so_and_keeps_what_came(
+    def test_pull_to_a_full_disk_fails_and_leaves_the_partial_blob(
         self, simulated: Simulated, layout: Layout, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         row, _ = self.pull(simulated, layout)
@@ -266,7 +266,7 @@ class TestPulls:
 
 
 class TestLogins:
-    def test_basic(self, layout: Layout) -> None:
+    def test_basic_login_is_accepted_and_a_wrong_one_refused(self, layout: Layout) -> None:
         with running(Simulated(login=("me", "s3cret"))) as server:
             assert isinstance(server, Simulated)
             assert (
@@ -284,7 +284,7 @@ class TestLogins:
                 server.client().repository("cuda").tags()
 
     @pytest.mark.parametrize("kind", ["password", "identity", "token"])
-    def test_bearer(self, layout: Layout, kind: str) -> None:
+    def test_push_succeeds_with_each_kind_of_bearer_login(self, layout: Layout, kind: str) -> None:
         login = ("me", "s3cret") if kind == "password" else None
         with running(Simulated(login=("me", "s3cret"), token=True)) as server:
             assert isinstance(server, Simulated)
@@ -345,7 +345,7 @@ class TestDockerConfiguration:
         program.chmod(0o755)
         monkeypatch.setenv("PATH", f"{home}:{os.environ['PATH']}")
 
-    def test_none(self) -> None:
+    def test_login_is_none_without_a_configuration(self) -> None:
         assert registry_auth.login("registry.example") is None
 
     @pytest.mark.parametrize(
@@ -370,7 +370,7 @@ class TestDockerConfiguration:
         assert registry_auth.login("r.example", "gpu/cuda").user == "gpu"  # type: ignore[union-attr]
         assert registry_auth.login("r.example", "cpu").user == "all"  # type: ignore[union-attr]
 
-    def test_tokens(self, home: Path) -> None:
+    def test_login_reads_identity_and_registry_tokens(self, home: Path) -> None:
         self.write(
             home,
             {
@@ -383,7 +383,9 @@ class TestDockerConfiguration:
         assert registry_auth.login("r.example") == Login("me", "i", "identity")
         assert registry_auth.login("s.example") == Login("", "t", "token")
 
-    def test_helpers(self, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_login_asks_the_credential_helper_of_the_registry(
+        self, home: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         self.helper(
             home, monkeypatch, "one", '{"ServerURL":"r.example","Username":"me","Secret":"s3cret"}'
         )
@@ -402,7 +404,7 @@ class TestDockerConfiguration:
         )
         assert registry_auth.login("r.example") == Login("me", "p")
 
-    def test_a_helper_that_fails_is_told_without_what_it_printed(
+    def test_failed_credential_helper_is_an_error_without_its_output(
         self, home: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         self.helper(home, monkeypatch, "bad", "s3cret leaked", 3)
@@ -429,14 +431,12 @@ class TestAnswers:
         assert simulated.client().repository("cuda").tags() == []
         assert len(simulated.log) == 3
 
-    def test_an_error_tells_what_the_registry_says_and_no_address(
-        self, simulated: Simulated
-    ) -> None:
+    def test_error_has_the_status_and_text_of_the_registry(self, simulated: Simulated) -> None:
         simulated.rules.append(always("status", "tags/list", 500))
         with pytest.raises(UnreachableError, match=r"500 INJECTED a fault"):
             simulated.client().repository("cuda").tags()
 
-    def test_a_tag_that_is_none_is_refused(self, simulated: Simulated) -> None:
+    def test_invalid_tag_is_refused(self, simulated: Simulated) -> None:
         with pytest.raises(ImageError, match=r"is no tag"):
             simulated.client().repository("cuda").put_manifest("a b", b"{}", MANIFEST)
 
