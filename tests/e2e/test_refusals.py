@@ -59,7 +59,9 @@ def hosts_of(tmp_path: Path, node: LabNode, group: str = "e2e_r535") -> Path:
     return inventory(tmp_path / "inventory", {group: [node]})
 
 
-def test_another_release(world: World, bare: tuple[LabNode, Site], tmp_path: Path) -> None:
+def test_node_of_another_release_is_refused(
+    world: World, bare: tuple[LabNode, Site], tmp_path: Path
+) -> None:
     node, _ = bare
     site = world.site("trixie", "trixie")
     trixie = world.node("trixie", "e2e_r550", "debian13")

@@ -281,7 +281,7 @@ def kill(node: LabNode, hosts: Path, site: Site, what: str, deed: str | None) ->
 
 
 @pytest.mark.long  # a whole life of another node; the default run removes goldnode from a node of Debian 12
-def test_debian_13(make: Make, tmp_path: Path) -> None:
+def test_removal_restores_a_debian_13_node(make: Make, tmp_path: Path) -> None:
     node, site = make("gone13", "e2e_r550", "debian13_r550", os_name="debian13")
     hosts = inventory(tmp_path, {"e2e_r550": [node]})
     succeeded(site_yml(hosts, *ABSENT, site=site))

@@ -384,7 +384,7 @@ def test_an_older_kernel_and_driver_stay_while_security_offers_newer(
         ),
     ],
 )
-def test_other_classes(
+def test_other_classes_converge_and_a_second_run_changes_nothing(
     make: Make,
     tmp_path: Path,
     os_name: str,

@@ -36,5 +36,5 @@ def test_every_scenario_that_others_were_measured_with_has_its_row() -> None:
     assert {len(marks.split()) for marks in MARKS.values()} == {len(TOOLS)}
 
 
-def test_the_page_is_what_the_table_says() -> None:
+def test_page_equals_the_generated_one() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), "run python -m tests.faults --write"

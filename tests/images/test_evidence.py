@@ -115,7 +115,7 @@ def _unpacked(wheel: Path) -> bytes:
     return raw.getvalue()
 
 
-def test_the_sbom_has_what_dpkg_and_the_wheel_say(real: Real, tmp_path: Path) -> None:
+def test_sbom_agrees_with_dpkg_and_the_wheel(real: Real, tmp_path: Path) -> None:
     image = OciImage(real.layout, real.runtime)
     there = contents(image, snapshot(image, tmp_path))
     with tarfile.open(real.root) as tar:

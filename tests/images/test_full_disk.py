@@ -89,7 +89,7 @@ def store(tmp_path: Path) -> Path:
     return place
 
 
-def test_a_build_on_a_full_disk_says_so_and_goes_on_when_there_is_room(store: Path) -> None:
+def test_build_on_a_full_disk_fails_and_succeeds_when_there_is_room(store: Path) -> None:
     command = [
         sys.executable,
         "-c",
@@ -134,7 +134,7 @@ except ImageError as problem:
 """
 
 
-def test_a_pull_to_a_full_disk_says_so_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
+def test_pull_to_a_full_disk_fails_and_succeeds_when_there_is_room(tmp_path: Path) -> None:
     if os.geteuid() != 0 or not all(map(shutil.which, ("unshare", "mount", "docker-registry"))):
         pytest.skip("needs root, unshare and docker-registry")
     for name in ("keys", "registry", "store"):

@@ -58,7 +58,7 @@ def test_locks_made_now_are_good_and_are_kept(locks: Path, monkeypatch: pytest.M
     assert not any(done.changed for done in lock_images(SMALL, out=locks))
 
 
-def test_a_wheel_of_the_lock_is_fetched_and_is_what_it_says(locks: Path, tmp_path: Path) -> None:
+def test_wheel_of_the_lock_is_fetched_with_its_hash(locks: Path, tmp_path: Path) -> None:
     row = load_matrix().row("cuda-12.9.1-base-debian12")
     lock = load_lock(locks / f"{row.name}.lock.yml")
     assert fetch_all([(row, lock)], tmp_path / "pool") == lock.size

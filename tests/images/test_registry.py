@@ -145,7 +145,7 @@ def test_an_image_goes_there_with_its_evidence_and_comes_back_by_digest(
     subprocess.run(["docker", "rmi", name], check=True, capture_output=True)
 
 
-def test_a_wrong_login_or_an_unknown_certificate_is_told(
+def test_wrong_login_or_unknown_certificate_is_an_error(
     registry: DockerRegistry, layout: Layout, keys: tuple[Path, Path], prefix: str
 ) -> None:
     ref, _ = image(layout, keys)
@@ -288,7 +288,7 @@ def test_a_moved_tag_is_refused(
     assert place.pointer(line, "candidate") == digest
 
 
-def test_of_two_publishers_at_once_not_both_are_told_that_they_published(
+def test_at_most_one_of_two_publishers_at_once_succeeds(
     registry: DockerRegistry, layout: Layout, keys: tuple[Path, Path], prefix: str, tmp_path: Path
 ) -> None:
     other = Layout(tmp_path / "other")

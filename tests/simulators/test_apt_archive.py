@@ -138,7 +138,7 @@ def test_publishing_again_is_newer_in_whole_seconds(tmp_path: Path) -> None:
     assert stamps[0] < stamps[1] < stamps[2]
 
 
-def test_site_file(tmp_path: Path) -> None:
+def test_site_file_names_archives_and_locks(tmp_path: Path) -> None:
     archive = publish(tmp_path / "archive")
     site = archive.write_site(
         tmp_path / "site.yml", "http://10.0.0.9/", release="trixie", locks="locks"

@@ -294,7 +294,7 @@ def test_ecc_counters_are_cleared_but_for_the_lifetime_ones(
 # ---- MIG
 
 
-def test_mig_layout(machine: Callable[..., Machine]) -> None:
+def test_mig_instances_are_created_and_lost_at_a_reboot(machine: Callable[..., Machine]) -> None:
     have = machine()
     layout = (
         "names = {}\n"
@@ -391,7 +391,9 @@ def test_a_board_without_mig_does_not_support_it(machine: Callable[..., Machine]
         ("init=error:999", 999),
     ],
 )
-def test_init_fails(machine: Callable[..., Machine], fault: str, rc: int) -> None:
+def test_init_fails_with_the_injected_code(
+    machine: Callable[..., Machine], fault: str, rc: int
+) -> None:
     have = machine()
     have.fault(fault)
     assert have.run("show(get(nvmlInit), get(nvmlDeviceGetCount))", init="") == [
@@ -447,7 +449,7 @@ def test_faults_are_seen_at_the_next_init(machine: Callable[..., Machine]) -> No
     assert json.loads(done.stdout) == [30, 30, 95]
 
 
-def test_fewer_gpus(machine: Callable[..., Machine]) -> None:
+def test_absent_gpus_are_not_counted(machine: Callable[..., Machine]) -> None:
     have = machine()
     have.fault("gpu3.absent=1")
     assert have.run("show(len(gpus), nvmlDeviceGetSerial(gpus[3]))") == [7, "SIMULATED-04"]

@@ -69,7 +69,7 @@ def test_shortest_form_runs(name: str, tmp_path: Path) -> None:
     assert json.loads((tmp_path / f"out/{name}.json").read_text(encoding="utf-8"))["commit"]
 
 
-def test_modules_import() -> None:
+def test_benchmark_modules_import_without_error() -> None:
     """Those of benchmarks that the default run does not start as well."""
     for path in sorted((ROOT / "benchmarks").rglob("*.py")):
         if path.stem not in ELSEWHERE:

@@ -37,7 +37,7 @@ def no_site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return path
 
 
-def test_classes() -> None:
+def test_classes_command_lists_archive_and_simulation() -> None:
     result = run("classes")
     assert result.exit_code == 0
     rows = {line.split()[0]: line for line in result.output.splitlines()}
@@ -139,7 +139,7 @@ def test_the_program_of_the_nodes_at_a_desk(tmp_path: Path) -> None:
         assert (done.returncode, message in done.stderr) == (3, True), done.stderr
 
 
-def test_class_export() -> None:
+def test_class_export_prints_the_class_document() -> None:
     result = run("class", "export", "cpu_only")
     assert result.exit_code == 0
     document = json.loads(result.output)
@@ -201,7 +201,7 @@ def test_a_fault_of_goldnode_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> N
     assert result.exit_code == 1
 
 
-def test_schema(tmp_path: Path) -> None:
+def test_schema_command_prints_and_writes_all_schemas(tmp_path: Path) -> None:
     assert json.loads(run("schema", "class").output)["title"] == "NodeClass"
     result = run("schema", "--out", str(tmp_path / "out"))
     assert result.exit_code == 0
@@ -247,7 +247,7 @@ def test_schema(tmp_path: Path) -> None:
     assert page.read_text(encoding="utf-8") == run("schema", "--format", "markdown").output
 
 
-def test_check_catalog() -> None:
+def test_check_catalog_passes_and_lists_unchecked_items() -> None:
     result = run("check-catalog")
     assert result.exit_code == 0, result.output
     assert "12 classes" in result.stdout

@@ -42,13 +42,13 @@ def test_every_command_is_listed_and_described() -> None:
     assert "--from FILE" in dict(mine["goldnode-node check"].options)
 
 
-def test_sentences() -> None:
+def test_sentence_gets_a_capital_and_a_full_stop() -> None:
     assert manual._sentence("print  JSON") == "Print JSON."
     assert manual._sentence("nvidia-smi output; - for stdin") == "nvidia-smi output; - for stdin."
     assert manual._sentence("") == ""
 
 
-def test_troff_escapes() -> None:
+def test_roff_escapes_special_characters() -> None:
     assert manual._roff(".TH of a-b\\c\n'x") == "\\&.TH of a\\-b\\ec\n\\&'x"
 
 

@@ -40,7 +40,7 @@ def leftovers() -> set[str]:
     return {path.name for path in Path("/tmp").glob("goldnode-canary-*")}
 
 
-def test_this_machine() -> None:
+def test_local_session_passes_and_leaves_no_files() -> None:
     before = leftovers()
     found = session.run(replace(launchers.local(DISCOVERY, "n1"), arrived=None))
     assert (found.node, found.how, found.jobs[0].state) == ("n1", "local", "passed")

@@ -166,7 +166,7 @@ CODES = [
 
 
 @pytest.mark.parametrize(("states", "code"), CODES)
-def test_exit_codes(states: list[str], code: int) -> None:
+def test_exit_code_follows_from_the_states_of_jobs(states: list[str], code: int) -> None:
     assert starting.exit_code({"jobs": [{"state": state} for state in states]}) == code
 
 

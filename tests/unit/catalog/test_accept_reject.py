@@ -1060,12 +1060,12 @@ def test_amds_own_settings_and_an_override_are_accepted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ACCEPTED)
-def test_accepted(name: str, tmp_path: Path) -> None:
+def test_valid_catalog_is_loaded(name: str, tmp_path: Path) -> None:
     assert load_catalog([write(tmp_path, ACCEPTED[name]())]).classes
 
 
 @pytest.mark.parametrize("case", REFUSED, ids=lambda case: case.name)
-def test_refused(case: Refusal, tmp_path: Path) -> None:
+def test_invalid_catalog_is_refused_with_place_and_remedy(case: Refusal, tmp_path: Path) -> None:
     root = write(tmp_path, edited(case.file, case.old, case.new))
     with pytest.raises(CatalogError) as caught:
         load_catalog([root])
@@ -1169,7 +1169,9 @@ def test_a_users_catalog_refers_to_ours(tmp_path: Path) -> None:
     assert set(load_catalog([mine, foreign]).classes) == {"a100", "mine"}
 
 
-def test_named_catalogs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_catalog_variable_adds_classes_and_a_wrong_directory_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     own = "class: mine\nbackend: cpu\nstack: debian12_cpu\n"
     monkeypatch.setenv("GOLDNODE_CATALOG", str(write(tmp_path, {"classes/mine.yml": own})))
     assert {"mine", "demo_a100"} <= set(load_catalog().classes)

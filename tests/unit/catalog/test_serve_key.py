@@ -19,7 +19,7 @@ LEAST = {"class": "x", "backend": "cpu", "stack": "s"}
         ("127.0.0.1:0080", "127.0.0.1:80"),
     ],
 )
-def test_addresses(given: object, found: str) -> None:
+def test_listen_address_is_normalized(given: object, found: str) -> None:
     assert Serve.model_validate({"listen": given}).listen == found
 
 
@@ -53,7 +53,7 @@ def test_invalid_textfile_directory_is_refused(given: str) -> None:
 @pytest.mark.parametrize(
     "given", ["/var/lib/prometheus/node-exporter", "/a/", "/a/.hidden", "/a..b"]
 )
-def test_directories(given: str) -> None:
+def test_textfile_directory_is_accepted(given: str) -> None:
     assert Serve.model_validate({"textfile": given}).textfile == given
 
 

@@ -270,7 +270,7 @@ def test_keys_that_were_replaced_are_not_trusted_any_more(
     assert client.fetch() == {"x.yml": "2"}
 
 
-def test_a_root_of_strangers_is_refused(publisher: Publisher, client: Client) -> None:
+def test_root_signed_by_unknown_keys_is_refused(publisher: Publisher, client: Client) -> None:
     """Keys that the present root does not name sign the next root."""
     publisher.publish(x="1")
     other = publisher.signer("other")

@@ -75,7 +75,7 @@ def document(tmp_path: Path, site: Site = SITE, lock: Lock = LOCK, **files: str)
     return found
 
 
-def test_document(tmp_path: Path) -> None:
+def test_document_has_its_digest_health_policy_and_archives(tmp_path: Path) -> None:
     found = document(tmp_path)
     digest = found.pop("digest")
     assert digest == document_digest(found)
@@ -274,7 +274,9 @@ def test_no_fabric_manager_without_nvswitch(tmp_path: Path) -> None:
         ("GH200-120GB (96GB HBM3)", "550", "open"),
     ],
 )
-def test_flavour_auto(tmp_path: Path, model: str, branch: str, flavour: str) -> None:
+def test_flavour_auto_is_chosen_by_model_and_branch(
+    tmp_path: Path, model: str, branch: str, flavour: str
+) -> None:
     stack = STACK.replace("flavour: open", "flavour: auto").replace('"580"', f'"{branch}"')
     stack = stack.replace("2028-06-30", "2024-01-01").replace(
         "  fabric_manager: {package: nvidia-fabricmanager}\n", ""
@@ -328,7 +330,7 @@ def test_key_of_the_site(tmp_path: Path) -> None:
         pytest.param(None, (), "cannot be read", id="absent"),
     ],
 )
-def test_wrong_key(
+def test_missing_or_wrong_archive_key_is_an_error(
     tmp_path: Path, content: bytes | None, fingerprints: tuple[str, ...], message: str
 ) -> None:
     if content is not None:

@@ -281,7 +281,7 @@ def document(result: Result) -> dict[str, Any]:
     return found
 
 
-def test_json(check: Check) -> None:
+def test_json_report_has_subjects_counts_and_findings(check: Check) -> None:
     found = document(check("--format", "json", "--stack", "plain"))
     assert found["schema"] == "goldnode.check/1"
     assert "GPUs and platforms of plain: stacks alone have none" in found["not_checked"]
@@ -294,7 +294,7 @@ def test_json(check: Check) -> None:
     assert support["remedy"].startswith("plan the move")
 
 
-def test_sarif(check: Check) -> None:
+def test_sarif_report_marks_accepted_findings_as_suppressed(check: Check) -> None:
     accept = B200 + ACCEPT % ("module-flavour", "2099-01-01")
     result = check(
         "--format", "sarif", files={"stacks/r580.yml": PROPRIETARY, "classes/a100.yml": accept}
@@ -317,7 +317,7 @@ def test_sarif(check: Check) -> None:
     assert accepted["suppressions"][0]["justification"] == "seen to work (me, until 2099-01-01)"
 
 
-def test_levels() -> None:
+def test_sarif_level_follows_severity_and_fatality() -> None:
     def level(severity: Any, fatal: bool) -> str:
         finding = CompatFinding(
             "no-lock",
@@ -440,7 +440,7 @@ def test_an_empty_catalog_is_no_success(tmp_path: Path, check: Check) -> None:
     assert (result.exit_code, "has no class to check" in result.stderr) == (2, True)
 
 
-def test_explanations(check: Check) -> None:
+def test_explain_prints_one_rule_and_list_rules_all(check: Check) -> None:
     reported = check("--explain", "kernel-driver").stdout
     assert reported.startswith("kernel-driver: The driver's module builds on the kernel\n")
     assert "- Debian changelogs of nvidia-graphics-drivers" in reported
@@ -505,7 +505,7 @@ def test_an_inventory_with_its_cohorts(check: Check, tmp_path: Path) -> None:
     assert "in two classes" in check("-i", "hosts.yml", files=own).stderr
 
 
-def test_images_and_requirements_are_held_against_each(check: Check, tmp_path: Path) -> None:
+def test_images_and_requirements_are_checked_against_a_class(check: Check, tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text("torch==2.8.0\n")
     found = document(
         check(

@@ -419,7 +419,7 @@ def complete(shell: str, *words: str) -> str:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion(shell: str) -> None:
+def test_completion_script_offers_visible_options_only(shell: str) -> None:
     script = CliRunner().invoke(main, ["completion", shell])
     assert script.exit_code == 0
     assert f"_GOLDNODE_COMPLETE={shell}_complete" in script.stdout
@@ -444,7 +444,9 @@ def test_the_script_completes_in_bash() -> None:
 
 
 @pytest.mark.parametrize(("variables", "colour"), [({}, True), ({"NO_COLOR": "1"}, False)])
-def test_no_color(variables: dict[str, str], colour: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_has_no_colour_with_no_color(
+    variables: dict[str, str], colour: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Progress on a terminal has no colour with NO_COLOR (https://no-color.org)."""
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")

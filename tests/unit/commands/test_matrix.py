@@ -203,7 +203,7 @@ def test_html_needs_nothing_else_and_can_be_read_by_all_users(
     assert re.findall(r'<span class="tag \w+"></span>', page) == []
 
 
-def test_html_escapes_what_catalogs_say(shown: matrices.BlessedCombinations) -> None:
+def test_html_escapes_text_of_the_catalog(shown: matrices.BlessedCombinations) -> None:
     note = matrices.CombinationNote("warn", "<script>alert(1)</script>", (), "a < b", None)
     row = matrices.CombinationRow("odd", {"OS": "<b>"}, "warn", (note,), ("x & y",))
     page = matrices.html(
@@ -216,7 +216,9 @@ def test_html_escapes_what_catalogs_say(shown: matrices.BlessedCombinations) -> 
     assert "x &amp; y" in page
 
 
-def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_matrix_command_writes_html_and_prints_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "site.yml").write_text("archives: {}\n")
     monkeypatch.setenv("GOLDNODE_SITE", str(tmp_path / "site.yml"))
     for name in ("GOLDNODE_CATALOG", "GOLDNODE_LOCKS"):

@@ -41,7 +41,7 @@ INNER = {
 }
 
 
-def test_the_page_is_what_the_models_say() -> None:
+def test_page_equals_the_generated_one() -> None:
     assert PAGE.read_text(encoding="utf-8") == reference.page(), (
         "run `goldnode schema --format markdown --out docs/reference/configuration.md`"
     )
@@ -98,7 +98,7 @@ def test_no_key_of_a_model_is_left_out(kind: str, model: type[BaseModel]) -> Non
         ("images", "| `backends.NAME.releases[].source` | `built` or keys | `null` |"),
     ],
 )
-def test_rows(kind: str, row: str) -> None:
+def test_section_has_the_row_of_a_key(kind: str, row: str) -> None:
     assert f"\n{row}" in reference.section(kind)
 
 

@@ -200,7 +200,7 @@ FITS = [
 
 
 @pytest.mark.parametrize(("rule", "stated"), FITS)
-def test_fits(rule: str, stated: dict[str, Any]) -> None:
+def test_rule_has_no_finding_for_a_host_that_fits(rule: str, stated: dict[str, Any]) -> None:
     assert found(rule, **stated) == []
 
 
@@ -209,7 +209,7 @@ def amd(sku: str, **stated: Any) -> list[CompatFinding]:
     return [finding for finding in check.check(host) if finding.rule == "amdgpu"]
 
 
-def test_amds_driver() -> None:
+def test_amd_driver_findings_follow_gpu_kernel_and_release() -> None:
     (own,) = amd("MI300X", kernel="6.12.117+deb13-amd64")
     assert own.severity == "unknown"
     assert "the kernel's own amdgpu of kernel 6.12.117" in own.message
@@ -254,7 +254,7 @@ def test_simulated_hardware_needs_no_waiver() -> None:
     assert "simulated" in (finding.accepted or "")
 
 
-def test_unknown_is_what_the_class_says() -> None:
+def test_unknown_finding_is_fatal_or_accepted_as_the_class_decides() -> None:
     stated = {"modules": {"mlx5_core": "24.10"}, **R580}
     for unknown, fatal, accepted in (
         ("warn", False, False),
@@ -322,7 +322,7 @@ def cohort(*hosts: CompatHost, **workloads: list[Workload]) -> dict[str, CompatF
     return {item.rule: item for item in rules_host.check_cohorts(hosts, named)}
 
 
-def test_cohorts() -> None:
+def test_cohort_has_findings_only_for_known_differences() -> None:
     one = CompatHost(
         "class a",
         vendor="nvidia",

@@ -95,7 +95,7 @@ def test_cases_are_numerous_unique_and_cite_an_existing_row() -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"].replace(" ", "-"))
-def test_verdict(case: dict[str, Any]) -> None:
+def test_case_has_its_verdict_and_well_formed_messages(case: dict[str, Any]) -> None:
     result = found(case)
     open_ = [finding for finding in result if finding.accepted is None]
     reported = (

@@ -75,7 +75,9 @@ def test_family_of_torch_is_reported_once(tmp_path: Path) -> None:
         ("accuracy", "1.0+local", None),
     ],
 )
-def test_family(name: str, version: str | None, family: str | None) -> None:
+def test_cuda_family_follows_from_name_and_version(
+    name: str, version: str | None, family: str | None
+) -> None:
     assert gpu_packages.family(name, version) == family
 
 

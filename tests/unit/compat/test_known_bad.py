@@ -53,7 +53,7 @@ def test_every_row_can_be_judged_or_says_why_not() -> None:
         ("580", "<580.173.02", True),
     ],
 )
-def test_ranges(version: str, wanted: Any, holds: bool) -> None:
+def test_version_is_in_range_when_one_range_holds(version: str, wanted: Any, holds: bool) -> None:
     assert known_bad.in_range(version, wanted) is holds
 
 
@@ -203,7 +203,7 @@ def test_ranges(version: str, wanted: Any, holds: bool) -> None:
         (None, Workload("image x", cuda="13.0"), "cuda13-old-arch", None),
     ],
 )
-def test_rows(
+def test_known_bad_row_has_the_expected_severity(
     host: CompatHost | None, workload: Workload | None, row: str, severity: str | None
 ) -> None:
     assert reported(host, workload).get(row) == severity

@@ -25,7 +25,7 @@ from goldnode.facts import host as facts
         ("Rubin", "required"),
     ],
 )
-def test_open_modules(architecture: str, open_modules: str) -> None:
+def test_open_modules_follow_from_the_architecture(architecture: str, open_modules: str) -> None:
     assert rules.open_modules(architecture).open_modules == open_modules
 
 
@@ -56,7 +56,9 @@ def test_flavour_of_a_gpu(sku: str, branch: str, flavour: str) -> None:
         ("V100-SXM2-32GB", "580", "open", "does not work with the open kernel modules"),
     ],
 )
-def test_flavour_fault(sku: str, branch: str, flavour: Any, fault: str | None) -> None:
+def test_flavour_fault_names_an_impossible_flavour(
+    sku: str, branch: str, flavour: Any, fault: str | None
+) -> None:
     found = rules.flavour_fault(facts.gpu(sku), branch, flavour)
     assert (found is None) if fault is None else (fault in str(found))
 
@@ -81,7 +83,7 @@ def test_every_nvidia_gpu_agrees_with_its_architecture() -> None:
         ("580", "nvidia-fabricmanager"),
     ],
 )
-def test_fabric_manager(branch: str, name: str) -> None:
+def test_fabric_manager_package_follows_from_the_branch(branch: str, name: str) -> None:
     assert rules.fabric_manager_package(branch) == name
 
 
@@ -175,7 +177,7 @@ def test_the_last_day_of_a_date(date: str, day: str) -> None:
         pytest.param("podman", "5.4.2+ds1-2+b2", "1.20.0-1", "cdi", "5.1.0", id="debian-13-podman"),
     ],
 )
-def test_toolkit_mode(
+def test_toolkit_mode_follows_from_engine_and_toolkit(
     engine: str, version: str, toolkit: str | None, mode: str, message: str
 ) -> None:
     found = rules.toolkit_mode(engine, version, toolkit)

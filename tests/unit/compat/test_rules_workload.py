@@ -896,7 +896,7 @@ CASES: list[Any] = [
 @pytest.mark.parametrize(
     ("rule", "host", "stated", "severity", "expected"), CASES, ids=range(len(CASES))
 )
-def test_rule(
+def test_workload_rule_gives_its_finding_or_none(
     rule: str,
     host: CompatHost | None,
     stated: dict[str, Any],

@@ -42,7 +42,7 @@ def fields(workload: Workload, *names: str) -> dict[str, Any]:
         ("nvidia/cuda@" + DIGEST, (None, "nvidia/cuda", None, DIGEST)),
     ],
 )
-def test_reference(text: str, parts: tuple[str | None, ...]) -> None:
+def test_image_reference_is_parsed_into_its_parts(text: str, parts: tuple[str | None, ...]) -> None:
     found = workloads.parse_reference(text)
     assert (found.registry, found.name, found.tag, found.digest) == parts
 
@@ -58,7 +58,7 @@ def test_reference(text: str, parts: tuple[str | None, ...]) -> None:
         ("https://registry.example/nvidia/cuda:12", "is not an image reference"),
     ],
 )
-def test_no_reference(text: str, expected: str) -> None:
+def test_malformed_image_reference_is_an_error(text: str, expected: str) -> None:
     with pytest.raises(WorkloadError, match=expected):
         workloads.image(text)
 
@@ -327,13 +327,15 @@ def test_a_tag_that_contradicts_the_metadata_is_reported_and_not_believed(tmp_pa
         ("a.tar", b"", "it is not valid JSON"),
     ],
 )
-def test_no_metadata(tmp_path: Path, name: str, content: bytes, expected: str) -> None:
+def test_malformed_image_metadata_is_an_error(
+    tmp_path: Path, name: str, content: bytes, expected: str
+) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(WorkloadError, match=expected):
         workloads.of_text(str(tmp_path / name))
 
 
-def test_broken_layouts(tmp_path: Path) -> None:
+def test_missing_or_incomplete_image_layout_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(WorkloadError, match="does not exist"):
         workloads.of_text("./no-such-file.json")
     with pytest.raises(WorkloadError, match=r"neither manifest\.json nor index\.json"):
@@ -420,7 +422,9 @@ def requirements(tmp_path: Path, text: str, **more: Any) -> Workload:
         ("", {"frameworks": {}, "reports": ()}),
     ],
 )
-def test_requirements(tmp_path: Path, text: str, expected: dict[str, Any]) -> None:
+def test_requirements_give_pinned_frameworks(
+    tmp_path: Path, text: str, expected: dict[str, Any]
+) -> None:
     found = requirements(tmp_path, text)
     assert fields(found, *expected) == expected
     assert found.kind == "requirements"
@@ -444,7 +448,7 @@ def test_requirements(tmp_path: Path, text: str, expected: dict[str, Any]) -> No
         ),
     ],
 )
-def test_requirements_that_leave_something_open_say_so(
+def test_unpinned_requirement_is_reported_as_unknown(
     tmp_path: Path, text: str, line: int | None, expected: str
 ) -> None:
     (report,) = requirements(tmp_path, text).reports
@@ -495,7 +499,9 @@ def test_included_files_and_constraints(tmp_path: Path) -> None:
         ("--index-url\n", r"r\.txt:1: --index-url has no value"),
     ],
 )
-def test_requirements_that_are_none(tmp_path: Path, text: str, expected: str) -> None:
+def test_malformed_or_conflicting_requirements_are_an_error(
+    tmp_path: Path, text: str, expected: str
+) -> None:
     with pytest.raises(WorkloadError, match=expected):
         requirements(tmp_path, text)
 

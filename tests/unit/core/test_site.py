@@ -80,7 +80,9 @@ def test_site_file_is_found_by_variable_then_directory_then_etc(
         ("- a\n", 1, "the document is a list, expected a mapping"),
     ],
 )
-def test_refused(tmp_path: Path, text: str, line: int, message: str) -> None:
+def test_invalid_site_file_is_refused_at_its_line(
+    tmp_path: Path, text: str, line: int, message: str
+) -> None:
     path = tmp_path / "site.yml"
     path.write_text(text)
     with pytest.raises(SiteError) as caught:

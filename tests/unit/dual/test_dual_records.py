@@ -393,7 +393,7 @@ def whole(directory: Path) -> None:
 @pytest.mark.parametrize(
     "content", [b"", b"null", b"[" * 100_000, b'{"schema": "goldnode.dual-record/1"}', b"\xff"]
 )
-def test_a_document_that_is_none_is_refused(content: bytes, tmp_path: Path) -> None:
+def test_unreadable_record_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "record.json").write_bytes(content)
     with pytest.raises(DualError, match="no record that this goldnode reads"):
         store.read(tmp_path)

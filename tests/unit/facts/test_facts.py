@@ -108,7 +108,7 @@ def test_the_check_above_can_fail() -> None:
     assert set(stated({"a": [{"source": ["x", "y"]}, {"source": {"mig": "z"}}]})) == {"x", "y", "z"}
 
 
-def test_gpu() -> None:
+def test_gpu_has_its_values_and_origins() -> None:
     gpu = facts.gpu("A100-SXM4-40GB")
     assert (gpu.vendor, gpu.pci_ids, gpu.architecture) == ("nvidia", ("10de:20b0",), "Ampere")
     assert (gpu.power_limit_default_w, gpu.memory_mib, gpu.mig_capable) == (400, 40960, True)
@@ -148,7 +148,7 @@ def test_every_gpu_reads() -> None:
         (lambda: facts.load("gpu.yml"), 'Use "gpus.yml"'),
     ],
 )
-def test_unknown(ask: Any, message: str) -> None:
+def test_unknown_fact_is_an_error(ask: Any, message: str) -> None:
     with pytest.raises(FactsError, match=message):
         ask()
 
@@ -232,7 +232,7 @@ def test_branch_and_floor() -> None:
         ("6.12", "999.1.1", "open", "unknown", "derived"),
     ],
 )
-def test_kernel_build(
+def test_kernel_build_has_its_outcome_and_confidence(
     kernel: str, driver: str, flavour: Any, outcome: str, confidence: str
 ) -> None:
     found = facts.kernel_build(kernel, driver, flavour)

@@ -109,7 +109,7 @@ def test_a_number_that_is_missing_would_be_seen(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("action", ACTIONS)
-def test_nvidias_actions(action: str) -> None:
+def test_xid_codes_of_each_action_equal_nvidias_list(action: str) -> None:
     assert [
         code
         for code, row in xid.codes().items()

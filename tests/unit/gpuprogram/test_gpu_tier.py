@@ -160,7 +160,7 @@ def measured(
     return device.gemm("cuda", floors=pack.floors(), root=str(tmp_path))
 
 
-def test_a_gemm_is_held_against_the_floor_of_its_model(
+def test_gemm_below_the_floor_of_its_model_fails(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     found = measured(monkeypatch, tmp_path, Host())
@@ -181,7 +181,7 @@ def test_a_gemm_is_held_against_the_floor_of_its_model(
         ("NVIDIA H200 MIG 1g.18gb", "10de:2335", "it is a part of a board"),
     ],
 )
-def test_without_a_floor_it_is_told(
+def test_gemm_without_a_known_floor_passes_with_the_reason(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, pci_id: str, why: str
 ) -> None:
     found = measured(monkeypatch, tmp_path, Host(name, 1.0), pci_id)

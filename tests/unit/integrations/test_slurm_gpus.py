@@ -270,7 +270,7 @@ def test_the_controller_prints_and_checks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("nodes", ["", "a b", "a\nNodeName=x"])
-def test_a_list_of_hosts_that_is_none_is_refused(nodes: str) -> None:
+def test_invalid_host_list_is_refused(nodes: str) -> None:
     assert run("config", "-c", "h100_sxm5_80gb", "--nodes", nodes)[0] == 2
 
 

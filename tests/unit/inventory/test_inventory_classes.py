@@ -49,7 +49,9 @@ ONE = {
 
 
 @pytest.mark.parametrize("name", ONE)
-def test_one_class(name: str, tmp_path: Path, catalog: Catalog) -> None:
+def test_hosts_of_one_class_are_found_in_each_form(
+    name: str, tmp_path: Path, catalog: Catalog
+) -> None:
     file, text = ONE[name]
     root = inventory(tmp_path, **{file: text})
     assert classes_of_hosts(root, catalog) == {"n1": "a100", "n2": "a100"}
@@ -76,7 +78,9 @@ TWO = {
 
 
 @pytest.mark.parametrize("name", TWO)
-def test_two_classes(name: str, tmp_path: Path, catalog: Catalog) -> None:
+def test_host_in_two_classes_is_an_error_that_names_both_files(
+    name: str, tmp_path: Path, catalog: Catalog
+) -> None:
     files, first, second = TWO[name]
     root = inventory(tmp_path, **files)
     with pytest.raises(InventoryError) as caught:
@@ -120,7 +124,7 @@ def test_broken_inventory_names_its_line(tmp_path: Path, catalog: Catalog) -> No
         ("fe80::1", ["fe80::1"]),
     ],
 )
-def test_expand(pattern: str, hosts: list[str]) -> None:
+def test_host_pattern_is_expanded(pattern: str, hosts: list[str]) -> None:
     assert expand(pattern) == hosts
 
 

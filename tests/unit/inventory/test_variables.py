@@ -55,7 +55,7 @@ COMMANDS: dict[str, Any] = {
         ),
     ],
 )
-def test_refused(values: dict[str, Any], message: str) -> None:
+def test_invalid_variable_is_refused(values: dict[str, Any], message: str) -> None:
     with pytest.raises(InventoryError) as caught:
         check("h1", values)
     assert message in str(caught.value)
@@ -69,7 +69,7 @@ def test_refused(values: dict[str, Any], message: str) -> None:
         {"goldnode_drain": "command", **COMMANDS},
     ],
 )
-def test_good(values: dict[str, Any]) -> None:
+def test_valid_variables_are_accepted(values: dict[str, Any]) -> None:
     check("h1", values)
 
 
@@ -79,7 +79,7 @@ def test_a_template_is_left_to_the_run() -> None:
         check_written("h1", {"goldnode_drain": "slrum", "goldnode_cohort": "{{ x }}"})
 
 
-def test_unknown_variables() -> None:
+def test_unknown_variables_are_reported_with_their_hosts() -> None:
     found = UnknownVariables()
     for host in ("h1", "h2", "h3", "h4"):
         found.add(host, ["goldnode_drian", "goldnode_drain", "ansible_host", "goldnode_node_class"])

@@ -80,7 +80,9 @@ def gpu(**other: Any) -> dict[str, Any]:
         (gpu(compute_mode="unknown"), "compute_mode", None, "could not be put back"),
     ],
 )
-def test_a_proposal(board: dict[str, Any], field: str, other: Any, why: str) -> None:
+def test_proposal_has_another_value_or_the_reason_for_none(
+    board: dict[str, Any], field: str, other: Any, why: str
+) -> None:
     found = next(item for item in changes.proposals({"0": board}) if item.field == field)
     assert found.other == other
     assert why in found.why

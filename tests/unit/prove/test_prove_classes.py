@@ -65,7 +65,9 @@ H200, H100, L4 = "10de:2335", "10de:2330", "10de:27b8"
         (capture(H200, "10de:ffff"), classes.UNKNOWN, "as_found", "GPUs of several models"),
     ],
 )
-def test_the_class(found: dict[str, Any], kind: str, name: str, reported: str) -> None:
+def test_class_is_chosen_by_gpus_and_system(
+    found: dict[str, Any], kind: str, name: str, reported: str
+) -> None:
     chosen = classes.choose(found, KNOWN, None)
     assert (chosen.kind, chosen.document["class"]) == (kind, name)
     assert reported in chosen.why

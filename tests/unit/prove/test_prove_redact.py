@@ -168,7 +168,9 @@ def test_the_output_of_nvidia_smi_loses_its_serials(path: Path) -> None:
         ),
     ],
 )
-def test_values(kind: str, value: str, text: str, expected: str) -> None:
+def test_value_is_redacted_unless_it_identifies_nothing(
+    kind: str, value: str, text: str, expected: str
+) -> None:
     redactor = Redactor()
     redactor.add(value, kind)
     assert redactor.text(text) == expected

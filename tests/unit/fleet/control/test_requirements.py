@@ -131,7 +131,7 @@ ARMS = "prometheus: {query: 'avg by (arm) (x)', worse_than: 1.5x}"
         ),
     ],
 )
-def test_clear_answer(
+def test_prometheus_value_decides_the_answer(
     tmp_path: Path, requirement: str, document: object, answer: Answer, reason: str
 ) -> None:
     found = asked_once(tmp_path, requirement, replies(document))
@@ -355,7 +355,9 @@ def _command(directory: Path, script: str, timeout: str = "30s") -> RequirementR
         ),
     ],
 )
-def test_command(tmp_path: Path, script: str, answer: Answer, reason: str) -> None:
+def test_command_result_decides_the_answer(
+    tmp_path: Path, script: str, answer: Answer, reason: str
+) -> None:
     found = _command(tmp_path, script)
     assert (found.answer, found.reason) == (answer, reason)
 
@@ -469,7 +471,7 @@ def prometheus(directory: Path, samples: str) -> Iterator[str]:
         process.wait()
 
 
-def test_real_prometheus(tmp_path: Path) -> None:
+def test_real_prometheus_answers_and_faulty_queries_are_unknown(tmp_path: Path) -> None:
     now = time.time()
     errors = {"n1": 6, "n2": 10, "n3": 1, "n4": 3}  # n1 and n2 are changed
     lines = ["# TYPE errors gauge"]

@@ -199,7 +199,7 @@ def simulated(
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_busy_node_of_a_thousand_delays_nobody(tmp_path: Path, seed: int) -> None:
+def test_busy_node_of_a_thousand_does_not_delay_the_others(tmp_path: Path, seed: int) -> None:
     without, before, _ = simulated(tmp_path, "", seed)
     busy = next(iter(before))  # of the first wave
     found, done, cause = simulated(tmp_path, busy, seed)

@@ -107,7 +107,9 @@ def test_run_of_a_disk_build_names_the_way_by_a_channel(place: Path) -> None:
     [([], "-i PATH"), (["-i", "host.yml"], "hosts.yml"), (["-i", "other.yml"], "l4")],
     ids=["none", "misspelt", "without-the-class"],
 )
-def test_wrong_inventory(place: Path, arguments: list[str], expected: str) -> None:
+def test_submit_with_a_wrong_inventory_is_refused(
+    place: Path, arguments: list[str], expected: str
+) -> None:
     (place / "other.yml").write_text("a100:\n  hosts: {n9: {}}\n", encoding="utf-8")
     found = called("submit", *arguments)
     assert found.exit_code in (1, 2)

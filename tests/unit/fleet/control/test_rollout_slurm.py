@@ -408,7 +408,7 @@ class Watcher:
 
 
 @pytest.mark.long
-def test_busy_node_delays_nobody_and_persons_keep_their_drains(
+def test_busy_node_delays_no_other_and_drains_of_persons_stay(
     cluster: SlurmCluster, tmp_path: Path, migrated: Path
 ) -> None:
     settings = submitted(tmp_path, migrated, cluster.nodes)

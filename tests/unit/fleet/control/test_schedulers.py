@@ -193,7 +193,7 @@ def test_only_schedulers_with_states_are_asked(by: str, asked: int) -> None:
         ("(null)", []),
     ],
 )
-def test_host_lists(hosts: str, names: list[str]) -> None:
+def test_host_list_is_expanded(hosts: str, names: list[str]) -> None:
     assert list(expand(hosts)) == names
 
 

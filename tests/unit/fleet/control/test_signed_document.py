@@ -80,7 +80,7 @@ def test_error_of_a_signed_document_names_its_line(path: Path, keys: tuple[Path,
         load(envelope, keys[1])
 
 
-def test_command_signs(path: Path, keys: tuple[Path, Path]) -> None:
+def test_sign_command_writes_an_envelope_that_loads(path: Path, keys: tuple[Path, Path]) -> None:
     done = CliRunner().invoke(main, ["rollout", "sign", str(path), "--key", str(keys[0])])
     assert (done.exit_code, done.output) == (0, f"wrote {path}.dsse\n")
     assert load(path, keys[1]).keyid

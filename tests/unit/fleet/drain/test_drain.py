@@ -725,7 +725,7 @@ def test_kubectl_a_cordon_between_look_and_change_is_not_overwritten() -> None:
     assert fake.unschedulable
 
 
-def test_kubectl_any_other_failure_is_told() -> None:
+def test_kubectl_failure_to_drain_is_raised() -> None:
     def forbidden(argv: Sequence[str]) -> str:
         if argv[1] == "patch":
             raise GoldnodeError("kubectl patch failed: Forbidden")
@@ -818,12 +818,12 @@ def test_a_mark_is_one_line_and_is_found_again(why: str) -> None:
         '{"schema": "goldnode.drain/1", "by": "slurm"}',
     ],
 )
-def test_a_damaged_record_is_none(text: str) -> None:
+def test_damaged_drain_record_is_an_error(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         drain_record.parse(text)
 
 
-def test_a_record_with_another_type_is_none() -> None:
+def test_drain_record_with_a_wrong_type_is_an_error() -> None:
     good = DrainRecord(
         "slurm", node="n1", run=DEAD, controller="ctl", since=SINCE, reason="x", in_service=None
     )
@@ -857,7 +857,7 @@ def test_the_scheduler_is_asked_once_for_all_hosts(tmp_path: Path) -> None:
     assert left("none", "n1", "", tmp_path, fake.scheduler) == ""
 
 
-def test_a_scheduler_that_does_not_answer_is_told_once(tmp_path: Path) -> None:
+def test_unreachable_scheduler_is_reported_once(tmp_path: Path) -> None:
     def broken(argv: Sequence[str]) -> str:
         raise GoldnodeError("scontrol: not found on this machine")
 

@@ -71,7 +71,7 @@ def test_a_replaced_gpu_has_other_rows() -> None:
     assert {leaf.item.partition("/")[0] for leaf in come} == {"GPU-new"}
 
 
-def test_parts_with_one_identity_are_told_apart() -> None:
+def test_parts_with_one_identity_get_distinct_keys() -> None:
     found = capture()
     found["network"]["eth1"] = {**found["network"]["eth0"], "mtu": 1500}
     assert of(leaves(found), "network.mtu") == {

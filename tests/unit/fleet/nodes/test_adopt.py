@@ -161,13 +161,13 @@ DOUBTS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", DOUBTS)
-def test_a_doubt_is_told(name: str) -> None:
+def test_each_doubt_is_reported_in_the_notes(name: str) -> None:
     patch, told = DOUBTS[name]
     _, _, notes = proposed(**patch)
     assert any(told in note for note in notes), notes
 
 
-def test_nothing_to_doubt_is_not_told() -> None:
+def test_pin_of_an_unrelated_package_adds_no_note() -> None:
     _, _, notes = proposed(
         pins=[{"file": "/etc/apt/preferences.d/node", "line": 1, "package": "nodejs"}]
     )

@@ -50,7 +50,7 @@ def test_gpus_as_people_write_them(text: str, model: str, count: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "  ", "0 x L4", "L44", "x"])
-def test_gpus_that_are_none_are_refused(text: str) -> None:
+def test_invalid_gpu_text_is_refused(text: str) -> None:
     with pytest.raises(GoldnodeError):
         first_class.parse_gpus(text)
 

@@ -40,7 +40,7 @@ def item(text: str) -> PlannedChange:
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case["case"].replace(" ", "-") for case in CASES])
-def test_grouping(case: dict[str, Any]) -> None:
+def test_hosts_with_similar_plans_are_grouped(case: dict[str, Any]) -> None:
     groups = planning.grouped(
         {name: [item(text) for text in rows] for name, rows in case["hosts"].items()}
     )
@@ -260,7 +260,9 @@ def test_equal_plans_of_many_hosts_are_one_object_and_judged_once(
         ([FAILED], 2, 2),
     ],
 )
-def test_exit_codes(states: list[str], plain: int, detailed: int) -> None:
+def test_exit_code_follows_from_the_states_of_hosts(
+    states: list[str], plain: int, detailed: int
+) -> None:
     hosts = [HostPlan(f"h{number}", "c", state=state) for number, state in enumerate(states)]
     assert (
         planning.exit_code(hosts, detailed=False),
@@ -290,7 +292,7 @@ def test_exit_codes(states: list[str], plain: int, detailed: int) -> None:
         ("packages.hold", "kernel", "packages"),
     ],
 )
-def test_sections(kind: str, target: str, section: str) -> None:
+def test_action_is_shown_in_its_section(kind: str, target: str, section: str) -> None:
     (found,) = planning.items(plan(action(kind, target)), {})
     assert found.section == (section if kind != "runtime.config" else "files")
 
@@ -301,7 +303,7 @@ def test_a_refusal_names_who_holds_the_gpu_once() -> None:
     assert "pid 4711 python3" in found[0].line
 
 
-def test_passwords_are_not_told() -> None:
+def test_password_of_an_address_is_masked() -> None:
     secret = action(
         "file.write",
         "/etc/apt/sources.list.d/goldnode-x.sources",
@@ -347,7 +349,7 @@ def test_a_long_diff_is_cut_unless_all_is_asked_for() -> None:
         ),
     ],
 )
-def test_an_answer_that_is_no_plan_is_told_as_such(
+def test_answer_without_a_plan_gives_its_state_and_reason(
     answer: str | None, state: str, words: str
 ) -> None:
     host = planning._host("h", "c", answer, "why")

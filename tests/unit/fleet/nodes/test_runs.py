@@ -216,7 +216,9 @@ def partly(host: HostRun) -> None:
         ),
     ],
 )
-def test_outcomes(told: Any, outcome: str, why: str | None) -> None:
+def test_events_of_a_host_give_its_outcome_and_reason(
+    told: Any, outcome: str, why: str | None
+) -> None:
     host = HostRun("gpu01")
     told(host)
     assert (host.outcome(False), host.why(False)) == (outcome, why)
@@ -379,7 +381,7 @@ def taken_back(name: str, again: bool = False, **changes: Any) -> HostRun:
     )
 
 
-def test_a_way_back_is_told_with_what_keeps_it_from_being_undone() -> None:
+def test_rollback_is_reported_with_the_command_that_preserves_it() -> None:
     hosts = [
         taken_back("a"),
         taken_back("b"),

@@ -379,7 +379,7 @@ def test_living_controller_decides_about_overdue_nodes_itself(store: StoreDataba
     running(store, work, clock=lambda: now[0])
 
 
-def test_sign_of_life_from_a_clock_far_ahead_is_none(store: StoreDatabase) -> None:
+def test_heartbeat_from_a_clock_far_ahead_does_not_count(store: StoreDatabase) -> None:
     applying(store)
 
     async def work(ask: Ask, service: LockService) -> None:

@@ -204,9 +204,7 @@ def test_more_connections_than_open_files_close_the_oldest(
     assert until_closed(service.slow[0]) == b""
 
 
-def test_an_answer_that_nobody_reads_is_dropped(
-    service: Service, patience: pytest.MonkeyPatch
-) -> None:
+def test_unread_answer_is_dropped(service: Service, patience: pytest.MonkeyPatch) -> None:
     patience.setattr(app, "render", lambda *_: "x" * 8_000_000)
     patience.setattr(http_server, "_UNSENT", 16_000_000)
     service.start()

@@ -74,7 +74,9 @@ from goldnode.fleet.store.status import status
         (None, "ann@login1", False),
     ],
 )
-def test_same_person(one: str | None, other: str | None, same: bool) -> None:
+def test_same_person_ignores_case_domain_and_host(
+    one: str | None, other: str | None, same: bool
+) -> None:
     assert same_person(one, other) is same
 
 
