@@ -69,6 +69,7 @@ def model_of(capture: Mapping[str, Any]) -> str | None:
 
 
 def _near(size: float, stated: int | None) -> bool:
+    # A driver may reserve a part of the memory, as in `checks._VRAM`.
     return stated is not None and abs(size - stated) <= 0.05 * stated
 
 
@@ -312,6 +313,7 @@ def _network(captures: Sequence[Mapping[str, Any]], notes: list[str]) -> Json:
         common[name] = {
             key: value
             for key, value in entry.items()
+            # The kernel gives -1 for a speed that it does not know.
             if value not in (None, []) and not (key == "speed_mbps" and value <= 0)
         }
     return common

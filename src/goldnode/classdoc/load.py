@@ -31,6 +31,7 @@ def load_catalog(
     if faults is None and directories is None:
         own_faults: list[GoldnodeError] = []
         catalog = load_catalog(faults=own_faults)
+        # A wrong site file concerns everything, and not one item.
         if ("site", None) in catalog.broken:
             raise catalog.broken["site", None]
         for fault in own_faults:
@@ -41,6 +42,7 @@ def load_catalog(
         faults += facts.site_faults()
     for name, stack in list(catalog.stacks.items()):
         if (
+            # The archive that the stack names may be in the file with the error.
             not set(_archives(stack)) <= set(catalog.archives)
             and ("archives", None) in catalog.broken
         ):

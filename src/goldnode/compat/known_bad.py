@@ -136,6 +136,7 @@ def judge(
     )
 
 
+# A fix that begins with one of these is a sentence; any other names a version to use.
 _VERBS = (
     "use",
     "stay",
@@ -441,6 +442,7 @@ def _list(wanted: object) -> list[object]:
 
 
 def _realtime(host: CompatHost, wanted: Any) -> Answer:
+    # Debian's release has the word: 6.1.0-56-rt-amd64.
     realtime = re.search(r"(^|-)rt(\d|-|$)", (host.kernel or "").partition("-")[2]) is not None
     return realtime if wanted else not realtime
 

@@ -104,7 +104,7 @@ class _Proof:
     before: Callable[[], Weights]
     judge: Judge
     combination: Combination
-    found: str | None = None
+    shown: str | None = None
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Proof) and self.remedy == other.remedy
@@ -114,15 +114,15 @@ class _Proof:
 
     def text(self) -> str:
         """Return the remedy with the options that hold."""
-        if self.found is None:
+        if self.shown is None:
             texts = []
             for group in self.remedy.groups:
                 for option in group:
                     if option.change is None or self.holds(option.change):
                         texts.append(option.text)
                         break
-            self.found = self.remedy.frame.around(texts)
-        return self.found
+            self.shown = self.remedy.frame.around(texts)
+        return self.shown
 
     def holds(self, change: Callable[[Combination], Combination]) -> bool:
         """Return whether a change removes the finding."""

@@ -292,6 +292,7 @@ def kernel_driver(
     if host is None or host.vendor != "nvidia" or host.branch is None:
         return
     kernel, branch = _kernel(host), _branch(host)
+    # Without a lock: the version that one would take, the newest of the branch.
     driver = host.driver or (
         branch.point_releases[-1] if branch is not None and branch.point_releases else None
     )
@@ -510,6 +511,7 @@ def other_modules(
     known = facts.load("nvidia_drivers.yml")["rules"]["other_modules"]
     for name, version in host.modules.items():
         shown = f"{name} {version}".rstrip()
+        # The kernel writes names of modules with underscores, the facts with dashes.
         row = known.get(name.replace("_", "-"))
         if row is not None:
             least, origins = (

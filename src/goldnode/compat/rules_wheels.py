@@ -127,6 +127,7 @@ def _closure(host: CompatHost | None, workload: Workload) -> _Closure:
     ]
     seen: set[tuple[str, tuple[str, ...]]] = set()
     while queue:
+        # Breadth first: of several chains, the shortest is named.
         name, version, extras, chain = queue.pop(0)
         release = wheels.packages().get(name, {}).get(_public(name, version))
         if (name, extras) in seen:
@@ -459,6 +460,7 @@ def _common_python(workload: Workload, limits: list[str], fitting: set[str]) -> 
 def _allows(release: wheels.WheelRelease, python: str) -> bool:
     if release.requires_python is None:
         return True
+    # Some patch level must be admitted: >=3.9.2 is no reason to refuse Python 3.9.
     return _parsed(f"x{release.requires_python}").specifier.contains(
         f"{python}.99", prereleases=True
     )

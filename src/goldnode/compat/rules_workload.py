@@ -28,7 +28,7 @@ from goldnode.compat.model import (
 from goldnode.compat.remedies import CompatRemedy, RemedyOption, nearest
 from goldnode.facts import wheels
 from goldnode.facts import workload as facts
-from goldnode.facts.host import GpuModel, Origin
+from goldnode.facts.host import GpuModel, Origin, load, origins
 from goldnode.facts.workload import CudaMinor, closest, key, minor, same, satisfies
 
 
@@ -155,10 +155,6 @@ def _or(names: Iterable[str]) -> str:
 def _models(host: CompatHost) -> list[GpuModel]:
     """Return the distinct GPU models of a host."""
     return list({gpu.sku: gpu for gpu in host.gpus}.values())
-
-
-def _nvidia(host: CompatHost | None, workload: Workload | None) -> bool:
-    return host is not None and workload is not None and host.vendor == "nvidia"
 
 
 # -- CUDA and the driver
@@ -1529,6 +1525,7 @@ def _engine_driver(host: CompatHost, workload: Workload) -> Iterator[CompatFindi
     for called, row in _engines(workload):
         for gpu in _models(host):
             old = row.get("old_capability")
+            # A GPU of unknown capability is not taken for an old one, which needs a later branch.
             is_old = old is not None and key(gpu.compute_capability or "99") <= key(old)
             least = row["old_driver_branch"] if is_old else row.get("driver_branch")
             if branch is None or least is None or branch >= least:
@@ -1940,6 +1937,7 @@ def rocm_os(host: CompatHost | None, workload: Workload | None) -> Iterator[Comp
         )
         return
     exact = [item for item in release.os if _is_os(item, host.os)]
+    # Unknown, not a block: the list has the systems that AMD has tested.
     if not exact:
         listed = [
             item.version
@@ -2101,8 +2099,6 @@ class _Limit:
 @cache
 def _image_limits() -> tuple[_Limit, ...]:
     """Return the first and last CUDA version with NVIDIA images, by OS."""
-    from goldnode.facts.host import load, origins
-
     table = load(facts.CUDA)["container_images"]
     sources = origins(facts.CUDA, table["source"])
     names = {
@@ -2123,10 +2119,6 @@ def _image_limits() -> tuple[_Limit, ...]:
 
 def _glibc_need(cuda: str) -> tuple[str, tuple[Origin, ...]] | None:
     """Return the glibc that CUDA's libraries need, from the remark on host compilers."""
-    import re
-
-    from goldnode.facts.host import load, origins
-
     table = load(facts.CUDA)["host_compilers"]
     for remark in table["other"]:
         # The facts state this limit as a sentence.
@@ -2179,8 +2171,6 @@ def _admits(group: str, host: CompatHost, branch: int | None) -> bool | None:
 
     None if some cannot be decided.
     """
-    import re
-
     outcome: bool | None = True
     for condition in group.split(","):
         parts = re.fullmatch(r"(cuda|driver|brand|arch)(>=|<=|!=|=|<|>)(.+)", condition)
@@ -2200,6 +2190,7 @@ def _admits(group: str, host: CompatHost, branch: int | None) -> bool | None:
         elif name == "driver":
             answers = [_compare(host.driver or (str(branch) if branch else None), sign, wanted)]
         else:
+            # The toolkit compares with the CUDA version of the driver, its native one.
             answers = [_compare(facts.native_cuda().get(branch or 0), sign, wanted)]
         if False in answers:
             return False

@@ -14,16 +14,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import InvalidVersion, Version
+
 from goldnode.compat import gpu_packages, require
 from goldnode.compat.model import CompatFinding, DeclaredAt, FindingSubject, Workload, about
-from goldnode.core.errors import WorkloadError
+from goldnode.core.errors import WorkloadError, nearest
 from goldnode.facts import wheels
 from goldnode.facts import workload as facts
 from goldnode.facts.workload import key, minor, same
 
 if TYPE_CHECKING:
-    from packaging.requirements import Requirement
-
     from goldnode.catalog import models
     from goldnode.catalog.load import CatalogEntry
     from goldnode.compat.image_metadata import ImageMetadata
@@ -829,8 +831,6 @@ def _highest(version: str, builds: Sequence[str]) -> str:
     A local version is higher than the release without one (PEP 440). A build that the release does
     not have is on no index.
     """
-    from packaging.version import Version
-
     there = [f"{version}+{build}" for build in builds]
     there = [
         item for item in there if (torch := facts.torch(item)) is None or torch.known is not False
@@ -911,8 +911,6 @@ def _option(line: _Line, reading: _Reading, constraint: bool) -> None:
             reading.extra_index.append((build, line))
     else:
         known = [*_VALUED, *_FLAGS, "-r", "-c", "-e", "--requirement", "--constraint", "--editable"]
-        from goldnode.core.errors import nearest
-
         raise line.error(f'"{name}" is no option of a requirements file', nearest(name, known))
 
 
@@ -923,9 +921,6 @@ def _build_of_url(url: str) -> str | None:
 
 
 def _requirement(line: _Line, reading: _Reading, constraint: bool) -> None:
-    from packaging.requirements import InvalidRequirement, Requirement
-    from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
-
     text = re.split(r"\s+--(?:hash|config-settings|global-option)\b", line.text)[0].strip()
     wheel = re.search(r"([^/\s]+\.whl)(?:#\S*)?(?:\s|$)", text)
     if wheel is not None:
@@ -999,8 +994,6 @@ def _requirement(line: _Line, reading: _Reading, constraint: bool) -> None:
 
 def _of_source(text: str, line: _Line, reading: _Reading, constraint: bool) -> None:
     """Report a package that is built from a repository, a folder or an archive: the facts cover wheels only."""
-    from packaging.utils import canonicalize_name
-
     place, _, fragment = text.partition("#")
     egg = re.search(r"(?:^|&)egg=([A-Za-z0-9._-]+)", fragment)
     archive = re.search(r"([A-Za-z0-9._-]+?)-\d[^/]*\.(?:zip|tar\.gz)$", place)
@@ -1072,8 +1065,6 @@ def _pinned(name: str, version: str, line: _Line, reading: _Reading, constraint:
 
 def _same_pin(version: str, other: str) -> bool:
     """Return whether one version satisfies both pins (PEP 440): ``==2.6.0`` takes 2.6.0+cu124, and 2.6 is 2.6.0."""
-    from packaging.version import InvalidVersion, Version
-
     try:
         mine, its = Version(version), Version(other)
     except InvalidVersion:

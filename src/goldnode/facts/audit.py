@@ -179,6 +179,7 @@ def site_faults() -> list[FactsFault]:
 def catalog_faults(catalog: Catalog) -> list[FactsError]:
     """Return one error per GPU model, driver branch and OS of `catalog` that the facts do not cover."""
     errors: list[FactsError] = []
+    # The id has no dot (ubuntu2404); the name has the version ("Ubuntu 24.04 LTS").
     systems = {
         (row["id"].rstrip("0123456789"), row["name"].split()[1])
         for row in facts.load("distros.yml")["distributions"]
@@ -658,6 +659,7 @@ def _gpus(folder: _Folder) -> None:
             # not list.
             for table, rows in (("operator_minimum", needed), ("first_driver_listing_gpu", listed)):
                 alike = [key for key in rows if short.startswith(key)]
+                # The longest name that fits: the tables have "H100 SXM" and "H100 SXM5 94GB".
                 stated = rows[max(alike, key=len)] if alike else None
                 if stated and table == "operator_minimum" and stated != least:
                     folder.report(
@@ -744,6 +746,7 @@ def _branches(folder: _Folder) -> None:
         if (
             row is None
             or row["type"] != kind
+            # By month, since some sources do not state the day.
             or (row["eol"] is not None and str(row["eol"])[:7] < compiled[:7])
         ):
             folder.report(

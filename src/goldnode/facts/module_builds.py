@@ -86,6 +86,7 @@ def measured(
         for row in load(FILE)["builds"]
         if (row["version"], row["flavour"], row["kernel"], row["architecture"])
         == (version, flavour, kernel, architecture)
+        # Without the revision: a caller may know the upstream version only.
         and (kernel_version is None or numbers(row["kernel_version"]) == numbers(kernel_version))
     ]
     return fact_of(max(rows, key=lambda row: str(row["date"]))) if rows else None

@@ -14,6 +14,7 @@ from typing import Any
 from goldnode.core import yamlsource
 from goldnode.core.errors import FactsError
 from goldnode.facts import host as facts
+from goldnode.facts import site
 
 STALE_AFTER = 90  # days
 
@@ -80,8 +81,7 @@ def _add(
     keys = row.get("source")
     if keys is not None and where[-1] != "source":
         file.sourced += 1
-        leaves = {str(key) for key in _leaves(keys)}
-        file.single += len(leaves) == 1
+        file.single += len(set(site.leaves(keys))) == 1
     line = source.line(where) or 0
     if row.get("conflict"):
         file.contradictory.append(ReviewedRow(line, _name(where, row), str(row["conflict"])))
@@ -89,14 +89,6 @@ def _add(
         file.in_doubt.append(
             ReviewedRow(line, _name(where, row), f"confidence {row['confidence']}")
         )
-
-
-def _leaves(value: Any) -> Iterator[str]:
-    if isinstance(value, dict | list):
-        for inner in value.values() if isinstance(value, dict) else value:
-            yield from _leaves(inner)
-    elif value is not None:
-        yield str(value)
 
 
 def _name(where: yamlsource.KeyPath, row: dict[str, Any]) -> str:

@@ -65,6 +65,7 @@ def _parsed(path: str, _state: tuple[int, int]) -> YamlSource:
 
 def read(path: Path) -> YamlSource:
     """Return a catalog's facts file, which is parsed once. Raises FactsError with file and line."""
+    # In the key of the cache, so that a file is parsed again when it changes.
     status = path.stat()
     return _parsed(str(path), (status.st_mtime_ns, status.st_size))
 

@@ -329,6 +329,7 @@ def _inputs(item: Stack, lock: Lock, root: AptRoot, base: Base | None) -> Module
         [name for name in asked if name not in (headers, *sources)],
         {headers, *sources},
     )
+    # With built modules, a node has no use for headers, sources and their dependencies.
     gone = set(graph.reached([headers, *sources])) - set(stay) - set(essential)
     return ModuleBuildInputs(
         stack=lock.stack,
@@ -639,6 +640,7 @@ cat /var/lib/dkms/{name}/{version}/build/make.log >>/make.log 2>/dev/null || tru
 exit $status
 """
 
+# dkms.conf is a shell script, so only a shell can evaluate the names of the modules.
 DKMS_NAMES = """\
 kernelver={release}; arch=$(uname -m); cd /usr/src/{name}-{version}; . ./dkms.conf >/dev/null 2>&1
 for index in ${{!BUILT_MODULE_NAME[@]}}; do echo "${{DEST_MODULE_NAME[$index]:-${{BUILT_MODULE_NAME[$index]}}}}"; done
@@ -694,6 +696,7 @@ def _build(
         if (root / name).exists()
     )
     shortage = OUT_OF.search(log)
+    # Only with an error: the log of a good build may mention such words.
     if shortage and error:
         raise ModulesError(
             f"the build was cut off: {shortage.group(0)}",
@@ -828,6 +831,7 @@ def _source_version(root: Path, tree: Tree) -> str:
         path.parent.name[len(tree.name) + 1 :]
         for path in root.glob(f"usr/src/{tree.name}-*/dkms.conf")
     ]
+    # The directory has the upstream version, without the package's epoch and revision.
     fits = [
         item for item in offered if re.match(rf"(\d+:)?{re.escape(item)}($|[-+~])", tree.version)
     ] or offered

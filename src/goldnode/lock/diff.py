@@ -176,6 +176,7 @@ def is_security(archive: LockedArchive) -> bool:
 def _role(text: str, lock: Lock) -> str:
     """Return a package name without the kernel release, so that packages of two kernels can be paired."""
     release = lock.kernel_release
+    # Debian's common headers have the release without its flavour: 6.1.0-56-common.
     for part, mark in ((release, "RELEASE"), (release.rpartition("-")[0], "ABI")):
         if part:
             text = re.sub(rf"(linux-[a-z-]+)-{re.escape(part)}\b", rf"\1-{mark}", text)
@@ -191,6 +192,7 @@ def _reason(
     *,
     why: ChangeReason,
 ) -> str:
+    # The first that holds is the cause: a version that vanished moves, newer or not.
     place = places.get(now.archive)
     where = f" ({now.archive})"
     if was.name in why.vanished:

@@ -341,6 +341,7 @@ def lock_file(stack: CatalogEntry[Stack], site: Site, *, to_write: bool = False)
     places = site.lock_directories(to_write=to_write)
     for place in (*places, *site.lock_places(catalog, "stacks")):
         path = place / name
+        # Passed over, it would let another lock decide, further down the list of places.
         if path.is_symlink() and not path.exists():
             raise LockError("this link points to nothing", file=path, remedy="correct or remove it")
         if path.is_dir():

@@ -287,6 +287,7 @@ def _pair(request: ModuleBuildRequest) -> ModuleBuild:
         stack, lock, kernel, flavour = request.stack, request.lock, request.release, request.flavour
         asked = [stack.name, kernel, flavour, problem.message]
         version = lock.driver_version if lock is not None else None
+        # Without inputs there is no key of a build, so the request names the row.
         key = hashlib.sha256(json.dumps(asked).encode()).hexdigest()
         error = f"cannot be installed: {problem.message}"
         result = ModuleBuild(
@@ -327,6 +328,7 @@ def _built(
     if site.mirror is not None:
         mirror = Mirror.of(site)
         stores.append(lambda sha: mirror.path(sha) if mirror.has(sha) else None)
+    # apt has resolved on top of the base's status: packages that it still adds are lacking.
     lacking = [name for name in inputs.installed if base is not None]
     if lacking:
         raise ModulesError(
@@ -352,6 +354,7 @@ def store_result(result: ModuleBuild, directory: Path | None, site: Site) -> Pat
         shutil.copyfile(directory / result.log, log)
         result = replace(result, log=log.name)
     path = place / f"{result.key}.json"
+    # Renamed into place: other runs on the mirror read the results meanwhile.
     temporary = path.with_suffix(".new")
     temporary.write_text(result.to_json(), encoding="utf-8")
     temporary.replace(path)

@@ -191,6 +191,7 @@ def _sources(
     sources = []
     for suite in suites:
         source = known[suite.archive]
+        # A flat repository has no other suite.
         flat = source.suite.endswith("/")
         sources.append(
             replace(
@@ -204,6 +205,7 @@ def _sources(
 
 def _driver(stanza: Stanza, codename: str) -> PairDriver:
     name, version = stanza["Package"], stanza["Version"]
+    # As apt names files in its cache, where the colon of an epoch is escaped.
     file = f"{name}_{version.replace(':', '%3a')}_{stanza['Architecture']}.deb"
     flavour: ModuleFlavour = "open" if "open" in name.split("-") else "proprietary"
     download = Download(
@@ -325,6 +327,7 @@ def pairs(
         for driver in some_drivers
         if not asked.flavours or driver.flavour in asked.flavours
     ]
+    # The sort is stable: the order of kernels and drivers stays within both groups.
     own = set(first)
     return sorted(
         chosen,

@@ -112,6 +112,7 @@ def prove(
         (item.architecture for item in lock.packages if item.architecture != "all"), "amd64"
     )
     members = [item for item in lock.packages if item.set == "stack"]
+    # Both ways in which nodes install: with DKMS, and with built modules in its place.
     sets = [members]
     if extra:
         sets.append([*(item for item in members if item.name not in without), *extra])
@@ -130,6 +131,7 @@ def prove(
                     (item.name, item.sha256) for item in downloads
                 }
                 foreign = [item for item in downloads if (item.name, item.sha256) not in known]
+                # With a status, apt rightly fetches nothing that is installed already.
                 if (lacking and status is None) or foreign:
                     names = ", ".join(
                         sorted({name for name, _ in lacking} | {item.name for item in foreign})[:6]

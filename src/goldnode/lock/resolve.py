@@ -430,6 +430,8 @@ class _Request:
                 return "module"
             if name in drivers or (driver is not None and in_family(name, driver.family)):
                 return "driver"
+            # Requested for itself, it is no part of the driver, even if it shares the driver's
+            # source.
             own = name in self.item.packages or name in self.optional
             return "driver" if source in driver_sources and not own else "runtime"
 
@@ -437,6 +439,7 @@ class _Request:
 
     def conditions(self, graph: DependencyGraph) -> dict[str, str]:
         """Return package -> the conditions under which a node gets it; without those that every node gets."""
+        # Packages that every node gets have no condition, even if an optional part names them too.
         conditional = {self.manager, *self.optional} - {*self.kernel, *self.wanted}
         ordinary = set(graph.reached([name for name in self.names if name not in conditional]))
         starts = {**({"nvswitch": [self.manager]} if self.manager else {}), **self.options}
@@ -605,6 +608,7 @@ def _with_option(
         pins |= _following(stack, option.packages, driver_version, root, place)
     elif option.follows == "itself":
         pins |= _together(stack, name, root, pins)
+    # The rest is fixed, so apt can only add to it.
     root.pin(
         {
             **{key: value for key, value in keep.versions.items() if key not in fixed},
@@ -813,6 +817,7 @@ def _driver(
             remedy="choose a branch the archives have, or lock from a mirror that kept it",
         )
     incomplete = []
+    # Newest first, and the locked version before all others.
     candidates = [driver.version] if driver.version is not None else of_branch[::-1]
     if keep.driver in candidates:
         others = [one for one in candidates if one != keep.driver]
@@ -845,6 +850,7 @@ def _toolkit(
     for stanza in root.show(toolkit.packages):
         known = offered[stanza["Package"]]
         number = upstream_part(stanza["Version"])
+        # Of one upstream version, take the last revision.
         known[number] = max(known.get(number, stanza["Version"]), stanza["Version"], key=_order)
     versions = sorted(offered[leader], key=_order, reverse=True)
     whole = [
@@ -944,6 +950,7 @@ class DependencyGraph:
 
     def needs(self, name: str) -> list[str]:
         """Return the resolved packages that satisfy a dependency of `name`."""
+        # Alternatives count too: apt has resolved at least one of them.
         stanza = self._stanzas[name]
         wanted = [
             *package_names(stanza.get("Pre-Depends", "")),

@@ -168,6 +168,7 @@ def security_update(
     passed: list[KernelDriverPair] = []
     result, taken = lock, None
     for pair in _pairs(stack.item, lock, newer, archives, site):
+        # The stack names its kernel, so nothing moves; the outcomes help to choose another.
         if exact is not None:
             named = dataclasses.replace(
                 pair.build, reason=f"the stack names kernel {exact} itself; {pair.build.reason}"

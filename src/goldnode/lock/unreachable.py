@@ -195,6 +195,7 @@ class UnreachableArchive:
 
 def kind_of(problem: BaseException) -> UnreachableKind:
     """Return the kind of a failed fetch (urllib3, ssl, socket)."""
+    # urllib3 wraps: the reason of its last try, then the exception that this came from.
     chain: list[BaseException] = []
     at: BaseException | None = problem
     while at is not None and at not in chain:
@@ -207,6 +208,7 @@ def kind_of(problem: BaseException) -> UnreachableKind:
     return "other"
 
 
+# In this order: an error of the proxy wraps that of the connection to it.
 _EXCEPTIONS: tuple[tuple[tuple[type[BaseException], ...], UnreachableKind], ...] = (
     ((http.ProxyError,), "proxy"),
     ((http.NameResolutionError, socket.gaierror), "dns"),
@@ -232,9 +234,11 @@ def apt_troubles(text: str, addresses: Iterable[tuple[str, str]]) -> list[Unreac
 
     `addresses` are (archive, address). Messages that name none of them are left out.
     """
+    # The longest first: one address may begin with another.
     known = sorted(addresses, key=lambda row: -len(row[1]))
     order = [kind for _, kind in _APT]
     troubles: dict[str, UnreachableArchive] = {}
+    # apt continues a message on indented lines, and writes file:/x for file:///x.
     for line in re.sub(r"\n\s+", " ", text).splitlines():
         if not line.startswith(("E:", "W:", "Err:")):
             continue

@@ -216,6 +216,7 @@ def update(
         why = _why(old, fault, stack, archives) if old is not None else ChangeReason()
         missing = [name for name in archives.options if old is not None and name not in old.options]
         if (
+            # With nothing moved and nothing asked for, a resolution would give the same lock.
             not missing
             and old is not None
             and path is not None
@@ -259,6 +260,7 @@ def check(
     path = _place(stack, site, out)
     old, fault, _ = _old(stack, path, UpdateMode.KEEP)
     if old is None or path is None:
+        # Raises the reason; it can only return if the lock was to be in `out`.
         model.find_lock(stack, site)
         raise LockError(
             "there is no lock here",
@@ -340,13 +342,12 @@ def check(
 
 
 def _keys(
-    stack: CatalogEntry[Stack], archives: StackArchives, site: Site, day: dt.date | None
+    stack: CatalogEntry[Stack], archives: StackArchives, site: Site, day: dt.date
 ) -> list[str]:
     """Return warnings about the archives' keys. Raises SigningKeyError for one that the nodes' apt refuses."""
     direct = site.mirror is None or site.mirror.url is None
-    today = day or dt.datetime.now(tz=dt.UTC).date()
     return judge_keys(
-        archives_of(stack.item, archives.options), archives.places, today, direct=direct
+        archives_of(stack.item, archives.options), archives.places, day, direct=direct
     )
 
 
@@ -382,6 +383,7 @@ def _old(
         return None, None, []
     try:
         lock, fault = model.read_lock(path)
+    # Not even --upgrade replaces a lock that a later goldnode has written.
     except NewerLockError:
         raise
     except LockError as error:
@@ -500,6 +502,7 @@ def _waiting(pending: LockDiff, old: Lock, mode: UpdateMode) -> list[LockProblem
     for change in pending.changes:
         if change.kind != "moved" or change.was is None or change.now is None:
             continue
+        # The line about the kernel covers its packages.
         if change.part == "kernel" and "kernel" in pending.header:
             continue
         if change.now.set == "base":
