@@ -87,7 +87,7 @@ def compile_class(
     if lock is None:
         assert view.stack.fault is not None  # noqa: S101 - `read_stack` sets one of the two
         raise view.stack.fault
-    built = modules if modules is not None else _built(view.stack.entry, lock, view.site)
+    built = modules or _built(view.stack.entry, lock, view.site)
     gpus = None
     if view.entry.item.gpu is not None:
         count = view.entry.item.gpu.count
@@ -217,8 +217,7 @@ def declaration(name: str, catalog: Catalog, site: Site | None = None) -> dict[s
     """Return the parts of the class document of class `name` that need no lock: os, GPUs, platform,
     policy, baseline and suppressions. Raises CatalogError for an unknown class.
     """
-    entry = catalog.node_class(name)
-    item = entry.item
+    item = catalog.node_class(name).item
     platform = catalog.platforms[item.platform].item if item.platform is not None else None
     gpus = shown = None
     if item.gpu is not None:

@@ -163,8 +163,7 @@ def host_of_stack(
 def _places(
     entry: CatalogEntry[Any], paths: Mapping[str, tuple[str, ...]]
 ) -> dict[str, DeclaredAt]:
-    file = entry.file
-    return {name: DeclaredAt(file, line) for name, line in entry.lines(paths).items()}
+    return {name: DeclaredAt(entry.file, line) for name, line in entry.lines(paths).items()}
 
 
 def _of_backend(entry: CatalogEntry[models.NodeClass], model: str) -> facts.GpuModel:

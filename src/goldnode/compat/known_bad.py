@@ -283,13 +283,13 @@ def _holds(part: Mapping[str, Any], host: CompatHost | None, workload: Workload 
             unsettled.append(str(wanted))
             continue
         if key in BOTH:
-            answer: Answer = False
-            if host is not None and workload is not None:
-                answer = BOTH[key](host, workload, wanted)
+            answer: Answer = (
+                host is not None and workload is not None and BOTH[key](host, workload, wanted)
+            )
         elif key in WORKLOAD:
-            answer = WORKLOAD[key](workload, wanted) if workload is not None else False
+            answer = workload is not None and WORKLOAD[key](workload, wanted)
         else:
-            answer = HOST[key](host, wanted) if host is not None else False
+            answer = host is not None and HOST[key](host, wanted)
         if answer is False:
             return _Held(False)
         if answer is None:
@@ -341,7 +341,7 @@ def _compares(sign: int, wanted: str) -> bool:
 
 
 def _version(value: str | None, wanted: Any) -> Answer:
-    return False if value is None else in_range(value, wanted)
+    return value is not None and in_range(value, wanted)
 
 
 # Conditions on the host

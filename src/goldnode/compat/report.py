@@ -396,6 +396,7 @@ def _result(item: CompatFinding, index: dict[str, int]) -> dict[str, Any]:
             location["region"] = {"startLine": item.place.line}
         result["locations"] = [{"physicalLocation": location}]
     if item.accepted is not None:
+        # SARIF's form of an accepted result: viewers hide it, and keep its reason.
         result["suppressions"] = [
             {"kind": "external", "status": "accepted", "justification": item.accepted}
         ]

@@ -929,7 +929,7 @@ def _cudnn_in_matrix(
             f"the support matrix of cuDNN {version} for CUDA {major} does not list {name}",
             exact[0].sources,
         )
-    listed = any(row.has_cuda(cuda) for row in exact) if cuda is not None else False
+    listed = cuda is not None and any(row.has_cuda(cuda) for row in exact)
     if cuda is not None and listed and not any(row.has_cuda(cuda) for row in fitting):
         text = fitting[0].cuda_text
         message = (
@@ -1169,8 +1169,7 @@ def _known(name: str, workload: Workload) -> Mapping[str, Any] | None:
 
 
 def _torch_known(workload: Workload, build: facts.TorchBuild) -> Iterator[CompatFinding]:
-    releases = facts.torch_releases()
-    listed = releases.get(build.release)
+    listed = facts.torch_releases().get(build.release)
     offers = [
         *(listed["cuda_builds"] if listed else ()),
         *(f"rocm{item}" for item in (listed or {}).get("rocm_builds") or ()),
@@ -1212,8 +1211,7 @@ def _torch_known(workload: Workload, build: facts.TorchBuild) -> Iterator[Compat
 
 
 def _other_build(workload: Workload, build: facts.TorchBuild, name: str) -> RemedyOption:
-    version = build.version.partition("+")[0]
-    return remedies.framework("torch", f"{version}+{name}", name, workload)
+    return remedies.framework("torch", f"{build.version.partition('+')[0]}+{name}", name, workload)
 
 
 def framework_python(host: CompatHost | None, workload: Workload | None) -> Iterator[CompatFinding]:

@@ -308,9 +308,8 @@ def image(
     reported = None
     if scheme is not None and reference.tag is not None:
         reported = scheme[0](short, reference.tag)
-    gap = None
     if reported is None and reference.tag is None and reference.digest is not None:
-        gap = "is given by digest only, which does not identify its contents"
+        gap: str | None = "is given by digest only, which does not identify its contents"
     elif reported is None and scheme is not None:
         # Without a tag, Docker takes "latest".
         tag = reference.tag or "latest"

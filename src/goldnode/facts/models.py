@@ -1295,7 +1295,6 @@ class RocmFile(FactsFile):
     repo_url: RepositoryUrls
 
 
-# The model of each file.
 class MeasuredBuild(FactsRow):
     """One build of a driver package's modules for one kernel package, as `goldnode modules matrix --packages` records it."""
 
@@ -1327,6 +1326,7 @@ class ModuleBuildsFile(FactsFile):
     builds: list[MeasuredBuild]
 
 
+# The model of each file.
 FILES: dict[str, type[FactsFile]] = {
     "module_builds.yml": ModuleBuildsFile,
     "health.yml": HealthFile,

@@ -203,8 +203,8 @@ def faults(places: tuple[str, ...], own_file: Callable[[str], Data]) -> list[Fac
     for path in files(places):
         try:
             source = read(path)
-            own = seen.get(path.name)
-            seen[path.name] = merged(own if own is not None else own_file(path.name), source)
+            # Two catalogs may add to one file: the second is merged into what the first made of it.
+            seen[path.name] = merged(seen.get(path.name) or own_file(path.name), source)
         except FactsError as error:
             errors.append(error)
     return errors

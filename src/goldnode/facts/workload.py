@@ -437,7 +437,6 @@ def torch(version: str) -> TorchBuild | None:
         elif build.startswith("rocm") and builds["rocm_builds"] is not None:
             known = any(same(build.removeprefix("rocm"), item) for item in builds["rocm_builds"])
     pins = wheel if wheel is not None and build == usual else row
-    stated = builds if pins is row else None
     return TorchBuild(
         version=version,
         release=release,
@@ -448,7 +447,7 @@ def torch(version: str) -> TorchBuild | None:
         nccl=pins.get("nccl"),
         requires_python=wheel["requires_python"] if wheel else None,
         sources=origins(FRAMEWORKS, (wheel if pins is wheel else builds or wheel or {})["source"]),
-        doubt=doubt(stated),
+        doubt=doubt(builds if pins is row else None),
     )
 
 

@@ -93,6 +93,7 @@ def locked_debs(
     """Return apt's choice as rows of a lock. `elsewhere` has archive and path of packages that are
     in none of the root's sources.
     """
+    # Archives that share an address, as Ubuntu's do, differ by their suites.
     several = len({source.uri for source in root.sources}) < len(root.sources)
     suites = root.suites(item.name for item in downloads) if several else {}
     debs = []

@@ -119,6 +119,7 @@ class Mirror:
         """
         with self.writing(), self.disk():
             self.partial.mkdir(parents=True, exist_ok=True)
+            # Below the same directory as the store, so that the move into it is a rename.
             temporary = self.partial / f"add.{os.getpid()}"
             digest = hashlib.sha256()
             with path.open("rb") as source, temporary.open("wb") as out:
@@ -155,6 +156,7 @@ class Mirror:
             for item in lock.packages:
                 if item.sha256 in missing or self.has(item.sha256, item.size):
                     continue
+                # Once per archive: without a site file, this machine's apt is asked each time.
                 if item.archive not in bases:
                     bases[item.archive] = archive_addresses(
                         lock.stack, item.archive, lock.resolved, catalog, site

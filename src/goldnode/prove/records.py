@@ -39,10 +39,9 @@ def take(folder: Path, place: Path = PLACE) -> Path:
     boards = record["versions"].get("gpus") or []
     if not boards:
         raise RecordError(f"{folder} saw no GPU", remedy="import a run that did")
-    model = boards[0].partition(" (")[0]
     words = [
         *(["simulated"] if record["simulated"] else []),
-        model.replace("NVIDIA ", ""),
+        boards[0].partition(" (")[0].replace("NVIDIA ", ""),
         f"x{len(boards)}",
         str(record["versions"]["driver"]),
     ]

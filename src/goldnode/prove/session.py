@@ -163,7 +163,7 @@ class Children:
         if alive:
             try:
                 process.communicate(timeout=GRACE)
-                fault = f"{fault}; the process was killed" if fault else fault
+                fault = fault and f"{fault}; the process was killed"
             except (subprocess.TimeoutExpired, ValueError, OSError):
                 self.stuck.append(process.pid)
                 fault = f"{fault or 'it hangs'}; process {process.pid} cannot be killed: the driver hangs"

@@ -103,12 +103,11 @@ def _latency(steps: Mapping[str, Any]) -> List[str]:
     if not figures.get("calls"):
         return []
     # A call that failed has the driver's text in place of figures.
-    keys = ("min", "p50", "p95", "max")
     rows = [
         (
             name,
             row["count"] if "p50" in row else row.get("text", "not asked"),
-            *(row.get(key, "") for key in keys),
+            *(row.get(key, "") for key in ("min", "p50", "p95", "max")),
         )
         for name, row in figures["calls"].items()
     ]
