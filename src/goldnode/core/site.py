@@ -691,9 +691,8 @@ class Site(BaseModel):
 
     def key_address(self, archive: str) -> str | None:
         """Return the address of the key that the site names for `archive`, or None if it names none or a file."""
-        entry = self.archives.get(archive)
-        named = entry is not None and entry.key is not None and _URL.match(entry.key) is not None
-        return entry.key if named and entry is not None else None
+        key = self.archives.get(archive, SiteArchive()).key
+        return key if key is not None and _URL.match(key) else None
 
     def redirected(self, url: str) -> str:
         """Return a public address with the mirror in `upstream_mirrors` whose key is its longest beginning."""
@@ -708,10 +707,10 @@ class Site(BaseModel):
 
         A key that is named by its address is not read here. Raises SiteError if the file cannot be read.
         """
-        entry = self.archives.get(archive)
-        if entry is None or entry.key is None or _URL.match(entry.key):
+        key = self.archives.get(archive, SiteArchive()).key
+        if key is None or _URL.match(key):
             return None
-        path = self.resolve(entry.key)
+        path = self.resolve(key)
         try:
             return path.read_bytes()
         except OSError as error:
@@ -731,8 +730,8 @@ def named_directories(variable: str, *, to_write: bool = False) -> list[Path]:
     directories = [
         Path(part).expanduser() for part in os.environ.get(variable, "").split(os.pathsep) if part
     ]
-    for path in directories if not to_write else ():
-        if not path.is_dir():
+    for path in directories:
+        if not to_write and not path.is_dir():
             raise SiteError(
                 f"{variable} names {path}, which is not a directory",
                 remedy="make it, or correct the variable",

@@ -54,13 +54,8 @@ class YamlSource:
 
     def number(self, line: int, key: str) -> str | None:
         """Return the number behind a key of a line as it is written there: 1.10, of which YAML makes 1.1."""
-        text = self.text.splitlines()[line - 1 : line]
-        if text:
-            match = re.search(
-                rf"(?:^|[\s{{,\"']){re.escape(key)}[\"']?\s*:\s*([0-9][\w.+-]*)", text[0]
-            )
-        else:
-            match = None
+        text = "".join(self.text.splitlines()[line - 1 : line])
+        match = re.search(rf"(?:^|[\s{{,\"']){re.escape(key)}[\"']?\s*:\s*([0-9][\w.+-]*)", text)
         return match[1] if match else None
 
 

@@ -111,7 +111,8 @@ class ScanReport:
     ) -> list[VulnerabilityFinding] | str:
         """Return the findings for a package, or the reason why there is no result."""
         if not self._covers(item, contents):
-            return f"not checked: the report of {self.label} does not cover {_what(item, contents)}"
+            what = "wheels" if isinstance(item, InstalledWheel) else ecosystem_of(contents)
+            return f"not checked: the report of {self.label} does not cover {what}"
         # A scanner lists what it found alone: no match is an answer, for packages that it covers.
         return [row for kind, row in self.matches if _is(kind, row, item)]
 
@@ -344,7 +345,3 @@ def _is(kind: str, row: VulnerabilityFinding, item: InstalledDeb | InstalledWhee
             item.version,
         )
     return (row.package, row.version) in _names(item)
-
-
-def _what(item: InstalledDeb | InstalledWheel, contents: Contents) -> str:
-    return "wheels" if isinstance(item, InstalledWheel) else ecosystem_of(contents)

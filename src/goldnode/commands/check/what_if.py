@@ -28,7 +28,7 @@ from goldnode.commands.check.request import (
 from goldnode.commands.check.what_if_parts import locks_of, nvswitch
 from goldnode.compat import rules_host
 from goldnode.compat.check import check, settle
-from goldnode.compat.finding_diff import FindingChange, finding_changes, severity_of
+from goldnode.compat.finding_diff import finding_changes, severity_of
 from goldnode.compat.model import CompatFinding, CompatHost, Workload
 from goldnode.core.errors import CatalogError, GoldnodeError, LockError, NoLockError
 from goldnode.core.site import Site, load_site
@@ -448,17 +448,16 @@ def _subject(
             "class": of_class,
             "before": severity_of(before),
             "after": severity_of(after),
-            "changes": [_change(change) for change in finding_changes(before, after)],
+            "changes": [
+                {
+                    "change": change.change,
+                    "before": _finding(change.before),
+                    "after": _finding(change.after),
+                }
+                for change in finding_changes(before, after)
+            ],
         }
     )
-
-
-def _change(change: FindingChange) -> Json:
-    return {
-        "change": change.change,
-        "before": _finding(change.before),
-        "after": _finding(change.after),
-    }
 
 
 def _finding(finding: CompatFinding | None) -> Json | None:

@@ -49,7 +49,11 @@ def locks_of(
         diff = compare_locks(
             before[1], after[1], ChangeReason(intent=before[0].stack != after[0].stack)
         )
-    changes = [change for change in diff.changes if _applies(change, conditions)]
+    changes = [
+        change
+        for change in diff.changes
+        if any(row is not None and row.applies(conditions) for row in (change.was, change.now))
+    ]
     return WhatIfLocks.model_validate(
         {
             "stack": before[0].stack,
@@ -63,10 +67,6 @@ def locks_of(
             "reboot": diff.reboot,
         }
     )
-
-
-def _applies(change: PackageChange, conditions: set[str]) -> bool:
-    return any(row is not None and row.applies(conditions) for row in (change.was, change.now))
 
 
 def _package(change: PackageChange) -> Json:

@@ -130,13 +130,10 @@ def _lock(digest: str | None) -> str:
 def _verdicts(document: WhatIfDocument) -> list[str]:
     rows = [["subject", "before", "after", ""]]
     for subject in document.subjects:
-        if subject.class_:
-            name = f"  {subject.kind} {subject.name}"
-        else:
-            name = f"{subject.kind} {subject.name}"
+        indent = "  " if subject.class_ else ""
         rows.append(
             [
-                name,
+                f"{indent}{subject.kind} {subject.name}",
                 subject.before,
                 subject.after,
                 "<- changes" if subject.before != subject.after else "",

@@ -40,6 +40,7 @@ def deliver(follow: bool, every: float, where: str | None, form: str) -> None:
     Exit status: 0 every hook has all events, 1 events wait for a hook, 2 an error.
     """
     from goldnode.fleet.events.assembly import of_hooks
+    from goldnode.fleet.events.view import waiting as number_waiting
 
     site = site_with_hooks()
     _log_to_stderr()
@@ -63,7 +64,10 @@ def deliver(follow: bool, every: float, where: str | None, form: str) -> None:
     if states is None:
         say("another process delivers the events of this outbox")
         states = outbox.hooks()
-    waiting = _waiting(outbox, states)
+    waiting = {
+        name: number_waiting(outbox.outbox, site.events.hooks[name], states[name])
+        for name in states
+    }
     content = {
         "collected": collected,
         "hooks": [
@@ -116,15 +120,6 @@ class _Sources:
         """Close the store."""
         if self._store is not None:
             self._store.close()
-
-
-def _waiting(delivery: EventDelivery, states: dict[str, HookState]) -> dict[str, int]:
-    from goldnode.fleet.events.view import waiting
-
-    return {
-        name: waiting(delivery.outbox, delivery.site.events.hooks[name], states[name])
-        for name in states
-    }
 
 
 def _line(count: int, state: HookState) -> str:
