@@ -74,7 +74,7 @@ def test_node_of_another_release_is_refused(
     )
 
 
-def test_a_full_boot(bare: tuple[LabNode, Site], tmp_path: Path) -> None:
+def test_too_small_boot_partition_is_refused(bare: tuple[LabNode, Site], tmp_path: Path) -> None:
     node, site = bare
     node.shell("mount -t tmpfs -o size=20m tmpfs /boot")
     try:
@@ -88,7 +88,9 @@ def test_a_full_boot(bare: tuple[LabNode, Site], tmp_path: Path) -> None:
         node.shell("umount /boot")
 
 
-def test_a_locked_dpkg(bare: tuple[LabNode, Site], tmp_path: Path) -> None:
+def test_locked_dpkg_is_refused_with_the_process_that_holds_it(
+    bare: tuple[LabNode, Site], tmp_path: Path
+) -> None:
     node, site = bare
     holder = "import fcntl, time; f = open('/var/lib/dpkg/lock-frontend', 'w'); fcntl.lockf(f, fcntl.LOCK_EX); time.sleep(600)"
     node.run("systemd-run", "--unit=holder", "python3", "-c", holder)
@@ -139,7 +141,9 @@ def test_a_dpkg_that_another_party_left_broken(
         node.run("dpkg", "--purge", "libstandin-base")
 
 
-def test_foreign_vendor_repository(bare: tuple[LabNode, Site], tmp_path: Path) -> None:
+def test_foreign_vendor_repository_is_refused_and_stays(
+    bare: tuple[LabNode, Site], tmp_path: Path
+) -> None:
     node, site = bare
     name = "/etc/apt/sources.list.d/cuda.list"
     node.put({name: b"deb http://vendor.example/compute/cuda/repos/debian12/x86_64/ /\n"})
@@ -243,7 +247,7 @@ def test_a_lock_edited_by_hand(bare: tuple[LabNode, Site], tmp_path: Path) -> No
         (["e2e_r535", "e2e_cpu"], ["refused", "e2e_r535", "e2e_cpu", "hosts.yml:"]),
     ],
 )
-def test_hosts_and_classes(
+def test_host_of_no_class_or_of_two_classes_fails(
     bare: tuple[LabNode, Site], tmp_path: Path, groups: list[str], texts: list[str]
 ) -> None:
     node, site = bare

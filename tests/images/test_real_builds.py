@@ -155,7 +155,7 @@ def test_outlines_gave_the_linker_what_the_libraries_give(root: Path) -> None:
     assert b"/usr/local/cuda/targets/x86_64-linux/lib/libcudart.so.12" in before
 
 
-def test_packages_are_whole(root: Path) -> None:
+def test_dpkg_audit_passes_and_the_image_names_its_cuda(root: Path) -> None:
     assert inside(root, "dpkg", "--audit") == ""
     assert json.loads((root / "usr/lib/goldnode/image.json").read_text())["name"] == CUDA
     assert inside(root, "readlink", "-f", "/usr/local/cuda").strip() == "/usr/local/cuda-12.9"

@@ -147,7 +147,7 @@ def test_drift_changes_the_state_and_a_boot_forgets_it(node: LabNode) -> None:
     assert simulated.state(node)["gpu3.ecc_current"] == "0"
 
 
-def test_only_root_sets(node: LabNode) -> None:
+def test_setter_without_root_fails_and_changes_nothing(node: LabNode) -> None:
     code = ASK.replace("print(", "print(nvml.nvmlDeviceSetPersistenceMode(gpu, 1)) or print(")
     reported = node.run(
         "setpriv", "--reuid=65534", "--clear-groups", "python3", "-c", code

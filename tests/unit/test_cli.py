@@ -46,7 +46,7 @@ def test_classes_command_lists_archive_and_simulation() -> None:
     assert "local-archive" in rows["a100_sxm4_40gb"]
 
 
-def test_classes_as_json() -> None:
+def test_json_of_classes_has_gpu_stack_and_archive() -> None:
     rows = {
         row["class"]: row
         for row in json.loads(run("classes", "--format", "json").stdout)["classes"]
@@ -73,7 +73,7 @@ def test_the_version_names_the_program_of_the_nodes() -> None:
     ("name", "intended"),
     [("chek", "check"), ("disk", "disks"), ("image", "images"), ("shema", "schema")],
 )
-def test_a_misspelt_command(name: str, intended: str) -> None:
+def test_misspelt_command_exits_2_with_the_intended_one(name: str, intended: str) -> None:
     result = run(name)
     assert result.exit_code == 2
     assert f"No such command '{name}'. Did you mean '{intended}'?" in result.stderr

@@ -69,7 +69,9 @@ def ended(call: Any, *arguments: Any) -> Json:
 
 
 @pytest.mark.parametrize(("given_", "state", "why"), DCGM)
-def test_answer_of_dcgm(given_: tuple[int, str, str], state: str, why: str) -> None:
+def test_dcgm_output_gives_state_and_reason(
+    given_: tuple[int, str, str], state: str, why: str
+) -> None:
     found = ended(judged_dcgm, *given_)
     assert (found["state"], why in found["why"]) == (state, True), found
 
@@ -108,7 +110,9 @@ NVBANDWIDTH = [
 
 
 @pytest.mark.parametrize(("given_", "state", "why"), NVBANDWIDTH)
-def test_answer_of_nvbandwidth(given_: tuple[int, str, str], state: str, why: str) -> None:
+def test_nvbandwidth_output_gives_state_and_reason(
+    given_: tuple[int, str, str], state: str, why: str
+) -> None:
     found = ended(judged_nvbandwidth, *given_)
     assert (found["state"], why in found["why"]) == (state, True), found
 

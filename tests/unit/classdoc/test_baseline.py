@@ -231,7 +231,7 @@ def test_a_suppression_past_its_day_is_reported(tmp_path: Path) -> None:
     assert not checks.past_suppressions(catalog.node_class("a100"), dt.date(2020, 12, 15))
 
 
-def test_too_many_addresses(tmp_path: Path) -> None:
+def test_numa_of_more_gpus_than_a_node_has_is_refused(tmp_path: Path) -> None:
     nodes = ", ".join(f"'0000:{index:02x}:00.0': 0" for index in range(9))
     with pytest.raises(GoldnodeError, match="NUMA nodes of 9 GPUs, and a node has 8"):
         document(tmp_path, f"baseline:\n  gpu:\n    numa: {{{nodes}}}\n")

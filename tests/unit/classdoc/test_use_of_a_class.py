@@ -50,7 +50,7 @@ WAIVER = "waiver: {reason: r, owner: the owner, expires: 2028-12-31%s}\n"
         ),
     ],
 )
-def test_end_of_life(
+def test_class_past_its_end_of_life_is_refused_without_a_waiver(
     tmp_path: Path, day: str, waiver: str, simulated: bool, message: str | None
 ) -> None:
     files = {
@@ -116,7 +116,7 @@ def test_settings_without_facts_are_reported_as_not_checked(tmp_path: Path) -> N
     ]
 
 
-def test_our_own_catalog() -> None:
+def test_builtin_catalog_has_its_classes_and_stacks_past_end_of_life() -> None:
     catalog = load_catalog([builtin_catalog()])
     assert set(catalog.classes) == {
         "demo_a100",

@@ -485,7 +485,7 @@ def finding(
         ([finding("a"), finding("b")], [finding("b"), finding("c")], ["changed", "unchanged"]),
     ],
 )
-def test_changes_of_findings(
+def test_findings_are_new_gone_changed_or_unchanged(
     before: list[CompatFinding], after: list[CompatFinding], changes: list[str]
 ) -> None:
     assert [item.change for item in finding_changes(before, after)] == changes
@@ -502,7 +502,9 @@ def test_changes_of_findings(
         ([finding("a", "block", accepted="ada")], "fits"),
     ],
 )
-def test_verdict_of_findings(findings: list[CompatFinding], verdict: str) -> None:
+def test_heaviest_open_finding_decides_the_verdict(
+    findings: list[CompatFinding], verdict: str
+) -> None:
     assert severity_of(findings) == verdict
 
 

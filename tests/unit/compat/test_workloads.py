@@ -116,7 +116,7 @@ def test_malformed_image_reference_is_an_error(text: str, expected: str) -> None
         ("vllm/vllm-openai:v0.11.0-aarch64", {"architecture": "arm64"}),
     ],
 )
-def test_name_that_identifies(reference: str, expected: dict[str, Any]) -> None:
+def test_known_image_name_gives_its_versions(reference: str, expected: dict[str, Any]) -> None:
     found = workloads.of_text(reference)
     assert fields(found, *expected) == expected
     assert found.subject == f"image {reference}"

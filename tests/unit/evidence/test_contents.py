@@ -220,7 +220,7 @@ def test_a_description_that_is_no_json(layout: Layout) -> None:
         ("BSD-3-clause~mine", "LicenseRef-BSD-3-clause-mine"),
     ],
 )
-def test_licences_of_debian(line: str, expression: str) -> None:
+def test_debian_licence_becomes_an_spdx_expression(line: str, expression: str) -> None:
     assert licences.debian([line]) == expression
 
 
@@ -247,7 +247,9 @@ def test_licences_of_debian(line: str, expression: str) -> None:
         ({}, None),
     ],
 )
-def test_licences_of_wheels(headers: dict[str, list[str]], expression: str | None) -> None:
+def test_wheel_headers_give_an_spdx_expression_or_none(
+    headers: dict[str, list[str]], expression: str | None
+) -> None:
     assert licences.wheel(headers) == expression
 
 

@@ -131,7 +131,9 @@ def test_a_second_run_writes_nothing_and_a_new_document_one_attestation(
     assert signed.attach("other.example.net/cuda") == 1, "a signature for a further repository"
 
 
-def test_verify_judges_them(signed: SignedImage, tmp_path: Path) -> None:
+def test_cosign_signature_is_ok_with_its_key_and_a_note_with_another(
+    signed: SignedImage, tmp_path: Path
+) -> None:
     rows = verify.signed(verify.documents(signed.layout, signed.digest), signed.digest, signed.keys)
     mine = [row for row in rows if row.what in ("cosign signature", "attestation")]
     assert {row.state for row in mine} == {"ok"}

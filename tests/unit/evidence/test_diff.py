@@ -44,7 +44,7 @@ def cudnn(*versions: str) -> dict[str, bytes | str | Link | None]:
     }
 
 
-def test_the_same_image(layout: Layout) -> None:
+def test_image_does_not_differ_from_itself(layout: Layout) -> None:
     digest = sample(layout)
     found = difference(layout, digest, digest)
     assert not found

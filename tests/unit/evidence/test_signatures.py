@@ -65,7 +65,7 @@ def write_all(layout: Layout, digest: str, secret: Path | None, **more: object) 
     return [row.state for row in rows]
 
 
-def test_signed_and_verified(layout: Layout, secret: Path) -> None:
+def test_signed_image_verifies_and_is_not_signed_twice(layout: Layout, secret: Path) -> None:
     digest = sample(layout)
     layout.attach(digest, evidence.INSPECTION, canonical({"passed": True, "subject": digest}))
     assert set(write_all(layout, digest, secret)) == {"written"}

@@ -121,7 +121,7 @@ def test_gpu_has_its_values_and_origins() -> None:
     assert gpu.origins("nothing") == ()
 
 
-def test_every_gpu_reads() -> None:
+def test_every_gpu_has_pci_ids_and_a_known_vendor() -> None:
     found = facts.gpus()
     assert {gpu.vendor for gpu in found.values()} == {"nvidia", "amd", "intel"}
     for gpu in found.values():
@@ -153,7 +153,7 @@ def test_unknown_fact_is_an_error(ask: Any, message: str) -> None:
         ask()
 
 
-def test_branch_and_floor() -> None:
+def test_branch_has_its_end_of_life_and_security_floor() -> None:
     branch = facts.branch("535")
     assert (branch.end_of_life, branch.latest_known, branch.kind) == (
         "2026-06",

@@ -172,7 +172,9 @@ LINE = "NVRM: Xid (PCI:0000:18:00 GPU-I:05): 95, pid=1, name=x, Uncontained"
         (["NVRM: GPU 0000:18:00.0: GPU has fallen off the bus."], ["bus_lost 0000:18:00.0"]),
     ],
 )
-def test_the_command_explains(arguments: list[str], reported: list[str]) -> None:
+def test_xid_command_explains_numbers_and_log_lines(
+    arguments: list[str], reported: list[str]
+) -> None:
     done = CliRunner().invoke(main, ["xid", *arguments])
     assert done.exit_code == 0, done.output
     for text in reported:

@@ -45,7 +45,9 @@ def builder(
     return Builder(world.store, engine or FakeEngine(), 3, say)
 
 
-def test_the_whole_matrix(world: World, roots: list[str]) -> None:
+def test_every_image_of_the_matrix_is_built_with_one_root_per_os(
+    world: World, roots: list[str]
+) -> None:
     engine = FakeEngine()
     wanted = recipes(world)
     built = builder(world, engine).build(wanted)
@@ -146,7 +148,7 @@ def test_twice_names_what_differs(world: World, tmp_path: Path) -> None:
     assert (tmp_path / "second").exists()
 
 
-def test_differences_in_words(world: World) -> None:
+def test_differing_names_layers_or_files_that_differ(world: World) -> None:
     wanted = {item.image.name: item for item in recipes(world)}
     builder(world).build(list(wanted.values()))
     image = {name: world.store.layout.image(item.ref) for name, item in wanted.items()}

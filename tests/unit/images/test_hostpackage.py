@@ -94,7 +94,7 @@ def test_package_that_differs_from_the_lock_is_not_written(tmp_path: Path) -> No
 @pytest.mark.skipif(
     shutil.which("dpkg-deb") is None or shutil.which("dpkg") is None, reason="needs dpkg"
 )
-def test_dpkg_takes_it(tmp_path: Path) -> None:
+def test_dpkg_installs_and_verifies_the_package(tmp_path: Path) -> None:
     made = hostpackage.locked({CUDA: "520", ML: None})
     path = tmp_path / made.file
     hostpackage.write(made, path)

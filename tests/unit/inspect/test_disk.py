@@ -66,14 +66,16 @@ def checked(found: View, folder: Path) -> None:
         ("ext2", ("-b", "1024", "-I", "128")),
     ],
 )
-def test_a_file_system(tmp_path: Path, kind: str, options: tuple[str, ...]) -> None:
+def test_file_system_of_each_kind_is_read_completely(
+    tmp_path: Path, kind: str, options: tuple[str, ...]
+) -> None:
     disk = make(tmp_path, kind, *options)
     checked(view(disk), tmp_path / "root")
 
 
 # Of the first sector of the last one tarfile says that it is a tar: its signed sum is the checksum that an empty field stands for.
 @pytest.mark.parametrize("label", ["gpt", "dos", "dos\nlabel-id: 0x000000f7"])
-def test_a_partitioned_disk(tmp_path: Path, label: str) -> None:
+def test_root_partition_of_a_disk_is_found_and_read(tmp_path: Path, label: str) -> None:
     part = make(tmp_path, "ext4")
     disk = tmp_path / "whole.raw"
     subprocess.run(["truncate", "-s", "24M", str(disk)], check=True)

@@ -353,7 +353,7 @@ def test_replaced_content_of_own_backend_passes(tmp_path: Path) -> None:
     assert inspect(target.view).findings == []
 
 
-def test_layers_of_zstd(tmp_path: Path) -> None:
+def test_zstd_layer_is_inspected_and_a_truncated_one_fails(tmp_path: Path) -> None:
     layout = Layout(tmp_path)
     image(layout, REF, [BASE])
     found = layout.image(REF)

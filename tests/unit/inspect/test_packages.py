@@ -92,7 +92,9 @@ def test_installed_packages_of_a_status_file_and_of_distroless_images() -> None:
         (" , ", []),
     ],
 )
-def test_names_of_relations(text: str, names: list[tuple[str, ...]]) -> None:
+def test_dependency_field_gives_alternatives_without_versions(
+    text: str, names: list[tuple[str, ...]]
+) -> None:
     assert deb_names({"Depends": text}, "Pre-Depends", "Depends") == names
 
 

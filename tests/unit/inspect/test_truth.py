@@ -63,7 +63,7 @@ def wrong(found: Truth) -> dict[str, tuple[str, str]]:
     return {row.claim: (row.expected, row.got) for row in found.claims if row.result == "differs"}
 
 
-def test_a_true_tag(tmp_path: Path) -> None:
+def test_image_with_a_true_tag_passes(tmp_path: Path) -> None:
     found = check(tmp_path, TAG, runtime())
     assert found.passed
     assert wrong(found) == {}
@@ -161,7 +161,7 @@ def test_another_system_backend_flavour_and_architecture(tmp_path: Path) -> None
     ) == {"architecture": ("amd64", "arm64")}
 
 
-def test_labels_and_environment(tmp_path: Path) -> None:
+def test_false_labels_and_environment_are_reported(tmp_path: Path) -> None:
     labels = {
         "io.goldnode.backend": "cuda",
         "io.goldnode.runtime": "12.9.1",

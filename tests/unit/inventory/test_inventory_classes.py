@@ -128,7 +128,7 @@ def test_host_pattern_is_expanded(pattern: str, hosts: list[str]) -> None:
     assert expand(pattern) == hosts
 
 
-def test_the_example_fleet() -> None:
+def test_example_fleet_has_14_hosts_of_three_classes() -> None:
     example = Path(__file__).parents[3] / "inventories" / "example_fleet"
     found = classes_of_hosts(example, load_catalog())
     assert set(found.values()) == {"a100_sxm4_40gb", "l4", "cpu_only"}

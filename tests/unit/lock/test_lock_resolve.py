@@ -261,7 +261,7 @@ def test_version_or_package_absent_from_the_archives_is_an_error(
         assert part in str(caught.value)
 
 
-def test_image_without_headers(place: Place, near: Archive) -> None:
+def test_kernel_without_headers_is_an_error(place: Place, near: Archive) -> None:
     near.add("linux-image-6.6.1-amd64", "6.6.1-1")
     near.publish()
     place.stack(kernel={"series": "6.6", "flavour": "amd64"})
@@ -269,7 +269,9 @@ def test_image_without_headers(place: Place, near: Archive) -> None:
         locked(place)
 
 
-def test_no_complete_driver(place: Place, near: Archive) -> None:
+def test_incomplete_driver_is_an_error_with_the_missing_package(
+    place: Place, near: Archive
+) -> None:
     near.remove("firmware-nvidia-gsp", "535.261.03-1")
     near.add("firmware-nvidia-gsp", "535.247.01-1")
     near.publish()
@@ -393,7 +395,7 @@ def test_on_a_given_status(place: Place, tmp_path: Path, key: SigningKey) -> Non
     assert lock.kernel_release == "6.1.0-50-amd64"
 
 
-def test_vanished_and_changed(place: Place, near: Archive) -> None:
+def test_vanished_and_changed_packages_are_reported(place: Place, near: Archive) -> None:
     lock = locked(place)
     assert moved(lock, place) == []
     near.remove("libcuda1", "535.261.03-1")
@@ -501,7 +503,7 @@ def test_archive_that_is_not_there(place: Place) -> None:
         locked(place)
 
 
-def test_finding_a_lock(
+def test_lock_of_the_first_directory_wins_and_a_missing_one_is_an_error(
     place: Place, near: Archive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entry, _, site = place.load()

@@ -59,7 +59,7 @@ def second_day(near: Archive) -> None:
     near.publish()
 
 
-def test_the_first_lock(place: Place, first: LockUpdate) -> None:
+def test_first_lock_is_written_and_needs_a_reboot(place: Place, first: LockUpdate) -> None:
     assert (first.action, first.old, first.lock.resolved) == ("written", None, "2026-11-21")
     assert load_lock(first.file) == first.lock
     assert first.diff.reboot == "kernel 6.1.0-50-amd64 has to be booted"

@@ -29,7 +29,9 @@ def test_fetched_once_and_stored_by_hash(setting: Setting) -> None:
     assert setting.server.asked == []
 
 
-def test_published_and_current(setting: Setting, pair: tuple[str, Path, Path]) -> None:
+def test_publication_links_its_packages_and_becomes_current(
+    setting: Setting, pair: tuple[str, Path, Path]
+) -> None:
     setting.fetch()
     found = setting.publish()
     hashes = [item.sha256 for item in setting.lock.packages]

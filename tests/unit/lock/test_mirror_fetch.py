@@ -308,7 +308,7 @@ def test_files_that_do_not_fit_are_refused_before_they_are_fetched(
     assert setting.server.asked == []
 
 
-def test_credentials_are_apts(tmp_path: Path) -> None:
+def test_credentials_come_from_auth_conf_by_machine_and_path(tmp_path: Path) -> None:
     (tmp_path / "auth.conf").write_text(
         "# of a site\nmachine mirror.example.org login one password 'a b'\n"
     )
@@ -352,7 +352,7 @@ def test_credentials_are_apts(tmp_path: Path) -> None:
         ({}, {"http_proxy": "http://e:3", "no_proxy": "a.example"}, "http://a.example/", ""),
     ],
 )
-def test_proxies_are_apts(
+def test_proxy_follows_apt_settings_and_environment(
     monkeypatch: pytest.MonkeyPatch,
     settings: dict[str, str],
     environment: dict[str, str],

@@ -377,7 +377,7 @@ def test_help_shows_both_spellings(setting: Setting) -> None:
     assert 'Use "small"' in setting.run("smal").output
 
 
-def test_reports_as_json(setting: Setting, tmp_path: Path) -> None:
+def test_json_report_of_each_command_has_its_schema(setting: Setting, tmp_path: Path) -> None:
     for words, schema, has in (
         (("small",), "mirror-fetch", "published"),
         (("status",), "mirror-status", "publications"),

@@ -148,7 +148,9 @@ def test_fence_and_pins_name_the_whole_stack_set() -> None:
     ("value", "want"),
     [(b"\x06\x00\x00\x00\x01", True), (b"\x06\x00\x00\x00\x00", False), (b"\x06", False)],
 )
-def test_secure_boot_variable(tmp_path: Path, value: bytes, want: bool) -> None:
+def test_secure_boot_follows_the_fifth_byte_of_its_variable(
+    tmp_path: Path, value: bytes, want: bool
+) -> None:
     assert secure_boot(Host(str(tmp_path))) is None
     path = write(
         tmp_path, "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c", ""

@@ -126,7 +126,7 @@ def step(place: Path) -> EngineStep:
     )
 
 
-def test_the_bake_file(tmp_path: Path) -> None:
+def test_bake_file_has_no_network_and_no_provenance(tmp_path: Path) -> None:
     one = step(tmp_path)
     target = json.loads(json.dumps(bake_file(one, "sha256:" + "1" * 64)))["target"]["step"]
     assert target["network"] == "none"

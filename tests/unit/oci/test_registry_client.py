@@ -356,7 +356,7 @@ class TestDockerConfiguration:
             "https://registry.example:5000/v2/",
         ],
     )
-    def test_a_written_login(self, home: Path, key: str) -> None:
+    def test_stored_login_is_found_by_any_form_of_its_registry(self, home: Path, key: str) -> None:
         self.write(home, {"auths": {key: {"auth": base64.b64encode(b"me:a:b").decode()}}})
         assert registry_auth.login("registry.example:5000", "gpu/cuda") == Login("me", "a:b")
         assert registry_auth.login("registry.example") is None

@@ -77,7 +77,9 @@ def test_nested_parts_are_parts() -> None:
         ("made.up", False, KeyKind.FACT),
     ],
 )
-def test_kinds_of_keys(key: str, number: bool, expected: KeyKind) -> None:
+def test_kind_of_a_key_follows_from_its_name_and_type(
+    key: str, number: bool, expected: KeyKind
+) -> None:
     assert kind(key, number) is expected
 
 

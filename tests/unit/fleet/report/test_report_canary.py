@@ -309,7 +309,9 @@ def test_device_that_becomes_slower_is_named_once_for_each_device(data: Path) ->
         pytest.param([1.0, 0.8] * 10, 1.0, id="alternating"),
     ],
 )
-def test_no_false_trend(data: Path, factors: Sequence[float], noise: float) -> None:
+def test_steady_noisy_or_short_series_is_not_slowing(
+    data: Path, factors: Sequence[float], noise: float
+) -> None:
     # Three nodes, each with a series of its own.
     for seed in range(3):
         store_results(data, series(factors, seed, noise, f"node{1000 + seed}"))

@@ -236,5 +236,5 @@ def test_folded_names_can_be_written_out_again(names: list[str]) -> None:
         ([], ""),
     ],
 )
-def test_names_in_ranges(names: list[str], text: str) -> None:
+def test_node_names_are_folded_into_ranges(names: list[str], text: str) -> None:
     assert fold(names) == text

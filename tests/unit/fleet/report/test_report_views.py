@@ -280,7 +280,9 @@ def test_slope_is_found_over_a_boot(tmp_path: Path) -> None:
         pytest.param([1.0, 2.0, 3.0], [], id="too few captures"),
     ],
 )
-def test_no_false_trend(tmp_path: Path, values: Series, boots: Sequence[int]) -> None:
+def test_counter_that_resets_or_stays_gives_no_trend(
+    tmp_path: Path, values: Series, boots: Sequence[int]
+) -> None:
     assert trend(tmp_path, values, boots=boots) == []
 
 

@@ -256,7 +256,9 @@ def test_requirement_that_holds_a_wave_back_is_named_with_its_answer(
     ]
 
 
-def test_rolled_back_rollout(tmp_path: Path, migrated: Path) -> None:
+def test_view_of_a_rolled_back_rollout_names_nodes_and_reason(
+    tmp_path: Path, migrated: Path
+) -> None:
     found = Watched(tmp_path, migrated)
     found.world.faults.update(dict.fromkeys(found.world.names, "module"))
     assert found.ticks(6).text() == shown(
@@ -346,7 +348,7 @@ def test_reader_sees_what_changed_since_it_read(tmp_path: Path, migrated: Path) 
     assert found.document().states == found.fresh().states
 
 
-def test_names_of_rollouts(tmp_path: Path, migrated: Path) -> None:
+def test_ambiguous_or_unknown_rollout_is_an_error(tmp_path: Path, migrated: Path) -> None:
     found = Watched(tmp_path, migrated)
     with found.store.read() as connection:
         assert rollout_view.chosen(connection, None) == "r1"

@@ -112,7 +112,7 @@ def test_the_shipped_file_answers_where_there_is_no_library(tmp_path: Path) -> N
     assert wrong.returncode == 3, "only goldnode itself asks that way"
 
 
-def test_clocks_as_runs() -> None:
+def test_clocks_are_compressed_into_runs() -> None:
     assert nvidia.runs([1410, 1395, 1380, 210]) == [[210, 1380, 1170], [1395, 1410, 15]]
     assert nvidia.runs(list(range(210, 1411, 15))) == [[210, 1410, 15]]
     assert nvidia.runs([1215]) == [[1215, 1215, 0]]

@@ -57,7 +57,7 @@ def asked(machine: Host, limit: float = 10.0, stall: float = 0.5) -> dict[str, A
     return stream.start(machine).finish(limit, stall)
 
 
-def test_a_complete_answer(tmp_path: Path) -> None:
+def test_complete_answer_has_all_gpus_and_no_error(tmp_path: Path) -> None:
     machine = host(
         tmp_path,
         HEAD,
@@ -198,7 +198,7 @@ def test_kill_9_from_outside(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_crashes_and_nonsense(
+def test_broken_output_is_unread_unless_the_answer_is_complete(
     tmp_path: Path, lines: tuple[str, ...], then: str, output: str | None
 ) -> None:
     found = asked(host(tmp_path, *lines, then=then))

@@ -185,7 +185,9 @@ def node(tmp_path: Path) -> Node:
     ("mode", "found", "is_open"),
     [("report", GOOD, True), ("report", BAD, True), ("drain", GOOD, True), ("drain", BAD, False), ("block", GOOD, True), ("block", BAD, False)],
 )  # fmt: skip
-def test_the_three_modes(node: Node, mode: str, found: Any, is_open: bool) -> None:
+def test_bad_verdict_closes_the_gate_except_in_mode_report(
+    node: Node, mode: str, found: Any, is_open: bool
+) -> None:
     node.act(mode, found)
     assert node.open is is_open
     state = node.state()
@@ -827,7 +829,9 @@ def cached(node: Node, capsys: pytest.CaptureFixture[str], *arguments: str) -> t
     return code, output.out, output.err
 
 
-def test_the_cached_verdict(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cached_verdict_is_printed_and_exits_3_when_missing_or_old(
+    node: Node, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert (cached(node, capsys)[0], "no class document" in cached(node, capsys)[2]) == (3, True)
     node.write(verdict_files.CLASS, json.dumps({"digest": DIGEST}).encode())
     code, out, err = cached(node, capsys)

@@ -50,7 +50,7 @@ ANSWERS: list[tuple[str, str, tuple[str, ...], str]] = [
 
 @pytest.mark.parametrize("release", RELEASES)
 @pytest.mark.parametrize(("state", "rest", "flags", "reason"), ANSWERS)
-def test_state_and_reason(
+def test_scontrol_line_of_each_release_gives_state_and_reason(
     release: str, state: str, rest: str, flags: tuple[str, ...], reason: str
 ) -> None:
     line = f"{BEFORE.format(release)}{state}{RELEASES[release]}{rest}\n"
@@ -140,7 +140,9 @@ def test_a_run_gives_back_a_node_of_which_the_resume_reports_a_failure(
 
 
 @pytest.mark.skipif(slurm.missing() is not None, reason=slurm.missing() or "")
-def test_a_real_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gate_drains_takes_over_and_resumes_on_a_real_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The gate's drain and return, and a run's drain that it takes over, on a node with a comment."""
     node = Host("/")
     with slurm.cluster(1) as cluster:

@@ -152,7 +152,9 @@ CLOCKS = [
 
 
 @pytest.mark.parametrize(("text", "expected"), CLOCKS)
-def test_levels_of_clocks(tmp_path: Path, text: str, expected: tuple[object, object]) -> None:
+def test_clock_levels_give_current_and_highest_or_a_fault(
+    tmp_path: Path, text: str, expected: tuple[object, object]
+) -> None:
     root = tree.write(scenario(1), tmp_path)
     (root / BUS / FIRST / "pp_dpm_sclk").write_text(text)
     clocks = read(root)[0]["clocks"]

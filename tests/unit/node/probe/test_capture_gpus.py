@@ -323,7 +323,7 @@ def test_a_library_that_cannot_be_used(make: Made, fault: str, code: int) -> Non
     assert found["driver"]["loaded"] == DRIVER
 
 
-def test_without_the_library(make: Made) -> None:
+def test_missing_library_is_an_error_and_gpus_are_still_listed(make: Made) -> None:
     found = read(make(nvml=False))
     assert found["gpu_error"]["rc"] == 12
     assert len(found["gpus"]) == 2
@@ -368,7 +368,7 @@ def test_sixteen_gpus_and_two_with_one_uuid(make: Made) -> None:
     assert found[9]["uuid"] == found[3]["uuid"] != found[4]["uuid"]
 
 
-def test_an_older_board(make: Made) -> None:
+def test_older_board_has_retired_pages_and_exposes_no_newer_values(make: Made) -> None:
     gpu = read(make(T4, "gpu0.retired_pages.1=2", "gpu0.retired_pages_pending=1", count=1), T4)[
         "gpus"
     ][0]

@@ -43,7 +43,7 @@ def bare(tmp_path: Path, driver: str, files: dict[str, str], faults: tuple[str, 
     return root
 
 
-def test_cards_of_xe(tmp_path: Path) -> None:
+def test_xe_cards_are_read_with_their_own_limits_and_throttle(tmp_path: Path) -> None:
     wanted = scenario(
         2,
         "gpu1.throttle.pl1=1",

@@ -263,7 +263,7 @@ def test_engine_observations_fill_os_and_identity(tmp_path: Path) -> None:
         ("3-1", []),
     ],
 )
-def test_lists_of_cpus(text: str, want: list[int]) -> None:
+def test_cpu_list_is_expanded_and_a_malformed_one_is_empty(text: str, want: list[int]) -> None:
     assert machine.numbers_of(text) == want
 
 
@@ -271,7 +271,7 @@ def test_a_list_of_cpus_that_never_ends_is_cut() -> None:
     assert len(machine.numbers_of("0-99999999999999")) <= 65536
 
 
-def test_memory_and_pressure(tmp_path: Path) -> None:
+def test_memory_and_pressure_are_read_or_a_fault(tmp_path: Path) -> None:
     make(
         tmp_path,
         {

@@ -154,7 +154,7 @@ def ib(root: Path, state: str = "4: ACTIVE\n") -> Path:
     )
 
 
-def test_an_infiniband_port(tmp_path: Path) -> None:
+def test_infiniband_port_has_state_rate_and_counters(tmp_path: Path) -> None:
     got = network.read(context(ib(tree(tmp_path))))["infiniband"]["mlx5_0"]
     assert (got["address"], got["firmware"], got["board"], got["guid"]) == (
         "0000:18:00.0",

@@ -247,6 +247,8 @@ def test_the_last_option_wins(
         ("options vfio ids=10de:20b0", False),
     ],
 )
-def test_ids_of_vfio(tmp_path: Path, text: str, taken: bool) -> None:
+def test_gpu_is_given_away_when_vfio_pci_lists_its_id(
+    tmp_path: Path, text: str, taken: bool
+) -> None:
     lines = kmod.parsed("/etc/modprobe.d/vfio.conf", text)
     assert bool(kmod.given_away(lines, ["10de:20b0"])) is taken

@@ -117,7 +117,7 @@ def reported(node: Node) -> dict[str, Any]:
     return found
 
 
-def test_a_shipped_disk(node: Node) -> None:
+def test_shipped_disk_runs_slot_a_and_slot_b_is_empty(node: Node) -> None:
     found = reported(node)
     assert (found["running"], found["next"], found["tried"], found["fallback"]) == (
         "a",

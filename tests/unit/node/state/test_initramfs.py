@@ -93,7 +93,9 @@ def wanted(name: str) -> bool:
     [(b"", []), (EARLY, EARLY_NAMES), (EARLY * 2 + b"\0" * 1536, EARLY_NAMES * 2)],
     ids=["alone", "behind microcode", "behind two archives and padding"],
 )
-def test_lists_and_keeps(tmp_path: Path, packing: str, early: bytes, names: list[str]) -> None:
+def test_initramfs_lists_all_names_and_returns_wanted_files(
+    tmp_path: Path, packing: str, early: bytes, names: list[str]
+) -> None:
     listing = initramfs.contents(write(tmp_path, early + PACKED[packing]()), wanted)
     assert listing.names == names + MAIN_NAMES
     assert listing.files == {"etc/modprobe.d/goldnode-blacklist.conf": CONF}

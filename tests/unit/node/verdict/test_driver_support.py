@@ -56,7 +56,7 @@ def test_a_driver_that_the_facts_do_not_know_is_not_judged(version: Any) -> None
         ("580.95.05", "10de:1db5", "open-on-volta"),
     ],
 )
-def test_known_bad_combinations(version: str, pci_id: str, row: str | None) -> None:
+def test_known_bad_driver_and_gpu_is_a_mismatch(version: str, pci_id: str, row: str | None) -> None:
     outcome, text = judged(version, pci_id)["driver.known_bad"]
     assert outcome == ("match" if row is None else "mismatch")
     assert row is None or row in text

@@ -205,7 +205,7 @@ def test_a_server_counts_its_requests() -> None:
     assert server.requests() == ["GET /debian/dists/bookworm/InRelease 200", "GET /gone.deb 404"]
 
 
-def test_ssh_command_line(tmp_path: Path) -> None:
+def test_ssh_command_names_port_and_address(tmp_path: Path) -> None:
     node = lab(tmp_path, FakeContainer("demo", "node1", "l4", 2222)).node("node1")
     command = node.ssh("true")
     assert command[0] == "ssh"

@@ -96,7 +96,7 @@ def test_links_hop_by_hop(host: Fake) -> None:
     assert pci.narrowest(pci["0000:10:00.0"]).width == 16
 
 
-def test_modules_and_nodes(host: Fake) -> None:
+def test_reading_has_loaded_modules_and_numa_nodes(host: Fake) -> None:
     reading = plugin._of(host)
     assert "nouveau" not in reading.modules
     assert reading.modules["nvidia"] == "580.95.05"
