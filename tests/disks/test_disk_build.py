@@ -22,7 +22,9 @@ from goldnode.disks.model import BuiltDisk, builds
 pytestmark = [pytest.mark.disks, pytest.mark.xdist_group("disk")]
 
 
-def test_the_manifest_says_what_is_in_it(built: BuiltDisk, lock: DiskLock) -> None:
+def test_manifest_names_packages_hygiene_and_the_hash_of_the_disk(
+    built: BuiltDisk, lock: DiskLock
+) -> None:
     assert [(row.name, row.version, row.sha256) for row in built.packages] == [
         (deb.name, deb.version, deb.sha256) for deb in lock.debs
     ]

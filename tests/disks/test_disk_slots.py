@@ -132,7 +132,9 @@ def reported(guest: slotdisk.Guest, word: str, since: int, limit: float = 1800) 
     return guest.lines[after - 1].partition(f"GUEST {word} ")[2], after
 
 
-def test_a_broken_image_falls_back_by_itself_and_says_why(root: Path, tmp_path: Path) -> None:
+def test_broken_image_falls_back_automatically_and_reports_the_cause(
+    root: Path, tmp_path: Path
+) -> None:
     kernel = slotdisk.release(root)
     about = {
         "name": "boot_test-aaa",

@@ -83,7 +83,7 @@ def fleet(world: World, make: Make, tmp_path_factory: pytest.TempPathFactory) ->
         node.destroy()
 
 
-def test_six_of_ten_converge_and_the_report_says_what_keeps_the_others(fleet: Fleet) -> None:
+def test_six_of_ten_converge_and_the_report_has_reasons_for_the_others(fleet: Fleet) -> None:
     run, record = fleet.run()
     assert run.rc != 0
     assert {name: host["outcome"] for name, host in record["hosts"].items()} == {

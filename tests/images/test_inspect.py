@@ -112,7 +112,7 @@ def test_a_cpu_image_with_the_wheel_of_xgboost(fetched: Path, tmp_path: Path) ->
     assert row.signals == ("requirement", "fatbin", "dlopen")
 
 
-def test_a_runtime_whose_tag_says_another_release(fetched: Path, tmp_path: Path) -> None:
+def test_runtime_of_another_release_than_its_tag_is_refused(fetched: Path, tmp_path: Path) -> None:
     layout = Layout(tmp_path)
     image(
         layout,

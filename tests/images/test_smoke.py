@@ -187,7 +187,7 @@ def test_a_library_that_is_not_whole_fails(
 
 
 @pytest.mark.parametrize("engine", ["docker", "chroot"])
-def test_an_image_that_hangs_or_says_nothing_could_not_be_run(
+def test_image_that_hangs_or_prints_nothing_has_state_not_run(
     layout: Layout, root: tuple[bytes, str], engine: inside.Engine
 ) -> None:
     hanging = image(layout, "cpu:hangs", [root, own(program=b"#!/bin/sleep 600\n")])
@@ -249,7 +249,7 @@ def bare(name: str) -> bytes:
     return out.getvalue()
 
 
-def test_the_command_runs_attaches_and_tells_by_its_exit_code(
+def test_smoke_command_attaches_its_record_and_exits_0_or_3(
     layout: Layout, root: tuple[bytes, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GOLDNODE_IMAGES", str(layout.root))

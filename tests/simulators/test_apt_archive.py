@@ -56,7 +56,7 @@ def signed(directory: Path, tmp_path: Path) -> bool:
     return results == {0}
 
 
-def test_every_package_says_that_it_is_a_stand_in() -> None:
+def test_every_package_is_marked_as_a_stand_in() -> None:
     for deb in DEBS:
         assert "+standin" in deb.version, deb.name
         assert f"Description: {STAND_IN} " in deb.control(), deb.name

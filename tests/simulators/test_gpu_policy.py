@@ -491,7 +491,7 @@ def test_a_setter_that_fails_is_an_error_with_its_return_code(
     assert text in str(caught.value)
 
 
-def test_a_setter_that_says_yes_and_does_nothing_is_found_by_reading_back(
+def test_ignored_setter_is_a_mismatch_when_read_back(
     machine: Callable[..., Machine],
 ) -> None:
     host = machine()

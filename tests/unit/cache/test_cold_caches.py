@@ -117,7 +117,7 @@ def test_the_check_names_the_caches_and_what_warms_them(tmp_path: Path) -> None:
     assert "warm-caches" not in run(str(file.source.file))[1]
 
 
-def test_the_check_says_when_nothing_turns_cold_and_when_that_is_unknown(tmp_path: Path) -> None:
+def test_check_reports_no_cold_cache_or_that_it_is_unknown(tmp_path: Path) -> None:
     file = written(tmp_path, state("debian12_cpu"), state("debian12_cpu"))
     assert "No cache of compiled GPU code turns cold." in run(str(file.source.file))[1]
     file = written(tmp_path, ("debian12_r535", "sha256:" + "0" * 64), state("debian12_r535"))

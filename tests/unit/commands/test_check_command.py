@@ -87,7 +87,7 @@ def test_nothing_named_on_a_site_with_classes_is_its_own_classes(
     assert "own/classes/mine.yml" in broken.stderr
 
 
-def test_a_block_ends_with_1_and_says_what_to_do(check: Check) -> None:
+def test_blocked_class_exits_1_with_remedy_and_place(check: Check) -> None:
     result = check(
         "--class", "a100", files={"stacks/r580.yml": PROPRIETARY, "classes/a100.yml": B200}
     )

@@ -936,7 +936,7 @@ def test_findings_read_as_one_sentence_and_name_what_they_are_about() -> None:
                 assert item.sources, whole(item)
 
 
-def test_a_finding_says_who_calls_a_gpu_a_data_centre_one() -> None:
+def test_finding_cites_the_source_for_a_data_centre_gpu() -> None:
     (item,) = found(
         "cuda-driver",
         node(A100, "535.309.01"),
@@ -945,7 +945,7 @@ def test_a_finding_says_who_calls_a_gpu_a_data_centre_one() -> None:
     assert "CUDA GPU Compute Capability" in [origin.title for origin in item.sources]
 
 
-def test_every_nvidia_gpu_says_whether_it_is_a_data_centre_one() -> None:
+def test_every_nvidia_gpu_placed_as_data_centre_or_not_has_a_source() -> None:
     kinds = {name: gpu.data_centre for name, gpu in facts.gpus().items() if gpu.vendor == "nvidia"}
     # NVIDIA's tables leave out its models for single markets and single customers.
     unplaced = [name for name, kind in kinds.items() if kind is None]

@@ -226,7 +226,7 @@ def written(path: Path, document: object) -> Path:
     return path
 
 
-def test_metadata_of_each_kind_says_the_same(tmp_path: Path) -> None:
+def test_metadata_of_each_kind_gives_the_same_values(tmp_path: Path) -> None:
     inspected = [
         {
             "Architecture": "arm64",
@@ -288,7 +288,7 @@ def test_conditions_of_an_image_that_disables_them_are_not_judged(
     assert found.require_driver == condition
 
 
-def test_metadata_that_says_nothing_is_reported(tmp_path: Path) -> None:
+def test_metadata_without_any_framework_is_unknown(tmp_path: Path) -> None:
     (report,) = workloads.metadata(
         written(tmp_path / "c.json", {"config": {"Env": ["PATH=/bin"]}})
     ).reports

@@ -127,7 +127,7 @@ def test_install_reports_the_package_and_runs_apt_without_asking(
     assert [call[:2] for call in run.calls] == [["apt-get", "update"], ["apt-get", "install"]]
 
 
-def test_a_failed_installation_shows_what_apt_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_installation_shows_the_error_of_apt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("subprocess.run", Recorder(100, "E: Unable to locate package gpg\n"))
     monkeypatch.setattr("shutil.which", lambda name: "/usr/bin/apt-get")
     monkeypatch.setattr(os, "geteuid", lambda: 0)

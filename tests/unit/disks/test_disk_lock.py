@@ -73,7 +73,9 @@ def test_written_disk_lock_is_loaded_unchanged(target: DiskTarget, place: Path) 
     assert "http" not in path.read_text()
 
 
-def test_no_lock_says_how_to_make_one(target: DiskTarget, place: Path, tmp_path: Path) -> None:
+def test_missing_disk_lock_is_an_error_with_the_command(
+    target: DiskTarget, place: Path, tmp_path: Path
+) -> None:
     definition = load_definition()
     definition.source.file = tmp_path / "disks.yml"
     with pytest.raises(

@@ -266,7 +266,7 @@ def test_refusal_names_why_an_update_does_not_fit_the_node(
     assert (reported is None) if text is None else (text in str(reported))
 
 
-def test_the_inventory_says_how_a_node_is_reached() -> None:
+def test_node_is_reached_with_the_ssh_settings_of_its_inventory() -> None:
     found = update.reached(
         "gpu07",
         {

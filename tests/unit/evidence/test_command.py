@@ -168,7 +168,7 @@ def test_export_gives_other_programs_what_they_verify(site: ImageStore, tmp_path
     )
 
 
-def test_without_a_key_it_is_said(site: ImageStore, tmp_path: Path) -> None:
+def test_evidence_without_a_key_reports_nothing_signed(site: ImageStore, tmp_path: Path) -> None:
     (tmp_path / "site.yml").write_text("")
     done = run("evidence", BASE)
     assert done.exit_code == 0

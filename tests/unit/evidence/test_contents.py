@@ -47,7 +47,7 @@ def test_elf_of_this_machine() -> None:
     assert "libc.so.6" in elf_module.dynamic(Path("/bin/ls").read_bytes()).needed
 
 
-def test_elf_that_is_cut_short_or_malformed_says_nothing() -> None:
+def test_truncated_or_malformed_elf_has_no_dynamic_section() -> None:
     whole = elf("libx.so.1", ["libc.so.6"])
     for end in range(4, len(whole) - 1, 7):
         elf_module.dynamic(whole[:end])
@@ -145,7 +145,7 @@ def test_wheel_has_licence_dependencies_and_altered_files(layout: Layout) -> Non
     assert found.unowned == ("usr/local/cuda-12.4/lib64/libcopy.so", "usr/local/lib/libstray.so")
 
 
-def test_an_unpacked_wheel_whose_record_says_where_things_are(layout: Layout) -> None:
+def test_unpacked_wheel_has_the_files_of_its_record(layout: Layout) -> None:
     info = "usr/lib/goldnode/wheels/nvidia_cublas_cu12-12.4.5.8.dist-info"
     record = (
         f"../../../local/cuda-12.4/lib64/libcublas.so.12,sha256={RECORDED},1\n"

@@ -122,7 +122,7 @@ def test_debian_tracker_gives_vulnerabilities_of_debs(there: Contents, tracker: 
     assert data["state"] == "partly_checked"
 
 
-def test_the_date_of_the_file_is_said_to_be_that(there: Contents, tracker: Path) -> None:
+def test_date_taken_from_the_file_is_reported_as_such(there: Contents, tracker: Path) -> None:
     found = vulnerabilities.report(there, [vulnerabilities.load(f"debian={tracker}")])
     assert "debian of 2027-01-15 (the file's own date)" in found.line()
 
@@ -210,7 +210,7 @@ def test_a_version_that_cannot_be_compared(there: Contents, tmp_path: Path) -> N
     } in data["not_checked"]
 
 
-def test_archive_and_directory_say_the_same(there: Contents, tmp_path: Path) -> None:
+def test_osv_archive_and_directory_give_the_same_result(there: Contents, tmp_path: Path) -> None:
     record = json.dumps(osv("numpy", span({"introduced": "0"})))
     (tmp_path / "all").mkdir()
     (tmp_path / "all/GHSA.json").write_text(record)

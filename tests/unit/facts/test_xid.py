@@ -194,7 +194,7 @@ def test_an_unknown_code_is_no_success() -> None:
 
 
 @pytest.mark.parametrize("arguments", [["nothing of the kind"], [""], ["-"]])
-def test_the_command_says_when_there_is_nothing_to_explain(arguments: list[str]) -> None:
+def test_xid_command_exits_2_when_there_is_nothing_to_explain(arguments: list[str]) -> None:
     done = CliRunner().invoke(main, ["xid", *arguments], input="")
     assert done.exit_code == 2
     assert "error:" in done.output

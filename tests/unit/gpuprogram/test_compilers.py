@@ -64,7 +64,7 @@ def test_a_cuda_program_is_linked_and_run_and_another_linked_with_the_stub_of_th
         nvcc(compilers, prints="")
 
 
-def test_a_place_that_runs_no_programs_is_said(
+def test_place_that_runs_no_programs_is_reported_as_not_run(
     compilers: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(command: list[str], folder: str = "/") -> str:

@@ -28,7 +28,7 @@ def backend(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(request.param)
 
 
-def test_two_devices_pass_and_say_that_they_are_simulated(
+def test_two_devices_pass_and_are_marked_as_simulated(
     run: Run, libraries: Path, backend: str
 ) -> None:
     code, record = run(

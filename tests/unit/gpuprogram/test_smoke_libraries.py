@@ -28,7 +28,7 @@ SOURCE = "int cudaRuntimeGetVersion(int *version) {{ if ({status}) return {statu
         ("libcudart.so.12", "12.4.127", 35, 0, None),  # 12's tells it always
     ],
 )
-def test_cudart_says_its_version(
+def test_cudart_passes_with_its_version_or_fails(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     soname: str,

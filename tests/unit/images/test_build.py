@@ -207,7 +207,7 @@ def test_a_killed_run_is_cleaned_up_after(world: World, roots: list[str]) -> Non
     assert not (world.store.cache / "buildah").exists()
 
 
-def test_a_full_disk_is_said_and_recovered_from(
+def test_build_fails_on_a_full_disk_and_succeeds_afterwards(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write = layers.write_layer

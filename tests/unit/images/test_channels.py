@@ -590,7 +590,7 @@ class TestOthers:
         world.promote("a", "candidate", expect="none")
         world.promote("a", "candidate", expect=world.digests["a"][:20])
 
-    def test_a_repeat_says_that_it_is_there(self, world: World) -> None:
+    def test_repeated_promotion_adds_no_entry(self, world: World) -> None:
         world.publish("a")
         world.promote("a", "candidate")
         text = world.place.text(LINE)

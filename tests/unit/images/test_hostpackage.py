@@ -62,7 +62,7 @@ def test_package_bytes_depend_only_on_what_it_provides() -> None:
     assert hostpackage.locked({CUDA: None}).provides == (CUDA,)
 
 
-def test_a_lock_says_more_only_of_what_is_made() -> None:
+def test_lock_has_provides_only_for_made_packages() -> None:
     made = hostpackage.locked({CUDA: "520"})
     assert made.model_dump()["provides"] == [f"{CUDA} (= 520)"]
     plain = LockedDeb(

@@ -230,7 +230,7 @@ def damaged() -> list[tuple[str, bytes]]:
 
 
 @pytest.mark.parametrize(("title", "data"), damaged(), ids=[title for title, _ in damaged()])
-def test_a_damaged_file_is_said_to_be(title: str, data: bytes) -> None:
+def test_damaged_file_has_a_fault_within_half_a_second(title: str, data: bytes) -> None:
     started = time.process_time()
     assert reader.read(data).fault
     assert time.process_time() - started < 0.5

@@ -55,7 +55,7 @@ def test_a_clean_image_by_its_name(store: Path) -> None:
     assert found.output.splitlines()[-1] == f"{REF}: passed"
 
 
-def test_a_refused_image_says_all_of_it(store: Path) -> None:
+def test_refused_image_is_reported_with_finding_and_remedy(store: Path) -> None:
     found = call("cpu:1-bad-debian12-0123456789ab", "--store", str(store))
     assert found.exit_code == 1
     for said in (

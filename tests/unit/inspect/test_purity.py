@@ -336,13 +336,13 @@ def test_wrong_environment_of_a_backend_is_reported(
     assert said in only(inspect(tmp_path, backend, os_release(), environment=environment)).message
 
 
-def test_without_a_backend_it_says_what_there_is_and_passes_nothing(tmp_path: Path) -> None:
+def test_image_without_a_backend_gets_notes_and_does_not_pass(tmp_path: Path) -> None:
     found = inspect(tmp_path, "", installed(XGBOOST))
     assert [(row.severity, row.rule) for row in found.findings] == [("note", "holds-cuda")]
     assert not found.passed
 
 
-def test_a_damaged_library_is_said(tmp_path: Path) -> None:
+def test_damaged_library_is_a_warning(tmp_path: Path) -> None:
     row = only(inspect(tmp_path, "cpu", {"usr/lib/x.so": elf(needed=["libc.so.6"])[:90]}), "warn")
     assert row.rule == "damaged-elf"
 

@@ -240,7 +240,7 @@ def test_a_wheel_that_expands_without_end(tmp_path: Path) -> None:
     assert set(found.elf) == {"a/y.so"}
 
 
-def test_a_wheel_that_says_a_smaller_size_than_it_has(tmp_path: Path) -> None:
+def test_wheel_member_larger_than_its_stated_size_is_left_out(tmp_path: Path) -> None:
     path = wheel(tmp_path, "liar", "1", {"a/x.so": elf() + b"x" * 5000})
     data = bytearray(path.read_bytes())
     at = data.rindex(b"PK\x01\x02", 0, data.index(b"a/x.so", data.index(b"PK\x01\x02")))

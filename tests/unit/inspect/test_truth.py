@@ -129,7 +129,7 @@ def test_two_runtimes_of_which_one_is_right(tmp_path: Path) -> None:
     assert wrong(found) == {"runtime": ("12.4", "11.8, 12.4")}
 
 
-def test_a_library_that_does_not_say_leaves_it_to_the_package(tmp_path: Path) -> None:
+def test_runtime_claim_needs_the_package_when_the_library_has_none(tmp_path: Path) -> None:
     files = {**runtime(), f"{CUDA}/libcudart.so.12": elf(soname="libcudart.so.12")}
     found = check(tmp_path, TAG, files)
     assert (claims(found)["runtime"].result, claims(found)["runtime package"].result) == (
@@ -179,7 +179,7 @@ def test_false_labels_and_environment_are_reported(tmp_path: Path) -> None:
     assert not found.passed
 
 
-def test_debian_says_the_whole_release(tmp_path: Path) -> None:
+def test_debian_package_decides_the_whole_release(tmp_path: Path) -> None:
     files = {
         **PYTHON,
         **os_release(version="13"),

@@ -290,7 +290,7 @@ def test_a_controller_that_does_not_answer_is_tried_again(node: Node) -> None:
         (2, ["\x1b[31mé" + "x" * 300], 1, "goldnode: "),
     ],
 )
-def test_the_plugin_says_one_line(
+def test_plugin_prints_one_short_line_with_its_exit_code(
     node: Node, code: Any, reasons: list[str], rc: int, text: str
 ) -> None:
     node.gate("report", reasons)

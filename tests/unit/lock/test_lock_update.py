@@ -75,7 +75,7 @@ def test_a_good_lock_is_not_touched_whatever_is_newer(
     assert (first.file.stat().st_mtime_ns, first.file.read_bytes()) == before
 
 
-def test_upgrade_moves_everything_and_says_why(
+def test_upgrade_moves_everything_and_reports_the_reasons(
     place: Place, near: Archive, first: LockUpdate
 ) -> None:
     second_day(near)
@@ -486,7 +486,7 @@ def test_a_check_reports_what_waits_and_passes(
     )
 
 
-def test_a_check_of_another_intent_says_what_would_change(
+def test_check_of_a_changed_stack_lists_the_changes(
     place: Place, near: Archive, first: LockUpdate
 ) -> None:
     near.add("extra", "1-1")

@@ -540,7 +540,7 @@ def test_apt_errors_are_attributed_to_their_archives() -> None:
 # -- goldnode's own catalog
 
 
-def test_every_public_key_of_the_catalog_has_two_sources_or_says_that_it_has_one() -> None:
+def test_every_catalog_key_has_two_sources_or_is_marked_as_single() -> None:
     from goldnode.catalog.load import builtin_catalog
     from goldnode.classdoc.load import load_catalog
 

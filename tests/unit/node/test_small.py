@@ -261,7 +261,7 @@ def test_the_hook_warns_and_never_fails(tmp_path: Path) -> None:
     assert (quiet.rc, quiet.err) == (0, "")
 
 
-def test_reports_say_simulated_first_and_never_call_the_unseen_ok() -> None:
+def test_table_opens_with_simulated_and_has_no_ok_for_unseen_items() -> None:
     finding = {
         "id": "kernel.running",
         "outcome": "not_verified_here",

@@ -75,7 +75,7 @@ def text(layout: Layout, layer: layers.Layer, name: str) -> str:
         return found.read().decode()
 
 
-def test_a_layer_says_what_it_is(tmp_path: Path) -> None:
+def test_layer_has_its_digest_size_and_normalized_members(tmp_path: Path) -> None:
     layout = Layout(tmp_path)
     layer = write_layer(
         layout,

@@ -124,7 +124,7 @@ def test_a_directory_of_the_users_is_not_overwritten(tmp_path: Path) -> None:
     assert (tmp_path / "thesis.txt").exists()
 
 
-def test_a_bare_python_says_how_to_install_the_folder(tmp_path: Path) -> None:
+def test_bare_python_without_a_folder_exits_3_with_the_command(tmp_path: Path) -> None:
     code = f"import sys; sys.path.insert(0, {str(SOURCES)!r}); from goldnode.prove.__main__ import main; sys.exit(main(sys.argv[1:]))"
     words = ["--carry", str(tmp_path / "none"), "--out", str(tmp_path / "out")]
     done = subprocess.run(

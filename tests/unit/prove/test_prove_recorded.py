@@ -40,7 +40,7 @@ def test_the_machine_is_judged_as_it_was(case: Path, capture: str, verdict: str)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_record_says_what_it_is_of_and_names_nothing(case: Path) -> None:
+def test_record_is_marked_when_simulated_and_identifies_nothing(case: Path) -> None:
     record = read(case, "record.json")
     assert record["schema"] == SCHEMA
     assert (

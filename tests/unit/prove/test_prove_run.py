@@ -25,7 +25,7 @@ PAST = {"leftovers": "skipped", "nvidia-smi": "skipped"}
 IMPATIENT = "from goldnode.node.device import child, stream\nchild.ask.__defaults__ = (1.0,)\nstream.Pending.finish.__defaults__ = (1.0, 1.0)"
 
 
-def test_a_whole_run_passes_and_says_that_it_is_simulated(whole: tuple[Place, Run]) -> None:
+def test_whole_run_passes_and_labels_each_document_as_simulated(whole: tuple[Place, Run]) -> None:
     _, run = whole
     assert run.code == 0, run.reported
     record = run.json("record.json")
@@ -189,7 +189,7 @@ def test_next_run_restores_settings_of_a_killed_run(make: Make, tmp_path: Path) 
     assert place.state.parent.exists()
 
 
-def test_a_setter_that_says_yes_and_does_nothing_is_found(make: Make, tmp_path: Path) -> None:
+def test_ignored_setter_fails_the_change_step(make: Make, tmp_path: Path) -> None:
     run = make(faults=("gpu0.set.power_limit=ignored",)).run(tmp_path / "out", "--change")
     assert (run.code, run.step("change")["status"]) == (2, "failed")
     assert (

@@ -536,7 +536,7 @@ def test_a_node_that_is_not_fine_is_not_returned(tmp_path: Path) -> None:
     assert world.fake.seen() == (frozenset({"IDLE"}), "")
 
 
-def test_the_reason_says_who_drained_and_the_record_what_was_found(tmp_path: Path) -> None:
+def test_reason_names_the_run_and_the_record_has_the_earlier_state(tmp_path: Path) -> None:
     world = fakes(tmp_path, "slurm")
     fake = cast(FakeSlurm, world.fake)
     fake.update("Reason=fan replaced")

@@ -219,7 +219,7 @@ def test_numa_balancing_that_is_off_stays_off() -> None:
     assert document["policy"]["host"]["numa_balancing"] is False
 
 
-def test_amds_settings_are_said_not_to_be_read() -> None:
+def test_note_reports_that_amd_settings_are_not_read() -> None:
     amd = [{"address": "a", "id": facts.gpu("MI300X").pci_ids[0], "driver": "amdgpu"}]
     document, _, notes = proposed(
         gpus=amd, packages={}, driver=[], dkms=[], loaded=[], settings=None

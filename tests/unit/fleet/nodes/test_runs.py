@@ -237,7 +237,7 @@ def test_check_mode_speaks_of_what_would_be() -> None:
     assert "goldnode_reboot" not in text
 
 
-def test_the_record_says_what_was_changed_and_what_was_not() -> None:
+def test_record_separates_changed_from_unchanged_parts() -> None:
     run = PlaybookRun({"playbook": "site.yml"})
     failed(run.host("gpu01"))
     record = run.to_json()
@@ -330,7 +330,7 @@ def test_many_reasons_are_cut_short() -> None:
     assert run.text(0).splitlines()[-1] == "  and 15 more reasons; the record names every host"
 
 
-def test_simulated_hardware_is_said() -> None:
+def test_run_counts_hosts_with_simulated_hardware() -> None:
     run = PlaybookRun()
     degraded(run.host("a"))
     assert "(1 with SIMULATED HARDWARE)" in run.text(0)
@@ -402,5 +402,5 @@ def test_rollback_is_reported_with_the_command_that_preserves_it() -> None:
     assert "would be taken back: a, b" in PlaybookRun(check=True, hosts=run.hosts).text(1)
 
 
-def test_a_run_without_a_way_back_says_nothing_of_it() -> None:
+def test_run_without_a_rollback_does_not_mention_one() -> None:
     assert "taken" not in PlaybookRun(hosts={"a": HostRun("a", plan=plan())}).text(1)

@@ -204,7 +204,7 @@ def test_views_of_slow_nodes_have_each_basis(duckdb_rows: dict[str, list[dict[st
     }
 
 
-def test_every_view_says_what_it_holds() -> None:
+def test_every_view_has_a_description_and_its_own_name() -> None:
     for view in views():
         assert len(view.about) > 30, view.name
     assert len(NAMES) == len(set(NAMES))

@@ -89,7 +89,7 @@ def test_a_gpu_that_hangs_keeps_what_came_before(tmp_path: Path) -> None:
     assert pending.finish() is found, "it may be asked again, and asks nobody"
 
 
-def test_a_driver_that_hangs_before_it_says_anything(tmp_path: Path) -> None:
+def test_driver_that_hangs_before_any_output_gives_an_error(tmp_path: Path) -> None:
     found = asked(
         host(tmp_path, then="signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"),
         limit=0.5,

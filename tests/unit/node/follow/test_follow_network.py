@@ -66,7 +66,7 @@ def client(address: str) -> LockClient:
     )
 
 
-def test_another_fleetlock_server_says_yes_without_a_body(server: Answers) -> None:
+def test_empty_200_of_another_fleetlock_server_is_a_grant(server: Answers) -> None:
     server.answers["/v1/pre-reboot"] = YES
     assert client(server.address).ask(PRE_REBOOT, {}).yes
 

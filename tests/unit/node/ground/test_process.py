@@ -28,7 +28,7 @@ def test_a_program_s_output_status_and_input_come_back(tmp_path: Path) -> None:
     assert host.run("sh", "-c", "echo $LC_ALL").out == "C\n"
 
 
-def test_a_program_that_is_late_is_killed_and_what_it_said_is_stored() -> None:
+def test_late_program_is_killed_and_its_output_is_returned() -> None:
     began = time.monotonic()
     done = Host("/").run("sh", "-c", "echo early; exec sleep 60", timeout=0.5)
     assert time.monotonic() - began < 30
@@ -73,7 +73,7 @@ def test_sigpipe_ends_a_started_program() -> None:
     assert Host("/").run("sh", "-c", "kill -PIPE $$").rc == -signal.SIGPIPE
 
 
-def test_a_program_that_closes_its_output_and_is_late_keeps_what_it_said() -> None:
+def test_late_program_that_closed_its_output_returns_the_earlier_output() -> None:
     done = Host("/").run("sh", "-c", "echo early; exec >&- 2>&-; exec sleep 60", timeout=0.5)
     assert (done.rc, done.out) == (124, "early\n")
 

@@ -265,7 +265,7 @@ def test_a_gpu_whose_handle_cannot_be_had(make: Made, code: str) -> None:
     assert gpu["pci_id"] == "10de:2330", "the bus says it"
 
 
-def test_of_two_without_a_handle_no_one_says_which_is_which(make: Made) -> None:
+def test_two_gpus_without_a_handle_are_lost_and_have_no_index(make: Made) -> None:
     found = read(make(H100, "gpu1.handle=error:lost", "gpu2.handle=error:lost", count=4))["gpus"]
     assert [(gpu["address"], gpu["index"], gpu["lost"]) for gpu in found] == [
         ("0000:10:00.0", 0, False),

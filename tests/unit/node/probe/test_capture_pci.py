@@ -117,7 +117,7 @@ def test_the_hop_that_limits_is_named(
 
 
 @pytest.mark.parametrize("model", ["MI300X", "Flex 170"])
-def test_links_in_a_package_say_nothing_of_the_slot(tmp_path: Path, model: str) -> None:
+def test_links_within_a_package_do_not_count_as_the_slot(tmp_path: Path, model: str) -> None:
     root = tree.write(scenario(model, 4, ("gpu1.pcie.width=8",)), tmp_path, layout=PAIR)
     section = read(root, INNER)["pci"]
     one = section[gpu(1)]

@@ -36,7 +36,7 @@ def test_chooses_what_the_real_grub_chose(case: dict[str, Any]) -> None:
     assert choice.release is not None
 
 
-def test_the_plain_reader_of_the_node_suite_says_the_same_or_nothing() -> None:
+def test_reader_of_the_node_suite_agrees_or_returns_none() -> None:
     reported = []
     for case in CASES:
         if not case.keys() & {"custom", "after", "rawenv"}:

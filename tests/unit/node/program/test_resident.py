@@ -112,7 +112,7 @@ def test_a_file_that_was_hashed_is_known_until_it_changes(
         "{mark} " + "f" * 64,
     ],
 )
-def test_a_stamp_that_says_nothing_is_not_believed(
+def test_invalid_stamp_is_ignored(
     program: Path, monkeypatch: pytest.MonkeyPatch, spoilt: str
 ) -> None:
     later(program, monkeypatch)

@@ -257,7 +257,7 @@ def host(tmp_path: Path) -> Host:
     return Host(str(tmp_path), live=True)
 
 
-def test_the_file_is_written_where_the_class_says_and_goes_again(
+def test_metrics_file_follows_the_class_and_is_removed_without_it(
     host: Host, tmp_path: Path
 ) -> None:
     good = verdict(boot_identity="b/42")

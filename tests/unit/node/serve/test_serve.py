@@ -106,7 +106,7 @@ def test_degraded_will_do_where_the_class_allows_it(
     assert status == 200 or "net.mtu" in found[1]
 
 
-def test_diagnostics_says_what_a_person_asks_first(tree: Tree) -> None:
+def test_diagnostics_has_verdict_and_libraries(tree: Tree) -> None:
     lib = "usr/lib/x86_64-linux-gnu"
     tree.put(f"/{lib}/libcudart.so.12.4.127", "")
     (tree.root / lib / "libcudart.so.12").symlink_to("libcudart.so.12.4.127")

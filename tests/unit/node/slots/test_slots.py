@@ -255,7 +255,7 @@ def test_a_good_boot_is_recorded_and_loses_the_watchdog(
     assert slots.history(node, "/efi")[-1]["event"] == slots.GOOD
 
 
-def test_a_bad_boot_says_why_and_keeps_its_counter(
+def test_bad_boot_is_recorded_once_and_its_counter_stays(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entry = trying(node, monkeypatch, ["modules.dummy: missing", "unit ssh.service: failed"])
@@ -972,7 +972,7 @@ def test_a_home_that_root_cannot_read_is_reported_and_ends_nothing(
     )
 
 
-def test_every_row_of_what_is_carried_says_why() -> None:
+def test_every_carried_path_is_absolute_and_has_a_reason() -> None:
     for row in slotwrite.CARRIED:
         assert row.pattern.startswith("/"), row
         assert len(row.why) > 8, row

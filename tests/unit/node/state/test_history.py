@@ -60,7 +60,7 @@ def test_each_record_names_the_lock_and_the_one_before(tmp_path: Path) -> None:
     ]
 
 
-def test_without_records_the_class_document_on_the_node_says_the_lock_before(
+def test_earlier_lock_comes_from_the_class_document_without_records(
     tmp_path: Path,
 ) -> None:
     host = Host(str(tmp_path))

@@ -200,7 +200,7 @@ def test_clocks_that_could_not_be_locked_are_not_as_declared(rc: int, outcome: s
     assert code(found) == (3 if outcome == NOT_EXPOSED else 1)
 
 
-def test_a_switch_of_mig_forgets_what_was_said_of_clocks(tmp_path: Path) -> None:
+def test_change_of_mig_removes_recorded_clocks(tmp_path: Path) -> None:
     applier = Applier(Host(str(tmp_path)), document(), {}, print)
     clocks: dict[str, Any] = {
         "uuid": uuid(0),

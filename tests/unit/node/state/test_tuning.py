@@ -163,7 +163,7 @@ def test_everything_is_set_read_back_and_stays(machine: Machine) -> None:
     assert {outcome for outcome, _ in verdict.values()} == {MATCH}, verdict
 
 
-def test_a_class_that_says_less_gives_swap_and_the_command_line_back(machine: Machine) -> None:
+def test_class_without_host_settings_restores_swap_and_command_line(machine: Machine) -> None:
     apply(machine, wanted(swap=False, cmdline=["pci=realloc"]), "host_tuning", {})
     assert "pci=realloc" in (machine.text("/boot/grub/grub.cfg") or "")
     apply(machine, wanted(), "node_class", {})

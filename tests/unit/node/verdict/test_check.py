@@ -43,7 +43,7 @@ def test_the_document_on_the_node_is_named_as_it_is(
     assert remedy in str(found["class.document"].remedy)
 
 
-def test_a_node_that_is_what_its_class_says_is_healthy() -> None:
+def test_node_that_matches_its_class_is_healthy() -> None:
     found = findings({})
     assert {finding.outcome for finding in found} == {MATCH}, [
         f for f in found if f.outcome != MATCH

@@ -484,7 +484,7 @@ def test_a_record_that_has_no_log_is_not_blamed_for_it() -> None:
 # -- over time
 
 
-def test_lines_of_an_earlier_boot_say_nothing_of_this_one() -> None:
+def test_log_lines_of_an_earlier_boot_are_no_fault() -> None:
     seen = capture(line(79), boot="boot-1")
     seen["events"]["boot_id"] = "boot-2"
     assert bad(judge(DOCUMENT, seen, {})[0]) == []

@@ -362,7 +362,7 @@ def test_the_hop_that_limits_is_named() -> None:
     assert (found.subject, found.evidence[1]) == (G3, f"{PORT3} has 4")
 
 
-def test_output_of_nvidia_smi_says_nothing_of_the_host() -> None:
+def test_smi_output_verifies_gpus_but_not_the_host() -> None:
     capture = {
         key: value
         for key, value in node().items()

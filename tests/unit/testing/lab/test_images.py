@@ -87,7 +87,7 @@ def test_a_mirror_of_files_is_not_given_to_nodes_that_cannot_see_it() -> None:
     ]
 
 
-def test_a_system_that_cannot_be_had_says_that_it_is_simulated() -> None:
+def test_stand_in_releases_alone_are_marked_as_simulated() -> None:
     for name, release in images.RELEASES.items():
         overlay = dict(images.recipe(name, "warm", site()).overlay)
         assert overlay.get("etc/os-release", "") == release.os_release
