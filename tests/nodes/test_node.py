@@ -672,7 +672,7 @@ def test_verdict_of_this_boot(node: Node) -> None:
     _check_verdict(node, node.verdict)
 
 
-def test_boot_check_says_now_what_its_exit_code_says(node: Node) -> None:
+def test_live_check_has_its_exit_code_and_no_open_finding(node: Node) -> None:
     done = run_program(node, "check --format json --no-write")
     verdict = json.loads(done.stdout)
     _check_verdict(node, verdict)
