@@ -243,6 +243,7 @@ class Driver(Strict):
     vendor: Vendor = Field(
         description="Vendor of the driver; determines the backend of its classes."
     )
+    # Text, as the facts compare it: unquoted, YAML would make a number of it.
     branch: Annotated[str, Field(pattern=r"^\d+$")] | None = Field(
         default=None,
         description="NVIDIA driver branch, in quotes; null for the kernel's own driver.",
@@ -985,6 +986,7 @@ class WorkloadImage(Strict):
     It can also be written as the name alone.
     """
 
+    # Its form is checked by `compat.workloads`, in a layer above the catalog.
     ref: Annotated[str, Field(min_length=1)] = Field(description="[REGISTRY/]NAME[:TAG][@DIGEST].")
     metadata: str | None = Field(
         default=None,

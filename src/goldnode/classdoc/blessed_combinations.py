@@ -295,6 +295,7 @@ def _cuda(ask: _Asked, cells: dict[str, str]) -> list[CombinationNote]:
     notes: list[CombinationNote] = []
     # Newest first: the first candidate that passes is the newest.
     minors = list(reversed(software.cudas()))
+    # Without the package: versions that need it have a column of their own.
     native, _ = ask.newest(minors, lambda version: {"cuda": version, "forward_compat": False})
     if native is None:
         return [CombinationNote(None, "No CUDA is known to run natively")]

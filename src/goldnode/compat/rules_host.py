@@ -433,6 +433,7 @@ def _builds(
     return CompatRemedy.of(
         _older_kernels(kernel, driver, flavour),
         own,
+        # Another branch is a larger change: only where no version of the own one builds.
         *([] if own else others),
         otherwise=_CLEAN_ROOT,
     )
@@ -480,6 +481,7 @@ def gpu_mix(host: CompatHost | None, workload: Workload | None = None) -> Iterat
         for gpu in nvidia
         if not gpu.open_modules_required
     }
+    # The row of a model outweighs its architecture.
     allowed |= {gpu.sku: "required" for gpu in nvidia if gpu.open_modules_required}
     limits = facts.load("nvidia_drivers.yml")["rules"]["open_modules"]
     sources = facts.origins("nvidia_drivers.yml", limits["source"])

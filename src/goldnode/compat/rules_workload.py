@@ -877,6 +877,7 @@ def cudnn_gpu(host: CompatHost | None, workload: Workload | None) -> Iterator[Co
             continue
         name = f"{gpu.sku} (compute capability {gpu.compute_capability}) of {host.subject}"
         if exact:
+            # A forward-compatibility package brings the libraries of a newer driver.
             driver = None if workload.forward_compat else host.driver
             verdict = _cudnn_in_matrix(
                 exact,
@@ -1439,6 +1440,7 @@ def framework_gpu(host: CompatHost | None, workload: Workload | None) -> Iterato
                 {**row, "compute_capability": row["minimum"]},
             )
         )
+    # A document about this very release, if one was read, decides instead (`_engines`).
     if "vllm" in workload.frameworks and not facts.engine_minimum(
         "vllm", workload.frameworks["vllm"]
     ):
@@ -2050,6 +2052,7 @@ def image_system(host: CompatHost | None, workload: Workload | None) -> Iterator
         if workload.os != limit.system:
             continue
         version = key(workload.cuda)
+        # Compared as far as the image states its version, which may be the minor alone.
         if limit.first is not None and version < key(limit.first)[: len(version)]:
             message = (
                 f"NVIDIA's images of {_os(workload.os)} begin with CUDA {limit.first}, and this one says "

@@ -497,7 +497,7 @@ def _described(
                 written[name] = match.group()
                 return
 
-    # Variables and labels of NVIDIA's base images, which images built on them inherit.
+    # NVIDIA's base images set these variables and labels, and images built on them inherit them.
     take("cuda", env.get("CUDA_VERSION"), labels.get("com.nvidia.cuda.version"))
     take(
         "cudnn",

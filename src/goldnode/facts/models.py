@@ -68,6 +68,7 @@ class SourceDocument(FactsRow):
 class Meta(FactsRow):
     """The head of a file: its subject, the day on which it was compiled, and how its rows are read."""
 
+    # Some files state more in their head: newest_bulletin, minimum_safe, supported_now.
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
 
     subject: str
@@ -663,6 +664,7 @@ class NvidiaGpu(FactsRow):
     mig: MigSupport
     ecc_default: str | None
     min_driver: str | None
+    # The branch of the first version in `min_driver` ("A / B"), or all that is known.
     min_driver_branch: int | None
     min_cuda_native: str | None
     source: NvidiaSources
@@ -750,6 +752,7 @@ class DriverBranch(FactsRow):
     max_cuda: str | None
     architectures: ArchitectureRange
     open_kernel_modules: str
+    # Of each: version, date, and the key of its source (or "see security.yml").
     point_releases: list[list[str | None]]
     source: Keys
     note: str | None = None
@@ -760,9 +763,11 @@ class DriverBranch(FactsRow):
 class KernelBuildRow(FactsRow):
     kernel: str
     first_upstream_fixed: list[str]
+    # "545.x" names a whole branch, "(open)" or "(proprietary)" one flavour.
     known_to_fail: list[str]
     source: Keys
     note: str | None = None
+    # Versions in Debian, each with the first package revision that has the patch.
     debian_patched: list[str] | None = None
     debian_fixed: str | None = None
     conflict: str | None = None
@@ -781,6 +786,7 @@ class KernelBuildTable(FactsRow):
     minimum_kernel_open_modules: dict[str, str]
     maximum_kernel: str
     entries: list[KernelBuildRow]
+    # An observed build outweighs the entries.
     observed_builds: list[ObservedBuild]
 
 
@@ -896,6 +902,7 @@ class CudaArchitecture(FactsRow):
     arch: str
     cc: list[str]
     first_cuda: str | None
+    # As the source has it: "12.x (12.9)".
     last_cuda: str | None
     last_driver_branch: int | None
     source: Keys
@@ -1144,6 +1151,7 @@ class EngineMinimum(FactsRow):
     compute_capability: str
     source: Keys
     driver_branch: int | None = None
+    # GPUs up to this capability need `old_driver_branch`, a later branch than the others.
     old_capability: str | None = None
     old_driver_branch: int | None = None
     rocm: str | None = None
@@ -1260,6 +1268,7 @@ class SystemKernel(FactsRow):
 
 
 class CurrentSystems(FactsRow):
+    # `list` as the name of a field would hide the type of that name in the class.
     names: list[SystemKernel] = Field(alias="list")
     amdgpu: str
     source: Keys

@@ -166,6 +166,7 @@ AnyLock = TypeVar("AnyLock", bound=Sealed)
 
 def digest_of(document: Any) -> str:
     """Return `sha256:…` of the canonical JSON of `document`: sorted keys, no spaces, UTF-8."""
+    # One form for one content, so that the digest does not depend on order or spacing.
     text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
 

@@ -129,6 +129,7 @@ def write_modules(built: BuiltModules, directory: Path) -> Path:
     path = directory / modules_name(built.stack)
     try:
         directory.mkdir(parents=True, exist_ok=True)
+        # Renamed into place: a class that is compiled meanwhile reads a whole file.
         temporary = path.with_name(path.name + ".new")
         temporary.write_text(dump_modules(built), encoding="utf-8")
         temporary.replace(path)

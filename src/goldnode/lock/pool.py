@@ -27,6 +27,7 @@ def pooled(pool: Path, file: str, sha256: str, error: type[GoldnodeError]) -> Pa
 def checked(pool: Path, file: str, sha256: str, error: type[GoldnodeError]) -> Path:
     """Return the file of the pool after its hash was verified. Raises `error`."""
     path = pooled(pool, file, sha256, error)
+    # The directory is named after the hash, but its file may have been changed since.
     if sha256_of(path) != sha256:
         raise error(
             "this file is not what the lock names: its hash is another",

@@ -113,5 +113,6 @@ def publications(directory: Path, stack: str | None = None) -> list[Path]:
     return sorted(
         path.parent
         for path in records
+        # `current` links to a publication, and names with a dot are being made or removed.
         if not path.parent.is_symlink() and not path.parent.name.startswith(".")
     )

@@ -859,7 +859,7 @@ def _restored(session: Session, home: List[Json], before: Json) -> Tuple[str, Li
         )
     except NotChecked as problem:
         return str(problem), []
-    # What counts is the reading: a refusal to set what is set already changes nothing.
+    # Only the reading counts: a refusal to set what is set already changes nothing.
     if not apart:
         changes.forget(session.settings.state)
         return "", apart
