@@ -38,4 +38,6 @@ class CustomBuildHook(BuildHookInterface):
             top = root / name
             for path in sorted(top.rglob("*")) if top.is_dir() else [top]:
                 if path.is_file() and "__pycache__" not in path.parts:
-                    build_data["force_include"][str(path)] = f"goldnode/_data/{path.relative_to(root)}"
+                    build_data["force_include"][str(path)] = (
+                        f"goldnode/_data/{path.relative_to(root)}"
+                    )

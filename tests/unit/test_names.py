@@ -22,6 +22,8 @@ UNCLEAR_TEST = re.compile(
 
 # A program of its own. Its bytes are part of every container image, so a new name would change all digests.
 SMOKE = "gpuprogram/"
+# For type checkers: the class document as the node reads it, with the names of its models.
+MIRROR = "node/ground/document.py"
 
 # Class name -> why several files may define it.
 SHARED = {
@@ -47,12 +49,12 @@ def repeated(found: dict[str, list[str]]) -> dict[str, list[str]]:
 
 @cache
 def package() -> dict[str, list[str]]:
-    """Return the files of the package that define each public class, without the smoke runner."""
+    """Return the files of the package that define each public class, without GPU programs and the mirror."""
     files = {str(path.relative_to(PACKAGE)): path for path in sorted(PACKAGE.rglob("*.py"))}
     return classes(
         (name, path.read_text(encoding="utf-8"))
         for name, path in files.items()
-        if not name.startswith(SMOKE)
+        if not name.startswith(SMOKE) and name != MIRROR
     )
 
 

@@ -529,9 +529,10 @@ def _gpu(
         if peers:
             seen_by = {fault.row.get("address") for fault in peers}
             text += f"; seen as NVLink errors by {len(seen_by)} GPUs"
+        name = "gpu.bus_lost" if first.what == "bus_lost" else f"xid.{first.what}"
         findings.append(
             _wrong(
-                "gpu.bus_lost" if first.what == "bus_lost" else f"xid.{first.what}",
+                name,
                 text,
                 _evidence([*bad, *peers]),
                 remedy=_remedy(where, blast, severity),

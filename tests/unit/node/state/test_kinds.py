@@ -24,6 +24,7 @@ NAMED = {
     ("table.py", "entry.kind.id"): (),  # of the table of rules
     ("table.py", "row.id"): (),
     ("events.py", "name"): ("xid.79", "gpu.bus_lost", "driver.init_failed", "driver.probe_failed"),
+    ("events.py", "_id(kind, fault.row.get('code'))"): ("xid.79",),
     ("finding.py", "name"): (),
     ("settings.py", "name"): (),  # of the table of rules
     ("settings.py", "rule.name"): ("policy.persistence_mode",),
@@ -39,7 +40,7 @@ def made() -> dict[str, str]:
             if not (
                 isinstance(node, ast.Call)
                 and isinstance(node.func, ast.Name)
-                and node.func.id in ("Finding", "judge_item", "_of_row")
+                and node.func.id in ("Finding", "judge_item", "_of_row", "_wrong", "_note")
                 and node.args
             ):
                 continue
