@@ -23,7 +23,13 @@ NAMED = {
     ("deltas.py", "row['id']"): (),
     ("table.py", "entry.kind.id"): (),  # of the table of rules
     ("table.py", "row.id"): (),
-    ("events.py", "name"): ("xid.79", "gpu.bus_lost", "driver.init_failed", "driver.probe_failed"),
+    ("events.py", "name"): (
+        "xid.79",
+        "sxid.12028",
+        "gpu.bus_lost",
+        "driver.init_failed",
+        "driver.probe_failed",
+    ),
     ("events.py", "_id(kind, fault.row.get('code'))"): ("xid.79",),
     ("finding.py", "name"): (),
     ("settings.py", "name"): (),  # of the table of rules
