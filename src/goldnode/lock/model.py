@@ -1,6 +1,7 @@
 """The lock document: read, write and find it, and detect whether it still fits its stack.
 
-Locks of images and disks have the same form and the same seal, so their readers and writers are here too.
+Locks of images and disks have the same form and the same seal, so their readers and writers are
+here too.
 """
 
 from __future__ import annotations
@@ -77,8 +78,9 @@ class LockedArchive(LockModel):
 class LockedPackage(LockModel):
     """One package of the closure. `path` is relative to its archive; `size` is in bytes.
 
-    `set` is stack for what is pinned and held on a live node, base for what stays free to take updates. `when` names the
-    conditions of which one must hold, joined by "|": nvswitch (a platform with NVSwitch), or an optional part of the stack.
+    `set` is stack for what is pinned and held on a live node, base for what stays free to take
+    updates. `when` names the conditions of which one must hold, joined by "|": nvswitch (a platform
+    with NVSwitch), or an optional part of the stack.
     """
 
     name: str
@@ -272,8 +274,8 @@ def load_sealed(
 ) -> AnyLock:
     """Read a lock file of another kind than a stack's.
 
-    `written` is `kind` with the digest that the file states; `command` is the command that writes it. Raises
-    `error` with file and line, also if the digest is not that of the content.
+    `written` is `kind` with the digest that the file states; `command` is the command that writes
+    it. Raises `error` with file and line, also if the digest is not that of the content.
     """
     source = yamlsource.read(path, error=error)
     _refuse_newer(source, error)
@@ -319,8 +321,8 @@ def find_lock(stack: CatalogEntry[Stack], site: Site) -> tuple[Lock, Path]:
     """Return the lock of `stack` and its file: from $GOLDNODE_LOCKS, the site's `locks`, or next to the
     stack. The first file found decides.
 
-    Raises NoLockError if there is none, or if it was made for another intent, and another LockError for a file
-    that is not a lock of this stack as goldnode wrote it.
+    Raises NoLockError if there is none, or if it was made for another intent, and another LockError
+    for a file that is not a lock of this stack as goldnode wrote it.
     """
     remedy = f"run `goldnode lock {stack.name}`"
     path = lock_file(stack, site)

@@ -4,8 +4,8 @@
     CHANNEL/targets/      CLASS.json (`goldnode.documents.channel`), and the program that writes disk images
     CHANNEL/images/       root file systems of disk builds; CLASS.json has their sizes and digests
 
-Any web server can serve the directory. All of it follows from the store, except the images: those are carried
-over from what the same key has signed before.
+Any web server can serve the directory. All of it follows from the store, except the images: those
+are carried over from what the same key has signed before.
 """
 
 from __future__ import annotations
@@ -249,7 +249,8 @@ class ChannelPublisher:
     def __call__(self, actions: Sequence[Action] = ()) -> None:
         """Publish if the log has grown, or if the signatures are half as old as they may get.
 
-        A failure is logged and tried again: nodes then see the state before, and the controller goes on.
+        A failure is logged and tried again: nodes then see the state before, and the controller
+        goes on.
         """
         now = self.clock()
         if 0 < self._not_before - now <= RETRY:  # not longer, where the clock was set back

@@ -1,9 +1,9 @@
 """The time of a controller: it never goes back, also where the clock of the machine does.
 
-The state of a rollout has times: an observation counts for a step if it is newer than the step's last change. After the
-machine's clock was set back, no observation would be newer until the clock has caught up. So a controller takes up the
-time where the store has it. While its machine is behind, its time passes at half the speed: waits and deadlines still
-end, and the two meet again.
+The state of a rollout has times: an observation counts for a step if it is newer than the step's
+last change. After the machine's clock was set back, no observation would be newer until the clock
+has caught up. So a controller takes up the time where the store has it. While its machine is
+behind, its time passes at half the speed: waits and deadlines still end, and the two meet again.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """The controller of one rollout: observe, decide with `plan`, write, and keep the work on nodes in line.
 
-Everything that must survive is in the store. A controller that was killed at any statement, or that takes over,
-loads the rollout, reads the newest observations, and gives the workers the tasks of the active steps: a task that
-was done already ends at once.
+Everything that must survive is in the store. A controller that was killed at any statement, or that
+takes over, loads the rollout, reads the newest observations, and gives the workers the tasks of the
+active steps: a task that was done already ends at once.
 
-A grant exists when its transaction is committed, never before. Work of a controller that has lost the epoch is
-stopped at its next tick; what it does until then is a task that the next controller has too.
+A grant exists when its transaction is committed, never before. Work of a controller that has lost
+the epoch is stopped at its next tick; what it does until then is a task that the next controller
+has too.
 """
 
 from __future__ import annotations
@@ -397,8 +398,8 @@ class RolloutController:
     ) -> Sequence[Action]:
         """Write actions and take them into the state; return those that were written.
 
-        A limit that another rollout or service has reached since the state was loaded refuses single grants; the
-        others are written.
+        A limit that another rollout or service has reached since the state was loaded refuses
+        single grants; the others are written.
         """
         try:
             self._commit(actions, now)
@@ -476,7 +477,8 @@ class RolloutController:
     def _leftovers(self, state: RolloutState) -> Iterator[NodeTask]:
         """Yield the return of nodes that this rollout has drained and that are in no step.
 
-        A controller that was paused in the middle of a drain, for longer than its epoch, leaves such a node.
+        A controller that was paused in the middle of a drain, for longer than its epoch, leaves
+        such a node.
         """
         for name, seen in self.observations.scheduler.items():
             if seen.in_service or name not in state.nodes or not state.is_own(seen.reason):

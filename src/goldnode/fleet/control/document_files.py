@@ -30,8 +30,8 @@ def sign(path: Path, key: Path) -> Path:
 def load(path: Path, keys: Path | None = None) -> RolloutFile:
     """Read a rollout document; with `keys`, a file of public keys, one of them must have signed it.
 
-    `path` is the document, with its signature in the file of `envelope_of`, or that file itself. Raises RolloutError
-    with file and line.
+    `path` is the document, with its signature in the file of `envelope_of`, or that file itself.
+    Raises RolloutError with file and line.
     """
     data = _content(path)
     # A YAML document can begin with a brace too, so the content decides.

@@ -1,7 +1,8 @@
 """Drain and return of the nodes of a rollout, through the site's scheduler, on any of the rollout's controllers.
 
-Every controller drains as the same run, so each continues what another one began. Nothing here is remembered: the
-scheduler's reason and the node's own record decide (:mod:`goldnode.fleet.drain.protocol`).
+Every controller drains as the same run, so each continues what another one began. Nothing here is
+remembered: the scheduler's reason and the node's own record decide
+(:mod:`goldnode.fleet.drain.protocol`).
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ class RolloutDrains:
     def drain(self, name: str, prior: Prior) -> SchedulerObservation | None:
         """Take a node out of service, or continue with that. Repeat it until it returns an observation.
 
-        None means that work is left on the node. The observation is of another's drain if that was faster: then
-        nothing was changed, and the reason says whose it is.
+        None means that work is left on the node. The observation is of another's drain if that was
+        faster: then nothing was changed, and the reason says whose it is.
         """
         at, settings = self.clock(), self.nodes[name]
         drainer = settings.drainer()
@@ -73,8 +74,8 @@ class RolloutDrains:
     ) -> SchedulerObservation:
         """Return a node to service if this rollout has drained it, and return its state.
 
-        A node that another holds out of service stays so. Its reason says who that is. A node whose tests have not
-        passed stays so under the mark of this rollout; the call is repeated.
+        A node that another holds out of service stays so. Its reason says who that is. A node whose
+        tests have not passed stays so under the mark of this rollout; the call is repeated.
 
         :param tested_since: see NodeTask.
         """

@@ -1,8 +1,8 @@
 """The parts of a controller for nodes that follow a channel: nothing is pushed to them.
 
-A node asks the lock service, and reports to it; the controller finds its reports in the store. Only the drain is left
-for the controller, by a scheduler or the site's commands. Where there is neither, a granted node counts as drained at
-once, and a node that reports counts as in service.
+A node asks the lock service, and reports to it; the controller finds its reports in the store. Only
+the drain is left for the controller, by a scheduler or the site's commands. Where there is neither,
+a granted node counts as drained at once, and a node that reports counts as in service.
 """
 
 from __future__ import annotations

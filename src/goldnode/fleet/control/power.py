@@ -1,8 +1,8 @@
 """The site's power-cycle command, tried once for an overdue node.
 
-The log decides: the line before the command is written in the transaction that finds no such line for this step.
-A controller that dies during the command leaves that line, and nothing repeats the command. The node stays in the
-failed buffer in every case: only a person releases it.
+The log decides: the line before the command is written in the transaction that finds no such line
+for this step. A controller that dies during the command leaves that line, and nothing repeats the
+command. The node stays in the failed buffer in every case: only a person releases it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Push: work on nodes over ssh, one small Ansible run per node (the playbook `rollout.yml` of this package).
 
-`Push` is the NodeWorker of a rollout, `PushReader` its NodeReader. Both run Ansible through ansible-runner, each run
-in a process of its own (`push_job`), so that no call waits for a node. Nothing has to survive here: a controller that
-takes over gives the same tasks, and the playbook continues a node where it stands.
+`Push` is the NodeWorker of a rollout, `PushReader` its NodeReader. Both run Ansible through
+ansible-runner, each run in a process of its own (`push_job`), so that no call waits for a node.
+Nothing has to survive here: a controller that takes over gives the same tasks, and the playbook
+continues a node where it stands.
 """
 
 from __future__ import annotations
@@ -199,7 +200,8 @@ def start(directory: Path) -> AnsibleProcess:
 class Runs:
     """Starts Ansible runs of the playbook, each with files in a directory of its own, and reads what they reported.
 
-    The directories are in one of this controller, which goes with it; those of dead controllers go as well.
+    The directories are in one of this controller, which goes with it; those of dead controllers go
+    as well.
     """
 
     def __init__(

@@ -1,8 +1,9 @@
 """One Ansible run of a push, in a process of its own: `python -m goldnode.fleet.control.push_job DIRECTORY`.
 
-DIRECTORY has `job.json` (PushJob) and `variables.json`. The results of tasks are written to `results.jsonl`, one line
-each, and the output of Ansible to OUTPUT. The process ends its Ansible, and itself, on SIGTERM and as soon as
-its standard input is closed: so no run outlives a controller that was killed.
+DIRECTORY has `job.json` (PushJob) and `variables.json`. The results of tasks are written to
+`results.jsonl`, one line each, and the output of Ansible to OUTPUT. The process ends its Ansible,
+and itself, on SIGTERM and as soon as its standard input is closed: so no run outlives a controller
+that was killed.
 """
 
 from __future__ import annotations
@@ -130,7 +131,8 @@ def run(directory: Path) -> int:
 def _end_workers() -> bool:
     """End the workers of Ansible, each with its ssh: they have sessions of their own. Return True.
 
-    A command of the site that one of them started is in another session, and finishes, so that its result is known.
+    A command of the site that one of them started is in another session, and finishes, so that its
+    result is known.
     """
     parents: dict[int, int] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):

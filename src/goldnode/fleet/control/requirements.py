@@ -1,7 +1,7 @@
 """Answers of the requirements that are outside of the plan: a Prometheus query, a command, a dual run, and floors.
 
-Only a clear answer passes or fails. No data, NaN, an infinite value, an error, a timeout and an answer of another
-shape are unknown, each with its reason.
+Only a clear answer passes or fails. No data, NaN, an infinite value, an error, a timeout and an
+answer of another shape are unknown, each with its reason.
 """
 
 from __future__ import annotations

@@ -20,8 +20,9 @@ _STANDBY = "another controller has this rollout; this one waits to take over"
 class RolloutRun:
     """Ticks of one controller.
 
-    `tell` gets one line for each action, and one whenever the reasons to wait have changed. `stop` ends the run
-    after the present tick: nodes stay where they are, and the next controller continues.
+    `tell` gets one line for each action, and one whenever the reasons to wait have changed. `stop`
+    ends the run after the present tick: nodes stay where they are, and the next controller
+    continues.
     """
 
     controller: RolloutController

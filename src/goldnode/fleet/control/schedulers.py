@@ -253,8 +253,8 @@ def _ahead(free_at: float, ahead: float) -> float:
 def kubectl_nodes(ask: Ask, wanted: Collection[str], at: float) -> dict[str, ScheduledNode]:
     """Return the nodes that the API server knows.
 
-    A node in service has work if a pod runs there that nothing starts elsewhere, such as one of a Job. A cordoned
-    node has work until the last pod has left that its drain evicts.
+    A node in service has work if a pod runs there that nothing starts elsewhere, such as one of a
+    Job. A cordoned node has work until the last pod has left that its drain evicts.
     """
     names = ask(
         ["kubectl", "get", "nodes", "--no-headers", "-o", "custom-columns=NAME:.metadata.name"]

@@ -49,8 +49,9 @@ def submit(
 ) -> SubmittedRollout:
     """Store a rollout as queued, or replace the document of one that has not ended.
 
-    The nodes of the class become exactly `members`. Raises StoreError if the name belongs to a rollout that has
-    ended or has another target, and if a node that is no longer a member is out of service.
+    The nodes of the class become exactly `members`. Raises StoreError if the name belongs to a
+    rollout that has ended or has another target, and if a node that is no longer a member is out of
+    service.
     """
     settings = file.settings
     before = rollouts.document(connection, settings.name)
@@ -72,7 +73,8 @@ def submit(
 def refuse_replaced(connection: Connection, file: RolloutFile) -> None:
     """Raise StoreError for a document that another one has replaced since it was submitted.
 
-    A controller that is started again with its old file must not undo what a person has submitted meanwhile.
+    A controller that is started again with its old file must not undo what a person has submitted
+    meanwhile.
     """
     name = file.settings.name
     rows = entries(connection, rollout=name, where=tables.log.c.action == "Submit")

@@ -26,8 +26,9 @@ NOTING = 'f=$1; shift; "$@"; s=$?; echo $s >"$f.new" && mv "$f.new" "$f"; exit $
 class CommandDrainer:
     """Drain with the site's own programs. Their arguments are the node's name and, for a drain, the reason.
 
-    Exit status 0 is success. Exit status 3 of `drain_command` means that the node was out of service already;
-    a line `reason: TEXT` on its output then has the reason, by which a drain of a run is recognised.
+    Exit status 0 is success. Exit status 3 of `drain_command` means that the node was out of
+    service already; a line `reason: TEXT` on its output then has the reason, by which a drain of a
+    run is recognised.
     """
 
     drain_command: Sequence[str]

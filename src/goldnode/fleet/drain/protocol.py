@@ -1,9 +1,9 @@
 """Drain and return of nodes through the site's scheduler. Runs on the controller, with the site's own
 programs.
 
-A node that its owner had already drained or cordoned stays so, with its reason. A run that is killed between
-drain and return leaves a drain of its own, and the next run continues with it. The *current* state of the
-scheduler decides, never memory alone:
+A node that its owner had already drained or cordoned stays so, with its reason. A run that is
+killed between drain and return leaves a drain of its own, and the next run continues with it. The
+*current* state of the scheduler decides, never memory alone:
 
 * in service: nothing is left to return;
 * out of service with the mark of a run as its reason (:mod:`goldnode.node.ground.drained`): it was in service
@@ -77,9 +77,10 @@ def run(argv: Sequence[str]) -> str:
 class DrainCaller:
     """The run that drains nodes and returns them.
 
-    `take_over`: treat drains by runs of other controllers as abandoned at once. `waits`: a drain waits until no
-    work is left; otherwise it ends no work, and is repeated until its outcome is `empty`. `was`: the reason that the
-    scheduler showed of the node in service, for a node whose own record is lost.
+    `take_over`: treat drains by runs of other controllers as abandoned at once. `waits`: a drain
+    waits until no work is left; otherwise it ends no work, and is repeated until its outcome is
+    `empty`. `was`: the reason that the scheduler showed of the node in service, for a node whose
+    own record is lost.
     """
 
     actor: Actor = field(default_factory=identity.actor)
@@ -141,10 +142,10 @@ class DrainState:
 class DrainOutcome:
     """Result of a drain or a return.
 
-    `changed`: the scheduler's state was changed. `in_service`: the node was in service before. `ours`: a
-    drain of a run holds it now. `left`: the run that had left it out of service. `note`: a sentence for a
-    person. `record`: the record as it was written. `empty`: no work is left on the node.
-    `again`: the drain has to be repeated, because the scheduler does not end it by itself.
+    `changed`: the scheduler's state was changed. `in_service`: the node was in service before.
+    `ours`: a drain of a run holds it now. `left`: the run that had left it out of service. `note`:
+    a sentence for a person. `record`: the record as it was written. `empty`: no work is left on the
+    node. `again`: the drain has to be repeated, because the scheduler does not end it by itself.
     """
 
     changed: bool
@@ -166,8 +167,8 @@ class DrainOutcome:
 class Drainer(Protocol):
     """A scheduler, or the site's commands, as a way to drain nodes.
 
-    Both methods store a record of the drain in `records`, unless that is None. They raise GoldnodeError; its
-    message has the state of the node.
+    Both methods store a record of the drain in `records`, unless that is None. They raise
+    GoldnodeError; its message has the state of the node.
     """
 
     def drain(
@@ -187,8 +188,8 @@ class Drainer(Protocol):
     ) -> DrainOutcome:
         """Return a node that a run has drained.
 
-        A node that another user holds out of service stays so. The outcome names the holder and the way to
-        return it.
+        A node that another user holds out of service stays so. The outcome names the holder and the
+        way to return it.
 
         :param before: whether the node was in service before the caller's own drain, for a command without
             records.

@@ -1,9 +1,9 @@
 """The record of a drain (schema goldnode.drain/1): on the node, and next to the run records on the
 controller.
 
-It is written before the scheduler is asked for anything and removed after the return. So a record that is
-found belongs to a run that is still working or was interrupted. :mod:`goldnode.fleet.drain.protocol` decides which of
-the two, and who holds the node now.
+It is written before the scheduler is asked for anything and removed after the return. So a record
+that is found belongs to a run that is still working or was interrupted.
+:mod:`goldnode.fleet.drain.protocol` decides which of the two, and who holds the node now.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ grep -qs '"mode": "drain"' {folder}/gate.json && systemctl start --no-block gold
 class DrainRecord:
     """One drain: the run, the node, reason and time, and the state before it.
 
-    `by` is the scheduler, `node` its name of the node. `in_service` is None while only the site's command
-    knows it. `state` and `was` are the scheduler's state of the node and its reason before the drain.
+    `by` is the scheduler, `node` its name of the node. `in_service` is None while only the site's
+    command knows it. `state` and `was` are the scheduler's state of the node and its reason before
+    the drain.
     """
 
     by: str

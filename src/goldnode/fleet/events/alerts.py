@@ -1,7 +1,7 @@
 """Alerts of events: which labels an event raises or resolves in an Alertmanager.
 
-Alertmanager knows an alert by its labels alone, so the events that raise and resolve it have the same ones: what
-differs is in the annotations.
+Alertmanager knows an alert by its labels alone, so the events that raise and resolve it have the
+same ones: what differs is in the annotations.
 """
 
 from __future__ import annotations
@@ -138,7 +138,8 @@ def payload(
 ) -> dict[str, Any]:
     """Return one element of the body of `POST /api/v2/alerts` (postableAlert of Alertmanager's openapi.yaml).
 
-    A resolved alert has no start: Alertmanager refuses one that is not before the end, and keeps its own.
+    A resolved alert has no start: Alertmanager refuses one that is not before the end, and keeps
+    its own.
     """
     given = {**alert.labels, "source": "goldnode", "severity": "warning", **labels}
     content: dict[str, Any] = {

@@ -1,6 +1,7 @@
 """Events of channels: histories of image and disk channels, and versions of channels that nodes follow.
 
-A history is an append-only file, and each entry names the one before it, so its digest is the identity of the event.
+A history is an append-only file, and each entry names the one before it, so its digest is the
+identity of the event.
 """
 
 from __future__ import annotations

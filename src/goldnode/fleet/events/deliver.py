@@ -1,7 +1,7 @@
 """Collect new events, and deliver them to the hooks of the site: at least once, in order, each hook by itself.
 
-A hook that fails is tried again with a pause that doubles, up to five minutes; its later events wait for it, and the
-other hooks do not.
+A hook that fails is tried again with a pause that doubles, up to five minutes; its later events
+wait for it, and the other hooks do not.
 """
 
 from __future__ import annotations

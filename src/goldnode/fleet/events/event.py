@@ -1,7 +1,7 @@
 """One event, and its id.
 
-The id is the digest of where the event is in its source: a line of the log, two verdicts of a node, an entry of a
-history. Every controller that reads the same source makes the same id.
+The id is the digest of where the event is in its source: a line of the log, two verdicts of a node,
+an entry of a history. Every controller that reads the same source makes the same id.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Events of nodes, from the reports that an ingest stores: another status, or another state of the gate.
 
-The outbox has the newest state of each node. A report that is older than it changes nothing. The first state of a
-node is an event only if the node is not healthy or its gate is closed.
+The outbox has the newest state of each node. A report that is older than it changes nothing. The
+first state of a node is an event only if the node is not healthy or its gate is closed.
 """
 
 from __future__ import annotations

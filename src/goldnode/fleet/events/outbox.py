@@ -1,7 +1,8 @@
 """The outbox: events in order, how far each source was read, and how far each hook has them. SQLite.
 
-An event and the place after it in its source are written in one transaction: a collection that is killed loses and
-repeats nothing. A hook's place moves after its delivery: a delivery that is killed is repeated, with the same id.
+An event and the place after it in its source are written in one transaction: a collection that is
+killed loses and repeats nothing. A hook's place moves after its delivery: a delivery that is killed
+is repeated, with the same id.
 """
 
 from __future__ import annotations

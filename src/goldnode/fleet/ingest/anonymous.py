@@ -1,7 +1,8 @@
 """Reports without names: serial numbers, UUIDs, network addresses and host names become keyed digests.
 
-The same name has the same digest in every report, so that the history of a node stays one. The key is beside the
-directory of the data and not in it: without it, the digest of a guessed name cannot be computed.
+The same name has the same digest in every report, so that the history of a node stays one. The key
+is beside the directory of the data and not in it: without it, the digest of a guessed name cannot
+be computed.
 """
 
 from __future__ import annotations

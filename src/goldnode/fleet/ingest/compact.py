@@ -1,11 +1,13 @@
 """Merge the small parts of a class and day into larger ones, without a moment in which a reader sees rows twice or not.
 
-A fleet whose captures arrive in small batches makes a part for each. Once a class and day has MANY small parts, an
-ingest merges them under its lock. The order: the files of the new part without `nodes`, the list of parts that it
-replaces, its file of `nodes`, and then the removal of the old files. The rename of `nodes` is the switch. A killed
-compaction before it leaves files that the next ingest removes; after it, the next ingest removes the old files.
+A fleet whose captures arrive in small batches makes a part for each. Once a class and day has MANY
+small parts, an ingest merges them under its lock. The order: the files of the new part without
+`nodes`, the list of parts that it replaces, its file of `nodes`, and then the removal of the old
+files. The rename of `nodes` is the switch. A killed compaction before it leaves files that the next
+ingest removes; after it, the next ingest removes the old files.
 
-Old files are removed only while no reader has the data open (`lock_for_reading`); otherwise a later ingest removes them.
+Old files are removed only while no reader has the data open (`lock_for_reading`); otherwise a later
+ingest removes them.
 """
 
 from __future__ import annotations

@@ -75,7 +75,8 @@ class IngestRequest:
 def ingest(request: IngestRequest, now: datetime | None = None) -> IngestResult:
     """Store the reports of all files. A file that cannot be stored does not end the ingest of the others.
 
-    Files of the inbox are removed once their rows have names. Those that no ingest can store move to `refused`.
+    Files of the inbox are removed once their rows have names. Those that no ingest can store move
+    to `refused`.
     """
     now = now or datetime.now(UTC)
     inbox = not request.sources

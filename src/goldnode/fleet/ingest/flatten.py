@@ -1,7 +1,7 @@
 """Turn captures into rows: key, item and value of every leaf.
 
-Most of a capture is the same on each node of a class: the rows of an object are remembered with its content, and
-copied when the same content comes again.
+Most of a capture is the same on each node of a class: the rows of an object are remembered with its
+content, and copied when the same content comes again.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class Leaf(NamedTuple):
 class Rows:
     """Rows of captures: codes of facts, codes of the keys of numbers with their values, and runs of items.
 
-    A run is the code of an item with the number of facts and of numbers before it. It lasts until the next one.
+    A run is the code of an item with the number of facts and of numbers before it. It lasts until
+    the next one.
     """
 
     __slots__ = ("fact_starts", "facts", "items", "keys", "number_starts", "numbers")

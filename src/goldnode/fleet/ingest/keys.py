@@ -1,8 +1,9 @@
 """Keys of the values of a capture: how lists and objects become items, and of which kind a key is.
 
-A key is the path of a value without numbers and names of parts: `gpu.vbios`, `network.counters.rx_errors`. The
-identity of the part is the item of the row: the UUID of a GPU, the PCI address of a NIC, the path of a mount. GPUs
-that are enumerated in another order thus have the same rows, and a replaced GPU has others.
+A key is the path of a value without numbers and names of parts: `gpu.vbios`,
+`network.counters.rx_errors`. The identity of the part is the item of the row: the UUID of a GPU,
+the PCI address of a NIC, the path of a mount. GPUs that are enumerated in another order thus have
+the same rows, and a replaced GPU has others.
 """
 
 from __future__ import annotations

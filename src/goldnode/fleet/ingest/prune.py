@@ -72,8 +72,9 @@ def candidates(directory: Path, keep: int, now: datetime) -> list[PrunedDay]:
 def prune(directory: Path, days: list[PrunedDay]) -> list[PrunedDay]:
     """Remove these parts and no other rows. They vanish from all tables at once: `nodes` goes first.
 
-    A compaction may have merged them since they were named: then the merged part is removed. Return the days whose
-    parts were merged with captures that arrived meanwhile: these stay. Directories that are empty are removed too.
+    A compaction may have merged them since they were named: then the merged part is removed. Return
+    the days whose parts were merged with captures that arrived meanwhile: these stay. Directories
+    that are empty are removed too.
     """
     left = []
     with (directory / LOCK).open("a") as lock:

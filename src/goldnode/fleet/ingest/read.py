@@ -34,8 +34,8 @@ class ReadLimits:
 def connect(directory: Path, limits: ReadLimits | None = None) -> duckdb.DuckDBPyConnection:
     """Return a connection with the views nodes, findings, facts, numbers and digests, and canary if there are results.
 
-    With `at`, the views hold what was stored at that time: captures of later times, and those that arrived later,
-    are left out. Raise GoldnodeError for a directory without data.
+    With `at`, the views hold what was stored at that time: captures of later times, and those that
+    arrived later, are left out. Raise GoldnodeError for a directory without data.
     """
     import duckdb  # missing without the extra
 

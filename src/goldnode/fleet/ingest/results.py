@@ -147,7 +147,8 @@ def _clocks(document: CanaryDocument) -> dict[str | None, float]:
 def quantile_with_bound(metric: CanaryMetric, share: float) -> tuple[float, float | None]:
     """Return a quantile of the samples, and its bound in favour of the device; None: too few samples for a bound.
 
-    `share` is that of the values below it where more is better. It is what `goldnode floors check` computes.
+    `share` is that of the values below it where more is better. It is what `goldnode floors check`
+    computes.
     """
     sign = 1.0 if metric.better == "higher" else -1.0
     ordered = sorted(sign * value for value in metric.samples)

@@ -123,7 +123,8 @@ class Group:
     def _digests(self) -> pa.Table:
         """Return a digest of the facts of each section of each capture. Their order has no effect.
 
-        It is the sum of the products of two odd numbers, modulo 2^64: one of the fact, and one of the item.
+        It is the sum of the products of two odd numbers, modulo 2^64: one of the fact, and one of
+        the item.
         """
         rows, facts = self._flattener.rows, list(self._flattener.facts)
         codes = _int32(rows.facts)

@@ -4,14 +4,14 @@ One file holds the rows of one ingest for one class and one day (UTC) of the cap
 
     DIRECTORY/TABLE/class=CLASS/day=YYYY-MM-DD/part-ID.parquet
 
-`class` and `day` are columns by the names of the directories, as DuckDB and ClickHouse read them. The five files
-of one part have the same ID. The file of `nodes` gets its name last: a part without it is the rest of an ingest that
-was killed, and no reader here opens it. All times are UTC.
+`class` and `day` are columns by the names of the directories, as DuckDB and ClickHouse read them.
+The five files of one part have the same ID. The file of `nodes` gets its name last: a part without
+it is the rest of an ingest that was killed, and no reader here opens it. All times are UTC.
 
 The table `canary` is written by itself: its one file is whole or not there.
 
-A compacted part replaces several small ones. Its list of them, part-ID.replaces, is written before its file of `nodes`,
-so that this file makes it visible and hides the others in one step.
+A compacted part replaces several small ones. Its list of them, part-ID.replaces, is written before
+its file of `nodes`, so that this file makes it visible and hides the others in one step.
 """
 
 from __future__ import annotations
@@ -170,7 +170,8 @@ def listed_parts(directory: Path, table: str = NODES) -> list[PartName]:
 def replacements(directory: Path, table: str = NODES) -> dict[PartName, list[PartName]]:
     """Return the parts that have a list of parts that they replace, whether they are complete or not.
 
-    A list that is damaged is found again by the rows of the parts. Raise GoldnodeError if that cannot be done.
+    A list that is damaged is found again by the rows of the parts. Raise GoldnodeError if that
+    cannot be done.
     """
     replaced = {}
     for part in _named(directory, table, "replaces"):

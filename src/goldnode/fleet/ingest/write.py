@@ -43,8 +43,8 @@ LOCK = ".lock"
 def writer(directory: Path, received: datetime | None) -> Iterator[PartWriter]:
     """Yield a writer. Its rows have their names when the block ends; an error leaves none.
 
-    One process writes at a time; another one waits. `received` is the time of this ingest. None: that of the
-    latest capture of each part, so that a report on the past has them.
+    One process writes at a time; another one waits. `received` is the time of this ingest. None:
+    that of the latest capture of each part, so that a report on the past has them.
     """
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / LOCK).open("a") as lock:

@@ -1,7 +1,8 @@
 """Implementation of `goldnode adopt HOST`: survey a running node, read-only, and propose a class and a stack
 for review.
 
-The proposal is text with its doubts as comments. Nothing uses it before a person has put it into a catalog.
+The proposal is text with its doubts as comments. Nothing uses it before a person has put it into a
+catalog.
 """
 
 from __future__ import annotations

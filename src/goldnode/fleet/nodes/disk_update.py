@@ -1,9 +1,9 @@
 """Implementation of `goldnode disks update NODE`: write an image to the inactive slot of a node and boot it,
 or go back.
 
-The node is reached by ssh as the inventory defines (address, user, port, key, become). This version of
-goldnode's node program runs there: it is uploaded and removed afterwards, so that an older one on the node
-does not matter. `node/slots/write.py` describes the protocol and the work on the node.
+The node is reached by ssh as the inventory defines (address, user, port, key, become). This version
+of goldnode's node program runs there: it is uploaded and removed afterwards, so that an older one
+on the node does not matter. `node/slots/write.py` describes the protocol and the work on the node.
 """
 
 from __future__ import annotations
@@ -187,11 +187,11 @@ def authentic(disk: BuiltDisk, keys: Sequence[SSlibKey]) -> None:
 def open_image(disk: BuiltDisk, unverified: str | None = None, tries: int = 3) -> UpdateImage:
     """Validate a built disk against its manifest, byte by byte, and return what a node needs of it.
 
-    With `images.public_key` in the site file, the manifest and the documents must be signed too, whatever reason
-    is given for an image that was not booted.
+    With `images.public_key` in the site file, the manifest and the documents must be signed too,
+    whatever reason is given for an image that was not booted.
 
-    Raises DiskError and ImageError on failure, DeniedError for a denied build, and DenyListError where that could
-    not be checked.
+    Raises DiskError and ImageError on failure, DeniedError for a denied build, and DenyListError
+    where that could not be checked.
     """
     denylist.check(denylist.read(load_site().deny_list()), disk.class_, disk.build_id)
     if disk.layout != "ab" or disk.loader != "systemd-boot":
@@ -649,8 +649,8 @@ def run(target: SshNode, wish: DiskUpdate, say: Say) -> dict[str, Any]:
 
     Return the slot state afterwards. Raises DiskError.
 
-    Writing the inactive slot disturbs no workload, so the node is drained only for the boot. Without a drain
-    backend, a GPU in use is an error before anything is written.
+    Writing the inactive slot disturbs no workload, so the node is drained only for the boot.
+    Without a drain backend, a GPU in use is an error before anything is written.
     """
     drain = drain_of(target)
     with program(target) as there:

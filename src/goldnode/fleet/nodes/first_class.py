@@ -115,7 +115,8 @@ def parse_gpus(text: str) -> NodeGpus:
 def stacks_for(gpus: NodeGpus, catalog: Catalog, machine: ThisMachine | None = None) -> list[str]:
     """Return the stacks with the driver that the GPUs need, the most suitable first.
 
-    Those for the machine's release and kernel series come first, then those that are supported longest.
+    Those for the machine's release and kernel series come first, then those that are supported
+    longest.
     """
     fitting = [
         name
@@ -154,8 +155,8 @@ def class_of(
 ) -> tuple[str, dict[str, str]]:
     """Return the class for these GPUs and this stack, and its file for a catalog of the site's own.
 
-    No file is needed where the catalog has the class. `name` names a class of the site's own, `parts` are optional
-    parts of the stack. Raises CatalogError for a name that is taken.
+    No file is needed where the catalog has the class. `name` names a class of the site's own,
+    `parts` are optional parts of the stack. Raises CatalogError for a name that is taken.
     """
     catalog.stack(stack)
     if name is None:

@@ -1,7 +1,7 @@
 """Apply a class to this machine (`goldnode apply --local`): site.yml with a local connection.
 
-There is one path to a node's state. This module only chooses the class, writes an inventory of one host to a
-temporary directory, and runs the packaged playbook there.
+There is one path to a node's state. This module only chooses the class, writes an inventory of one
+host to a temporary directory, and runs the packaged playbook there.
 """
 
 from __future__ import annotations

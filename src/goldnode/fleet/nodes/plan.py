@@ -484,10 +484,10 @@ def overview(
 ) -> dict[str, Any]:
     """Return the plans as JSON (schema goldnode.plans/1).
 
-    `documents`: class document by class. `about`: what was asked of which hosts. The form: {schema, …about,
-    counts: state -> number, classes: name -> {stack, lock_digest, class_digest, counts, converged: [host],
-    groups: [{hosts, sections: section -> [{text, diff, …}]}], not_verified_here: [text]}, hosts: name ->
-    {class, state, message, holders}}.
+    `documents`: class document by class. `about`: what was asked of which hosts. The form: {schema,
+    …about, counts: state -> number, classes: name -> {stack, lock_digest, class_digest, counts,
+    converged: [host], groups: [{hosts, sections: section -> [{text, diff, …}]}], not_verified_here:
+    [text]}, hosts: name -> {class, state, message, holders}}.
     """
     classes: dict[str, Any] = {}
     for name in sorted({host.node_class or "" for host in hosts}):

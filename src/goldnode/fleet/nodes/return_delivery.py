@@ -1,7 +1,8 @@
 """Results of the canary suite for the gate of a node, which holds the node until its tests have passed.
 
-A controller asks the node over ssh which tests are outstanding, and sends it the results of its present boot. The node
-validates and judges them (`goldnode-node return-tests`): the answer is the node's, never the controller's.
+A controller asks the node over ssh which tests are outstanding, and sends it the results of its
+present boot. The node validates and judges them (`goldnode-node return-tests`): the answer is the
+node's, never the controller's.
 """
 
 from __future__ import annotations

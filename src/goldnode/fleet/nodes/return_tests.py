@@ -45,7 +45,8 @@ def jobs_of(class_: NodeClass, cause: Cause) -> tuple[str, ...]:
 def stored(directory: Path) -> Results:
     """Return the reader of the results of a node: in its own directory, and files that lie directly in `directory`.
 
-    A controller asks again and again, so a file that has not changed is read once, and those of other nodes not at all.
+    A controller asks again and again, so a file that has not changed is read once, and those of
+    other nodes not at all.
     """
     cache = FileCache(results.load)
 
@@ -123,8 +124,8 @@ def drained_at(
 ) -> str | None:
     """Return when a run took a node out of service, in UTC as in results.
 
-    None if no run holds it: its return changes nothing, so no test is asked. A command without a record cannot show
-    the time; then it is a day ago.
+    None if no run holds it: its return changes nothing, so no test is asked. A command without a
+    record cannot show the time; then it is a day ago.
     """
     if isinstance(drainer, SchedulerDrainer):
         held = drainer.state_of(node).held

@@ -77,9 +77,9 @@ def resource(row: Mapping[str, Any], *, done: bool) -> dict[str, Any]:
     """Return one resource of a result: an action of a plan, or a row of the applied changes (see
     `goldnode.node.state.apply.perform`).
 
-    Returns {resource, kind, phase, changed, would_change, reason, before, after, told, error, seconds}.
-    `changed`: it was changed. `would_change`: applying would change it. `seconds` is None if it was not
-    applied.
+    Returns {resource, kind, phase, changed, would_change, reason, before, after, told, error,
+    seconds}. `changed`: it was changed. `would_change`: applying would change it. `seconds` is None
+    if it was not applied.
     """
     changed = done and not row["error"]
     return {

@@ -1,6 +1,7 @@
 """Write a site directory: inventory, catalog, locks, site file and `ansible.cfg`, from which goldnode and Ansible run.
 
-`goldnode init` and `goldnode adopt` write the same. Either the whole directory is written, or nothing.
+`goldnode init` and `goldnode adopt` write the same. Either the whole directory is written, or
+nothing.
 """
 
 from __future__ import annotations
@@ -157,8 +158,8 @@ def write(
 ) -> SiteWritten:
     """Write all files, or none of them.
 
-    A file with another content is replaced only if `may_replace` allows it. Raises SiteDirectoryError for one that
-    must not be replaced, before anything is written.
+    A file with another content is replaced only if `may_replace` allows it. Raises
+    SiteDirectoryError for one that must not be replaced, before anything is written.
     """
     if directory.exists() and not directory.is_dir():
         raise SiteDirectoryError(

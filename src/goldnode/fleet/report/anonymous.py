@@ -24,7 +24,8 @@ _IDENTITIES = ("part", "GPU identity")
 def anonymous(found: _Document) -> _Document:
     """Return the document with a placeholder for each name. The same name has the same placeholder everywhere.
 
-    Names of classes, topics and keys remain, and PCI addresses, which name a slot of every machine of a model.
+    Names of classes, topics and keys remain, and PCI addresses, which name a slot of every machine
+    of a model.
     """
     content = found.model_dump(by_alias=True, mode="json")
     nodes = sorted(

@@ -55,7 +55,8 @@ def causes(
 ) -> list[ReportCause]:
     """Return one cause for each way in which nodes differ, the most severe and widest first.
 
-    A difference from the majority is no cause of its own where a finding of the same topic names the node.
+    A difference from the majority is no cause of its own where a finding of the same topic names
+    the node.
     """
     open_causes = [_declared(row) for row in declared if row["outcome"] == "mismatch"]
     named: dict[tuple[str, str], set[str]] = {}

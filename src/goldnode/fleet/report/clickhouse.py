@@ -1,6 +1,7 @@
 """The views in SQL of ClickHouse, over the same Parquet files. `goldnode fleet sql --script clickhouse` prints it.
 
-DuckDB makes the reports; this is for sites that read the files with ClickHouse. The tests run it in chdb.
+DuckDB makes the reports; this is for sites that read the files with ClickHouse. The tests run it in
+chdb.
 """
 # ruff: noqa: S608  # names of tables and files, quoted; nothing that a request gives
 

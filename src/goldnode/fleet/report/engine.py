@@ -66,8 +66,9 @@ def opened(
 ) -> Iterator[duckdb.DuckDBPyConnection]:
     """Yield a connection with all views of a report. It cannot change the files.
 
-    Views of the directory `more` follow goldnode's. Raise GoldnodeError for a view that DuckDB refuses, also where it
-    is used within the block, and for a file that cannot be read: it is damaged, or `prune` has removed it meanwhile.
+    Views of the directory `more` follow goldnode's. Raise GoldnodeError for a view that DuckDB
+    refuses, also where it is used within the block, and for a file that cannot be read: it is
+    damaged, or `prune` has removed it meanwhile.
     """
     import duckdb  # only the extra installs it
 

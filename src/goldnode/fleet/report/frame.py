@@ -1,7 +1,8 @@
 """Tables under the views: settings, tables of keys, and the Parquet files, in SQL of DuckDB or of ClickHouse.
 
-The views of `sql/views` are the same text in both. Each is one SELECT; its name is that of the file without the
-number. `-- stored` in its first lines makes it a temporary table in DuckDB, since others read it more than once.
+The views of `sql/views` are the same text in both. Each is one SELECT; its name is that of the file
+without the number. `-- stored` in its first lines makes it a temporary table in DuckDB, since
+others read it more than once.
 """
 # ruff: noqa: S608  # names of tables and files, quoted; nothing that a request gives
 
@@ -137,8 +138,8 @@ def prelude(engine: str) -> str:
 def parts(source: ReportSource, settings: ReportSettings) -> Mapping[str, list[Path]]:
     """Return the files of each table that a report of this time can need. Raise GoldnodeError for a directory without captures.
 
-    Captures are read of all days, for stale nodes; facts from the earlier time on; findings and canary results of the
-    last month. The table of canary results may have no file.
+    Captures are read of all days, for stale nodes; facts from the earlier time on; findings and
+    canary results of the last month. The table of canary results may have no file.
     """
     parts = found_parts(source.directory)
     if not parts:
@@ -207,7 +208,8 @@ def settings_row(settings: ReportSettings) -> dict[str, float]:
 def bounds(most: int) -> list[Row]:
     """Return for numbers of samples the place, from the best value on, that bounds the median from above.
 
-    Order statistics: the k-th best of n values is not below the median with probability P(Binomial(n, 1/2) >= k).
+    Order statistics: the k-th best of n values is not below the median with probability
+    P(Binomial(n, 1/2) >= k).
     """
     rows: list[Row] = []
     for n in range(1, most + 1):

@@ -1,7 +1,8 @@
 """Metrics of a report in Prometheus' text format, for the textfile collector of node_exporter on the controller.
 
-They have what no single node knows: cohorts, majorities, floors, and nodes without a capture. Healthy nodes have no
-series of their own, so that their number does not depend on the size of the fleet.
+They have what no single node knows: cohorts, majorities, floors, and nodes without a capture.
+Healthy nodes have no series of their own, so that their number does not depend on the size of the
+fleet.
 """
 
 from __future__ import annotations

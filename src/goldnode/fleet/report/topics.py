@@ -1,7 +1,8 @@
 """Topics of facts and findings, and the keys that the views treat in a special way.
 
-A topic is a cause as an operator names it: driver, kernel, VBIOS. Differences of one topic on one node are one cause.
-The kind of a key (fact, counter, gauge) is that of `goldnode.fleet.ingest.keys`.
+A topic is a cause as an operator names it: driver, kernel, VBIOS. Differences of one topic on one
+node are one cause. The kind of a key (fact, counter, gauge) is that of
+`goldnode.fleet.ingest.keys`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Rules that every trace of a rollout obeys, simulated or real. They do not use the decisions of `plan`.
 
-The simulator, the tests and a store feed each action and the state that follows it to a `TraceAudit`. A trace of
-a real rollout that it refuses shows that the simulator and production differ.
+The simulator, the tests and a store feed each action and the state that follows it to a
+`TraceAudit`. A trace of a real rollout that it refuses shows that the simulator and production
+differ.
 """
 
 from __future__ import annotations

@@ -56,10 +56,10 @@ class RolloutFinding:
 class WaveEstimate:
     """A wave before it runs. `nodes` is None where the size of the class is unknown.
 
-    `excludes` is the failure rate that a wave without a failure excludes, `excludes_all` that of all waves so far.
-    `stops_at` is the number of failures, of all nodes so far, that stops. `detects` is the share of nodes that a
-    change breaks, for one cause, from which it is stopped by the end of this wave; None: this wave stops nothing.
-    Hours are from the begin of the rollout.
+    `excludes` is the failure rate that a wave without a failure excludes, `excludes_all` that of
+    all waves so far. `stops_at` is the number of failures, of all nodes so far, that stops.
+    `detects` is the share of nodes that a change breaks, for one cause, from which it is stopped by
+    the end of this wave; None: this wave stops nothing. Hours are from the begin of the rollout.
     """
 
     name: str

@@ -1,8 +1,9 @@
 """The requirement `floors`: canary results of the nodes that a rollout has changed, before and after.
 
-A result is from before if it is older than the leave of its node, and from after if it is of a later boot. The control
-arm are nodes of later waves that were measured between the begin of the rollout and their own leave. They stay control
-when they have moved, so that the last wave has a control arm too.
+A result is from before if it is older than the leave of its node, and from after if it is of a
+later boot. The control arm are nodes of later waves that were measured between the begin of the
+rollout and their own leave. They stay control when they have moved, so that the last wave has a
+control arm too.
 """
 
 from __future__ import annotations

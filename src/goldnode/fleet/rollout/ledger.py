@@ -11,8 +11,8 @@ from goldnode.fleet.rollout.model import FleetNode, Hold, HoldKind
 class Ledger:
     """Holds of all owners, with counts that stay current as holds come and go.
 
-    A node with several holds is out once. The limits of racks and leaves count planned nodes: a node that failed
-    blocks no other, until the failed buffer is spent.
+    A node with several holds is out once. The limits of racks and leaves count planned nodes: a
+    node that failed blocks no other, until the failed buffer is spent.
     """
 
     def __init__(self, nodes: Mapping[str, FleetNode], holds: Iterable[Hold] = ()) -> None:

@@ -1,11 +1,12 @@
 """Types of a rollout: nodes, steps, holds, observations, actions. Frozen, and plain JSON outside.
 
-`plan` reads them and returns actions. A store writes each action and the rows it changes in one transaction;
-`state.RolloutState.apply` does the same in memory. Times are seconds since the epoch, UTC.
+`plan` reads them and returns actions. A store writes each action and the rows it changes in one
+transaction; `state.RolloutState.apply` does the same in memory. Times are seconds since the epoch,
+UTC.
 
-The tables of a store follow from these types: `rollout` (RolloutRecord), `node` (FleetNode), `step` (Step),
-`hold` (Hold), `observation` (NodeObservation, SchedulerObservation, RequirementResult), `freeze` (FreezeRecord),
-`approval` (RolloutApproval), `denied`, and the log of actions (LogEntry).
+The tables of a store follow from these types: `rollout` (RolloutRecord), `node` (FleetNode), `step`
+(Step), `hold` (Hold), `observation` (NodeObservation, SchedulerObservation, RequirementResult),
+`freeze` (FreezeRecord), `approval` (RolloutApproval), `denied`, and the log of actions (LogEntry).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """State of a node as a rollout needs it: the lock in force, the boot, and the verdict of that boot.
 
-One short shell script reads it, without goldnode's program: a node is asked in one light remote execution.
+One short shell script reads it, without goldnode's program: a node is asked in one light remote
+execution.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ CONFIRMS = '[ "$(cat {file} 2>/dev/null)" = {token} ]'
 def claim(token: str, wait: int) -> str:
     """Return the script by which a run takes a node over, and which shows the boot of the node.
 
-    An earlier run that still works on the node, on any controller, is refused from then on. The claim ends with the
-    boot.
+    An earlier run that still works on the node, on any controller, is refused from then on. The
+    claim ends with the boot.
     """
     return CLAIMS.format(
         lock=LOCK, wait=wait, token=shlex.quote(token), file=CLAIM, boot=_BOOT, show=_SHOW
@@ -85,8 +86,9 @@ def observe(
 ) -> NodeObservation:
     """Return the observation of a reading.
 
-    A verdict passes with an accepted exit code. One that could not check, or that does not hold, is unknown.
-    "Could not check" comes before "degraded" in a verdict; to accept it does not accept a difference.
+    A verdict passes with an accepted exit code. One that could not check, or that does not hold, is
+    unknown. "Could not check" comes before "degraded" in a verdict; to accept it does not accept a
+    difference.
     """
     if found.verdict is None:
         return NodeObservation(node, at, found.boot_id, found.digest, Answer.UNKNOWN)

@@ -1,7 +1,8 @@
 """Parts of a controller: work on nodes, the scheduler, the state of nodes, and the answers of requirements.
 
-The controller decides with `plan` and calls these. Each part is stateless as far as a restart is concerned: a
-controller that takes over gives the same tasks again, and a task that was done already ends at once.
+The controller decides with `plan` and calls these. Each part is stateless as far as a restart is
+concerned: a controller that takes over gives the same tasks again, and a task that was done already
+ends at once.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ Observation = NodeObservation | SchedulerObservation | RequirementResult
 class NodeTask:
     """Work on one node, by the phase of its step.
 
-    GRANTED: drain it. APPLYING: apply the target, or with direction BACK the state in `prior`; boot; judge.
-    RETURNING: return it to service.
+    GRANTED: drain it. APPLYING: apply the target, or with direction BACK the state in `prior`;
+    boot; judge. RETURNING: return it to service.
 
-    `tested_since`: of a return, the time of the step's last change. Tests before the return count from then on. None:
-    the step has changed nothing, and no test is asked.
+    `tested_since`: of a return, the time of the step's last change. Tests before the return count
+    from then on. None: the step has changed nothing, and no test is asked.
     """
 
     node: str

@@ -1,11 +1,11 @@
 """The decision of a rollout: `plan(settings, state, observations, now)` returns actions.
 
-It is pure: no clock, no random number, no file, no network. A controller, the lock service and the simulator call
-the same function. It acts on the present state and never on events, so a controller that takes over continues
-from what it observes.
+It is pure: no clock, no random number, no file, no network. A controller, the lock service and the
+simulator call the same function. It acts on the present state and never on events, so a controller
+that takes over continues from what it observes.
 
-The caller applies the actions and plans again, until there are none: so the failure rule has seen each node that
-finished before the next node is granted.
+The caller applies the actions and plans again, until there are none: so the failure rule has seen
+each node that finished before the next node is granted.
 """
 
 from __future__ import annotations
@@ -456,7 +456,8 @@ class _Planner:
     def _stuck(self) -> None:
         """Freeze where the failures of this rollout leave no room: nothing but a person changes that.
 
-        What failed is less than the rules need for a stop, and the nodes that would decide cannot move.
+        What failed is less than the rules need for a stop, and the nodes that would decide cannot
+        move.
         """
         record = self.record
         if record.phase is not RolloutPhase.RUNNING or FreezeScope.RACK in {

@@ -1,6 +1,7 @@
 """Nodes that a rollback leaves behind, each with the reason and the command that ends it.
 
-A rollback moves the nodes in its scope. Others may still have the denied state, or stay out of service.
+A rollback moves the nodes in its scope. Others may still have the denied state, or stay out of
+service.
 """
 
 from __future__ import annotations

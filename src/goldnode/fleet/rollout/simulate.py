@@ -1,7 +1,7 @@
 """A simulated rollout: discrete events around the same `plan` that a controller calls.
 
-Nothing here is measured. Jobs end at random (exponential, four hours left on average), a change and its boot take
-nine minutes on average, and nodes fail as the chosen faults have it.
+Nothing here is measured. Jobs end at random (exponential, four hours left on average), a change and
+its boot take nine minutes on average, and nodes fail as the chosen faults have it.
 """
 
 from __future__ import annotations

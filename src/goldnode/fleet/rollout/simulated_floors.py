@@ -1,7 +1,7 @@
 """Canary results of simulated nodes, for the requirement `floors` of a simulated rollout.
 
-Speeds differ by 2 % between nodes and by 1 % between runs. All nodes drift together by up to 3 % (a warmer room). A node
-with the fault `slow` has lost SLOW. Nothing here is measured.
+Speeds differ by 2 % between nodes and by 1 % between runs. All nodes drift together by up to 3 % (a
+warmer room). A node with the fault `slow` has lost SLOW. Nothing here is measured.
 """
 
 from __future__ import annotations

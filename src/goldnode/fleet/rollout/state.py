@@ -1,8 +1,8 @@
 """The state of a rollout in memory: rows, and indexes that let `plan` cost what changed and not what exists.
 
-`apply` is the reducer: the state after an action follows from the state before it and from the action alone, so
-the log replays to the state. `plan` only reads. A controller loads the rows of a store, and applies each action
-that it has written there.
+`apply` is the reducer: the state after an action follows from the state before it and from the
+action alone, so the log replays to the state. `plan` only reads. A controller loads the rows of a
+store, and applies each action that it has written there.
 """
 
 from __future__ import annotations
@@ -217,7 +217,8 @@ class RolloutState:
     def goes_back(self, step: Step) -> bool:
         """Return whether the rollback moves the node of an ended step.
 
-        Every rollback takes the nodes that the change broke, in all waves: nothing else would return them.
+        Every rollback takes the nodes that the change broke, in all waves: nothing else would
+        return them.
         """
         if step.direction is Direction.BACK:
             return step.phase in (StepPhase.PASSED, StepPhase.DEFERRED)

@@ -71,7 +71,8 @@ def more_frequent(
 ) -> bool:
     """Return whether events are more frequent in one arm than in the control arm, given (events, exposure) of both.
 
-    Under equal rates the events of the changed arm, of all events, are binomial by the share of exposure.
+    Under equal rates the events of the changed arm, of all events, are binomial by the share of
+    exposure.
     """
     events = changed[0] + control[0]
     exposure = changed[1] + control[1]

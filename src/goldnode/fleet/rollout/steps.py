@@ -65,8 +65,8 @@ def decide(
 def judge(step: Step, report: NodeObservation | None, target: str) -> Judgement:
     """Judge an applying step by the newest report of its node.
 
-    Only a report counts that is newer than the step's last change, of another boot than the one before the step,
-    and of the wanted state; or one that the wanted state could not be applied.
+    Only a report counts that is newer than the step's last change, of another boot than the one
+    before the step, and of the wanted state; or one that the wanted state could not be applied.
     """
     prior = step.prior
     if report is None or prior is None or report.at <= step.changed_at:
@@ -141,7 +141,8 @@ class _Decider:
     def _granted(self, steps: list[Step]) -> None:
         """Apply where all nodes of the unit are drained.
 
-        Give up where the change was stopped, where a node stays busy, and where a person was faster with a drain.
+        Give up where the change was stopped, where a node stays busy, and where a person was faster
+        with a drain.
         """
         early = None
         if self._stopped(steps[0]):
@@ -227,7 +228,8 @@ class _Decider:
     def _return(self, step: Step) -> None:
         """Return a node to service, unless it was out before.
 
-        A node that its owner has drained since is left to that drain, and its record of ours is removed.
+        A node that its owner has drained since is left to that drain, and its record of ours is
+        removed.
         """
         if step.prior is not None and step.prior.in_service:
             self._act(Proceed(step.node, StepPhase.RETURNING, self.now + self.settings.timeout))

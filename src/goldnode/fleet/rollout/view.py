@@ -1,7 +1,7 @@
 """The view of a rollout for persons: pure functions from the state of a rollout to a document.
 
-The reasons to wait are those of `plan`, which the controller calls with the same state. Only the answers of
-requirements come from the log, where the controller writes them.
+The reasons to wait are those of `plan`, which the controller calls with the same state. Only the
+answers of requirements come from the log, where the controller writes them.
 """
 
 from __future__ import annotations

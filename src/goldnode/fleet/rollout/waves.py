@@ -44,8 +44,8 @@ def choose(
 ) -> tuple[str, ...]:
     """Return the nodes of a wave that begins now. `taken` are the nodes of the waves before it.
 
-    Nodes in service that are free soon come first, in the order of their rank; lemons come last. A wave so chosen
-    waits for no long job. A cohort that moves whole is in one wave.
+    Nodes in service that are free soon come first, in the order of their rank; lemons come last. A
+    wave so chosen waits for no long job. A cohort that moves whole is in one wave.
     """
     nodes = list(nodes)
     moved = sum(node.name in taken for node in nodes)

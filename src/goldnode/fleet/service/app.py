@@ -1,12 +1,14 @@
 """The lock service as an ASGI application: FleetLock's two endpoints, health, and metrics.
 
-FleetLock: https://coreos.github.io/zincati/development/fleetlock/protocol/. A client posts its id and its group
-with the header `fleet-lock-protocol: true`; status 200 is yes, any other one is no, with `kind` and `value`. The
-service also reads what other clients leave out: `rollout`, `digest`, `boot_id`, `wants`, and a report of the node
-about itself (`verdict`, `software`, `hardware`, `fell_back_from`, `not_applied`). With `granted_only` a node gets the
-leave that the controller of its rollout has granted, and no other. `/v1/report` takes a report alone.
+FleetLock: https://coreos.github.io/zincati/development/fleetlock/protocol/. A client posts its id
+and its group with the header `fleet-lock-protocol: true`; status 200 is yes, any other one is no,
+with `kind` and `value`. The service also reads what other clients leave out: `rollout`, `digest`,
+`boot_id`, `wants`, and a report of the node about itself (`verdict`, `software`, `hardware`,
+`fell_back_from`, `not_applied`). With `granted_only` a node gets the leave that the controller of
+its rollout has granted, and no other. `/v1/report` takes a report alone.
 
-A node has its slot until this service says that it has not, however often it asks: both requests may be repeated.
+A node has its slot until this service says that it has not, however often it asks: both requests
+may be repeated.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Writer of the service: it answers the requests that wait in one transaction.
 
-One flush of the disk then answers many nodes, and requests of one kind share their statements. An answer leaves only
-after the commit: a node never has leave that is not in the store.
+One flush of the disk then answers many nodes, and requests of one kind share their statements. An
+answer leaves only after the commit: a node never has leave that is not in the store.
 """
 
 from __future__ import annotations
@@ -85,7 +85,8 @@ class BatchWriter:
 def commit(store: StoreDatabase, works: Sequence[Work]) -> list[Any]:
     """Run works in one transaction. Return the result of each, or the error that undid it alone.
 
-    Requests of one kind are answered together, returns before grants: all of them wait, so their order is free.
+    Requests of one kind are answered together, returns before grants: all of them wait, so their
+    order is free.
     """
     groups: dict[Any, list[int]] = {grants.give_back_all: []}
     for number, work in enumerate(works):

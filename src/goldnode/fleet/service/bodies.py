@@ -1,7 +1,8 @@
 """Bodies of requests: each has limits of size and time, and all of them together a limit of memory.
 
-A slow client delays nobody: it holds no turn, only the bytes that it has sent. Where memory or places run out, the
-body that has been on its way for longest makes room, if that is longer than a healthy client takes.
+A slow client delays nobody: it holds no turn, only the bytes that it has sent. Where memory or
+places run out, the body that has been on its way for longest makes room, if that is longer than a
+healthy client takes.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ class RefusedRequestError(Exception):
 class RefusalResponse(JSONResponse):
     """The answer to a refused request.
 
-    If a part of the body may still come, it is received and dropped after the answer, and then the connection is
-    closed. A connection that is closed at once would be reset, and clients that send before they read, like
-    Python's, would not see the answer.
+    If a part of the body may still come, it is received and dropped after the answer, and then the
+    connection is closed. A connection that is closed at once would be reset, and clients that send
+    before they read, like Python's, would not see the answer.
     """
 
     def __init__(self, problem: RefusedRequestError) -> None:

@@ -1,9 +1,9 @@
 """Captures over HTTP: `POST /v1/captures` puts the report of a node into the inbox of the fleet's data.
 
-The body is a report (schema goldnode.node-report/1), as `goldnode-node report` prints it, or a result of the canary
-suite (schema goldnode.canary/1), as `goldnode canary run` writes it. The answer 202 says that it is on disk; an ingest
-in a process of its own stores it within a minute. With certificates, a node may report only itself. Needs the extra
-`report`.
+The body is a report (schema goldnode.node-report/1), as `goldnode-node report` prints it, or a
+result of the canary suite (schema goldnode.canary/1), as `goldnode canary run` writes it. The
+answer 202 says that it is on disk; an ingest in a process of its own stores it within a minute.
+With certificates, a node may report only itself. Needs the extra `report`.
 """
 
 from __future__ import annotations
@@ -201,7 +201,8 @@ class CaptureReceiver:
 def _document(body: bytes, now: datetime) -> InboxDocument:
     """Return the report or the canary result in a body.
 
-    Raise RefusedReportError for what no ingest can store, and RefusedRequestError for what is too large for the inbox.
+    Raise RefusedReportError for what no ingest can store, and RefusedRequestError for what is too
+    large for the inbox.
     """
     document = load(body)
     if document.get("schema") == results.SCHEMA:

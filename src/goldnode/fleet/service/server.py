@@ -175,7 +175,8 @@ def names_of(certificate: dict[str, Any]) -> frozenset[str]:
 class _Server(uvicorn.Server):
     """A server with a long queue in the kernel, of which asyncio accepts a few at a time.
 
-    asyncio has one number for both. Once open files run out, it would fail that often, with a traceback each time.
+    asyncio has one number for both. Once open files run out, it would fail that often, with a
+    traceback each time.
     """
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

@@ -1,8 +1,8 @@
 """The deny list: states that `site.yml`, `disks update` and nodes that follow a channel refuse to apply.
 
-A rollback denies its target, and a person may deny any state. The store has the denials; a controller and the
-commands write them to a file, signed where the site has a key, for machines that do not read the store. A list
-that cannot be read or verified is an error, never an empty list.
+A rollback denies its target, and a person may deny any state. The store has the denials; a
+controller and the commands write them to a file, signed where the site has a key, for machines that
+do not read the store. A list that cannot be read or verified is an error, never an empty list.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The newest deny list that a machine has read: an earlier one in its place is not believed.
 
-A signature proves who wrote a list, and not that it is the present one. Each list of a store has a greater number than
-the one before, so the machine remembers the greatest number for each file of a list, in `.goldnode` of the site.
+A signature proves who wrote a list, and not that it is the present one. Each list of a store has a
+greater number than the one before, so the machine remembers the greatest number for each file of a
+list, in `.goldnode` of the site.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ class DenyListSeenError(GoldnodeError):
 def check(place: DenyListPlace, number: int | None) -> None:
     """Remember the number of a list that was read; None: its file is missing. Raise DenyListSeenError for an earlier one.
 
-    Without a key anybody who can replace the list can write one with any number: then this notices old copies alone,
-    and a machine that cannot remember goes on.
+    Without a key anybody who can replace the list can write one with any number: then this notices
+    old copies alone, and a machine that cannot remember goes on.
     """
     if not place.seen:
         return

@@ -12,7 +12,8 @@ MetricSample = tuple[str, Mapping[str, object], float]
 def exposition(known: Mapping[str, tuple[str, str]], samples: Iterable[MetricSample]) -> str:
     """Return samples as text, in the order of `known`: name -> (type, help). Labels without a value are left out.
 
-    The values of samples with the same name and labels are added up: Prometheus refuses a file with one sample twice.
+    The values of samples with the same name and labels are added up: Prometheus refuses a file with
+    one sample twice.
     """
     families: dict[str, dict[str, float]] = {}
     for name, labels, value in samples:

@@ -34,9 +34,9 @@ def person(login: Path = PROC / "self/loginuid") -> str:
 def same_person(one: str | None, other: str | None) -> bool:
     """Return whether two identities name one person: `ann`, `ANN@login1`, `ann@example.com` and `EXAMPLE\\ann` do.
 
-    A document names its author without a machine. The name of the user decides, in any case of letters: two
-    persons whom this takes for one need a third to approve, but no person passes for two. The store's trigger
-    `approval_author` has the same rule in SQL.
+    A document names its author without a machine. The name of the user decides, in any case of
+    letters: two persons whom this takes for one need a third to approve, but no person passes for
+    two. The store's trigger `approval_author` has the same rule in SQL.
     """
     if one is None or other is None:
         return False

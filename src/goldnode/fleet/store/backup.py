@@ -1,8 +1,8 @@
 """Backup and restore: one file for both engines, so that a store can also move from SQLite to PostgreSQL.
 
-The file is gzip-compressed JSON lines: a header, then every row of every table from one consistent view. A restore
-fills an empty store in one transaction, verifies the log and the counters, and freezes the fleet: grants made after
-the backup are not in it, so a person compares the nodes first.
+The file is gzip-compressed JSON lines: a header, then every row of every table from one consistent
+view. A restore fills an empty store in one transaction, verifies the log and the counters, and
+freezes the fleet: grants made after the backup are not in it, so a person compares the nodes first.
 """
 
 from __future__ import annotations

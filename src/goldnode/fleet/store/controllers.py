@@ -1,7 +1,8 @@
 """Controllers of rollouts: submission, the epoch, and the work that a controller claims.
 
-One controller has the epoch of a rollout. Another takes over with `epoch + 1`; from then on every write of the
-first one is refused, in code and by the guards. Clocks decide only when to try, never who is right.
+One controller has the epoch of a rollout. Another takes over with `epoch + 1`; from then on every
+write of the first one is refused, in code and by the guards. Clocks decide only when to try, never
+who is right.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Connections to the store: SQLite or PostgreSQL, write transactions, and errors of the database as StoreError.
 
-Writers of the ledger are serial: `BEGIN IMMEDIATE` on SQLite, an advisory lock on PostgreSQL. A grant exists only
-once its transaction has committed; every error before that leaves nothing behind.
+Writers of the ledger are serial: `BEGIN IMMEDIATE` on SQLite, an advisory lock on PostgreSQL. A
+grant exists only once its transaction has committed; every error before that leaves nothing behind.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The fleet file: nodes of classes with their failure domains, and limits, in YAML.
 
-It serves a site that runs the lock service without rollouts, and gives rollouts the failure domains of nodes.
+It serves a site that runs the lock service without rollouts, and gives rollouts the failure domains
+of nodes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Grants and returns: the ledger of nodes that are out of service.
 
-Every function runs in the caller's write transaction. The guards of the database enforce limits, freezes, epochs
-and the deny list again, so a mistake here cannot pass a limit. `explain` finds the reason for a refusal.
+Every function runs in the caller's write transaction. The guards of the database enforce limits,
+freezes, epochs and the deny list again, so a mistake here cannot pass a limit. `explain` finds the
+reason for a refusal.
 """
 
 from __future__ import annotations
@@ -59,8 +60,8 @@ class LeaveRequest:
 class Leave:
     """A grant: the node, the owner of the hold, the epoch, and the time until which the node is expected back.
 
-    `phase` and `target` are of the step of a rollout. A node that follows a channel starts in phase `applying`: then
-    it is drained.
+    `phase` and `target` are of the step of a rollout. A node that follows a channel starts in phase
+    `applying`: then it is drained.
     """
 
     node: str
@@ -215,8 +216,8 @@ def grant_all(
 ) -> list[Leave | GrantRefusedError]:
     """Grant leave to nodes in the order of their requests; return the leave of each, or why it has none.
 
-    The number of statements does not depend on that of the requests. If a guard of the database refuses a node, the
-    error is of all: then ask for one after the other.
+    The number of statements does not depend on that of the requests. If a guard of the database
+    refuses a node, the error is of all: then ask for one after the other.
     """
     answers: dict[int, Leave | GrantRefusedError] = {}
     examined = candidates(connection, requests)
@@ -354,8 +355,9 @@ def _line(
 def give_back(connection: Connection, request: LeaveRequest) -> GivenBack:
     """End the planned hold of a node that is back, and record what the node reports.
 
-    Neither limits nor a freeze stop a return. A failed hold ends only by `release`, and a node that runs another
-    digest than it was granted stays out. To give back what is not held is no error, as in FleetLock.
+    Neither limits nor a freeze stop a return. A failed hold ends only by `release`, and a node that
+    runs another digest than it was granted stays out. To give back what is not held is no error, as
+    in FleetLock.
     """
     return _only(give_back_all(connection, [request]))
 
@@ -445,8 +447,9 @@ def observe_all(
 def _observe(connection: Connection, found: Sequence[tuple[Candidate, LeaveRequest]]) -> None:
     """Record what nodes report about themselves. Without a boot id there is nothing to record.
 
-    A report that says nothing new is not recorded, unless the step of the node has changed since the last one: the
-    controller waits for a report after that. The log decides what was before what, since clocks can be set back.
+    A report that says nothing new is not recorded, unless the step of the node has changed since
+    the last one: the controller waits for a report after that. The log decides what was before
+    what, since clocks can be set back.
     """
     if not any(request.boot_id for _, request in found):
         return

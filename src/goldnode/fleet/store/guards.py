@@ -1,8 +1,9 @@
 # ruff: noqa: S608 - every statement is made of constants of this file
 """Triggers that hold the limits in the database itself, whatever program writes to it.
 
-Both engines have the same guards. A guard aborts the transaction with the message `goldnode:NAME`. On PostgreSQL
-a guard first takes the lock that every writer takes, so that it also serialises a program that does not.
+Both engines have the same guards. A guard aborts the transaction with the message `goldnode:NAME`.
+On PostgreSQL a guard first takes the lock that every writer takes, so that it also serialises a
+program that does not.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ def _update(sets: dict[str, str], where: str) -> str:
 def _update_domains(sets: dict[str, str], row: str) -> tuple[str, ...]:
     """Return the statements that change the buffers of the node of a hold, one for each scope.
 
-    In one statement with OR, PostgreSQL reads the whole table for each hold if it planned while the table was small.
+    In one statement with OR, PostgreSQL reads the whole table for each hold if it planned while the
+    table was small.
     """
     return tuple(
         _update(
@@ -240,8 +242,9 @@ _GUARDS = (
 def _approval_authors(postgresql: bool) -> Iterator[_Guard]:
     """Yield the guards against an author's own approval, by the rule of :func:`goldnode.fleet.shared.person.same_person`.
 
-    Without an extension, SQLite lowers ASCII letters only, and PostgreSQL others as the database's locale has them.
-    So the guard lowers ASCII on both, and the code alone compares the case of other letters.
+    Without an extension, SQLite lowers ASCII letters only, and PostgreSQL others as the database's
+    locale has them. So the guard lowers ASCII on both, and the code alone compares the case of
+    other letters.
     """
     find, letters = ("strpos", ' COLLATE "C"') if postgresql else ("instr", "")
 

@@ -1,7 +1,7 @@
 """Limits of failure domains: how many nodes may be out of service, from the documents in force.
 
-`apply` writes them into `buffer` in the transaction that changes a document or the nodes, so that no grant ever
-sees limits of an earlier document.
+`apply` writes them into `buffer` in the transaction that changes a document or the nodes, so that
+no grant ever sees limits of an earlier document.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ RETURN_WITHIN = 2 * 3600.0
 class FleetLimits:
     """Limits of one class. A share such as "2%" is of the nodes of the class, rounded down, and 1 at least.
 
-    `per` has the planned limit of one rack, leaf or cohort. A cohort without a number has none of its own.
+    `per` has the planned limit of one rack, leaf or cohort. A cohort without a number has none of
+    its own.
     """
 
     planned: str

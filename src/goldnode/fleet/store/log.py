@@ -1,8 +1,8 @@
 """The append-only log of the store, and its sealed heads.
 
-A head is the SHA-256 of the head before it and of every row since, signed with the key of the site. Rows are
-chained when they are sealed and not when they are written, so that a grant does not wait for a digest. Whoever
-changes, removes or inserts a sealed row needs the key to hide it.
+A head is the SHA-256 of the head before it and of every row since, signed with the key of the site.
+Rows are chained when they are sealed and not when they are written, so that a grant does not wait
+for a digest. Whoever changes, removes or inserts a sealed row needs the key to hide it.
 """
 
 from __future__ import annotations
@@ -95,7 +95,8 @@ def entries(
 def seal(connection: Connection, now: float, key: Path | None = None) -> int:
     """Write a head over the lines since the last one, signed if there is a key. Return the lines that it covers.
 
-    The transaction has the lock of the ledger. On PostgreSQL it also waits for lines that are not committed yet.
+    The transaction has the lock of the ledger. On PostgreSQL it also waits for lines that are not
+    committed yet.
     """
     if connection.dialect.name == "postgresql":
         connection.exec_driver_sql("LOCK TABLE log IN SHARE MODE")

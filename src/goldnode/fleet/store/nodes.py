@@ -55,8 +55,8 @@ def put(
 ) -> NodesChange:
     """Make the nodes of these classes exactly `nodes`, and write the limits of the classes.
 
-    Nodes of other classes stay. A node that is no longer named is retired, unless it is out of service: then
-    StoreError is raised, for its return would be lost.
+    Nodes of other classes stay. A node that is no longer named is retired, unless it is out of
+    service: then StoreError is raised, for its return would be lost.
     """
     wanted = {node.name: node.values() for node in nodes}
     classes = {str(row["class"]) for row in wanted.values()} | set(class_limits)

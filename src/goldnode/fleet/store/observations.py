@@ -1,7 +1,7 @@
 """Observations in the store: what nodes reported, and what their scheduler said of them.
 
-Controllers, the lock service and `rollout status` read the same rows. A row is added only when it says something
-new, so the table grows with changes and not with time.
+Controllers, the lock service and `rollout status` read the same rows. A row is added only when it
+says something new, so the table grows with changes and not with time.
 """
 
 from __future__ import annotations

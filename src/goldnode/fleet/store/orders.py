@@ -100,9 +100,9 @@ def approve(
 ) -> bool:
     """Approve a wave of the stored document in a role. Return whether this was new.
 
-    The approval does not count for a document that replaces this one later. Raises StoreError if the document
-    separates author and approver and this is the author, and if this person has approved the wave in another role:
-    two roles are two persons.
+    The approval does not count for a document that replaces this one later. Raises StoreError if
+    the document separates author and approver and this is the author, and if this person has
+    approved the wave in another role: two roles are two persons.
     """
     names = ("author", "separate", "epoch", "document")
     row = connection.execute(
@@ -163,8 +163,8 @@ _WIDTH = (BackScope.FAILED, BackScope.WAVE, BackScope.ALL)
 def roll_back(connection: Connection, rollout: str, scope: BackScope, order: PersonsOrder) -> bool:
     """Roll a rollout back and deny its target. Return whether nodes have to move that did not so far.
 
-    A rollout that has ended begins again: a controller takes it up. Raises StoreError for one that has moved no
-    node, and while another rollout of the class is active.
+    A rollout that has ended begins again: a controller takes it up. Raises StoreError for one that
+    has moved no node, and while another rollout of the class is active.
     """
     table = tables.rollout
     row = connection.execute(select(table).where(table.c.name == rollout)).mappings().first()

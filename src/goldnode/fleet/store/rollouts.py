@@ -1,7 +1,7 @@
 """Actions of `plan` in the store: each is a line of the log and the rows that it changes, in one transaction.
 
-`load` returns the state of a rollout: the log of the rollout replayed, with the holds, freezes and denials that it
-shares with persons, services and other rollouts.
+`load` returns the state of a rollout: the log of the rollout replayed, with the holds, freezes and
+denials that it shares with persons, services and other rollouts.
 """
 
 from __future__ import annotations
@@ -156,8 +156,9 @@ def write(
 ) -> int:
     """Write the actions of a plan, all or none, and return the last line of the log.
 
-    Raises StaleEpochError if another controller has the epoch, StoreChangedError if another writer has changed
-    the rollout after line `seen`, and GrantRefusedError if a limit or a freeze is in the way: plan again.
+    Raises StaleEpochError if another controller has the epoch, StoreChangedError if another writer
+    has changed the rollout after line `seen`, and GrantRefusedError if a limit or a freeze is in
+    the way: plan again.
     """
     controller.beat(connection, now)
     if seen is not None and changed(connection, controller.rollout, seen):

@@ -1,7 +1,7 @@
 """Room in the failure domains: counters, limits and freezes, read in one statement for any number of grants.
 
-The caller's transaction has the lock of the ledger, so nothing else changes them meanwhile. The guards of the
-database count again.
+The caller's transaction has the lock of the ledger, so nothing else changes them meanwhile. The
+guards of the database count again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Version of the schema, and its migrations.
 
-`goldnode_schema` has the version of the tables and the oldest code that can write them. Code refuses tables
-that are too new for it and tables that still need a migration. Migrations only add, so that the code of one
-version works with the tables of the next: controllers, services and nodes are upgraded one after the other.
+`goldnode_schema` has the version of the tables and the oldest code that can write them. Code
+refuses tables that are too new for it and tables that still need a migration. Migrations only add,
+so that the code of one version works with the tables of the next: controllers, services and nodes
+are upgraded one after the other.
 """
 
 from __future__ import annotations

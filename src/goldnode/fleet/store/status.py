@@ -46,7 +46,8 @@ def status(connection: Connection) -> dict[str, Any]:
 def _steps(connection: Connection) -> list[dict[str, Any]]:
     """Return the number of nodes in each state, for each rollout that has not ended.
 
-    A node that a person released converges later, as a deferred one: its hold has ended, and its step has not changed.
+    A node that a person released converges later, as a deferred one: its hold has ended, and its
+    step has not changed.
     """
     step, rollout, hold = tables.step, tables.rollout, tables.hold
     released = and_(step.c.phase.in_(("failed", "overdue")), hold.c.node.is_(None))
@@ -89,8 +90,8 @@ def measured(connection: Connection) -> dict[str, Any]:
 def arms(connection: Connection) -> list[dict[str, Any]]:
     """Return the nodes in service of classes with an active rollout, each with its arm.
 
-    `changed` nodes serve with the new state, `control` nodes with the earlier one. A node that is out of service, or
-    that the rollout has touched and not changed, is in neither.
+    `changed` nodes serve with the new state, `control` nodes with the earlier one. A node that is
+    out of service, or that the rollout has touched and not changed, is in neither.
     """
     node, rollout, step, hold = tables.node, tables.rollout, tables.step, tables.hold
     query = (

@@ -1,7 +1,7 @@
 """Tables of the store, as SQLAlchemy Core describes them. Both engines have the same ones.
 
-Times are seconds since the epoch, UTC. A change here needs a migration in `migrations/versions` that only adds,
-and a new version in `schema.py`.
+Times are seconds since the epoch, UTC. A change here needs a migration in `migrations/versions`
+that only adds, and a new version in `schema.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Store of the class documents that were applied to a node, so that the node can return to an earlier one.
 
-Each document is stored completely, under the digest of its bytes. INDEX (schema goldnode.kept/1) is {schema,
-rows}, oldest first; the last row is the document in force. Next to a document lies the list of packages that
-the node had when it left that document. A row has these keys:
+Each document is stored completely, under the digest of its bytes. INDEX (schema goldnode.kept/1) is
+{schema, rows}, oldest first; the last row is the document in force. Next to a document lies the
+list of packages that the node had when it left that document. A row has these keys:
 
 * document: digest of the bytes in PLACE
 * class, class_digest, lock_digest, stack, release, time
@@ -142,9 +142,10 @@ def rows_to_keep(known: List[Json]) -> List[Json]:
 def earlier(known: List[Json], to: str = "") -> RollbackTarget:
     """Return the document that a node rolls back to. Pure.
 
-    Without `to`, this is the newest document before the one in force that a check found good. If there is
-    none, it is the newest one that was applied completely. A node that was already rolled back stays there.
-    `to` is the beginning of the digest of a lock, a class document, or a stored document.
+    Without `to`, this is the newest document before the one in force that a check found good. If
+    there is none, it is the newest one that was applied completely. A node that was already rolled
+    back stays there. `to` is the beginning of the digest of a lock, a class document, or a stored
+    document.
 
     :raises GoneError: if no document qualifies.
     """
@@ -250,9 +251,9 @@ def _keep(host: Host, known: List[Json]) -> None:
 def observe_back(host: Host, document: ClassDocument, seen: Observed) -> None:
     """Fill `seen.back` with the facts that only a rollback needs. Reads only.
 
-    It is {leave: packages that came with the current document, residual: packages whose configuration
-    existed before goldnode, notes: [[subject, message]], boot: the storage to which GRUB cannot write
-    its environment, or None}.
+    It is {leave: packages that came with the current document, residual: packages whose
+    configuration existed before goldnode, notes: [[subject, message]], boot: the storage to which
+    GRUB cannot write its environment, or None}.
     """
     from . import needs, removal
     from . import record as records

@@ -349,7 +349,8 @@ class Applier:
     def _refuse_removals(self, simulated: str, expected: List[str]) -> None:
         """Refuse to remove packages that a person installed.
 
-        Allowed are packages that the plan names, that apt installed as dependencies, and that goldnode held.
+        Allowed are packages that the plan names, that apt installed as dependencies, and that
+        goldnode held.
         """
         record = load_json(self.host, RECORD) or {}
         free = {*expected, *automatic(self.host.text("/var/lib/apt/extended_states") or "")}
@@ -378,8 +379,8 @@ class Applier:
 
         Refresh the indexes if they do not.
 
-        Return whether the indexes were refreshed. Raises NodeError if a version has vanished from its
-        archive, or if the archive offers different content under the same version.
+        Return whether the indexes were refreshed. Raises NodeError if a version has vanished from
+        its archive, or if the archive offers different content under the same version.
         """
         wanted = {
             f"{package['name']}={package['version']}": package

@@ -1,12 +1,14 @@
 """The disk that the firmware booted, and whether root and EFI system partition are on it.
 
-All disks of one image have the same labels, and at their first boot the same GUIDs. With two of them in a machine,
-`root=PARTLABEL=root-a` of the kernel and `PARTLABEL=esp` of fstab may name partitions of different disks.
+All disks of one image have the same labels, and at their first boot the same GUIDs. With two of
+them in a machine, `root=PARTLABEL=root-a` of the kernel and `PARTLABEL=esp` of fstab may name
+partitions of different disks.
 
-The boot loader and the firmware report the booted partition by its GUID alone: LoaderDevicePartUUID (Boot Loader
-Interface), or the hard drive node in the device path of BootCurrent (UEFI 2.10, 3.1.3 and 10.3.5.1). Where several
-partitions have that GUID, no variable distinguishes them, so that is the finding. The partitions are those of udev's
-database: a link in /dev/disk names only one of several.
+The boot loader and the firmware report the booted partition by its GUID alone: LoaderDevicePartUUID
+(Boot Loader Interface), or the hard drive node in the device path of BootCurrent (UEFI 2.10, 3.1.3
+and 10.3.5.1). Where several partitions have that GUID, no variable distinguishes them, so that is
+the finding. The partitions are those of udev's database: a link in /dev/disk names only one of
+several.
 """
 
 from __future__ import annotations
@@ -57,7 +59,8 @@ def disk(host: Host, link: str) -> Optional[str]:
 def mounted(host: Host) -> Dict[str, str]:
     """Return mount point -> number of the device of `/` and of the places of an ESP.
 
-    The last mount at a path hides the earlier ones. Devices without a number of a disk (autofs) are left out.
+    The last mount at a path hides the earlier ones. Devices without a number of a disk (autofs) are
+    left out.
     """
     mounts: Dict[str, str] = {}
     for line in (host.text("/proc/self/mountinfo") or "").splitlines():
@@ -70,8 +73,8 @@ def mounted(host: Host) -> Dict[str, str]:
 def partitions(host: Host) -> List[Partition]:
     """Return all partitions that udev knows, without those of disks that are parts of another one.
 
-    The paths of a multipath device and the members of a RAID show the partitions of the whole. A loop device is no
-    disk that boots.
+    The paths of a multipath device and the members of a RAID show the partitions of the whole. A
+    loop device is no disk that boots.
     """
     rows = []
     for link in host.glob("/sys/class/block", "*"):
@@ -135,8 +138,8 @@ def hard_drive(option: bytes) -> Optional[str]:
 def astray(host: Host) -> Optional[str]:
     """Return why root, ESP and the booted partition of a disk image may not belong together; None if they do.
 
-    Machines that were not installed from a disk image are not judged, and neither is what sysfs does not show
-    (device-mapper, a container).
+    Machines that were not installed from a disk image are not judged, and neither is what sysfs
+    does not show (device-mapper, a container).
     """
     if not host.live or is_container(host) or not host.exists(LAYOUT):
         return None

@@ -1,8 +1,9 @@
 """containerd's configuration as the installed release puts it together from config.toml and its imports.
 
-The rules are those of `containerd config dump` of releases 1.6, 1.7 and 2.1, which tests/cases/containerd.json
-records: 1.x takes the whole table of a plugin from the last file that has it, 2.x merges the tables key by key.
-Version 4 of the files has the CRI tables of version 3 (containerd 2.3); no release that reads it was run.
+The rules are those of `containerd config dump` of releases 1.6, 1.7 and 2.1, which
+tests/cases/containerd.json records: 1.x takes the whole table of a plugin from the last file that
+has it, 2.x merges the tables key by key. Version 4 of the files has the CRI tables of version 3
+(containerd 2.3); no release that reads it was run.
 """
 
 from __future__ import annotations
@@ -97,8 +98,9 @@ def newest(of: Release) -> int:
 def imported(host: Host, config: Optional[str], of: Release) -> List[Dict[str, Any]]:
     """Return the files that config.toml imports, in order, as [{file, text, after}], without the drop-in.
 
-    The text is None for a file that is not there. `after` is there and true for those that are read after the drop-in, which may
-    not be there yet: it is imported by a pattern or else last. Imports of imports follow when all of the first are read.
+    The text is None for a file that is not there. `after` is there and true for those that are read
+    after the drop-in, which may not be there yet: it is imported by a pattern or else last. Imports
+    of imports follow when all of the first are read.
     """
     pending, order, passed = [CONFIG], [], False
     seen = set()
@@ -199,8 +201,8 @@ def of_dump(text: str) -> Optional[Dict[str, Any]]:
 def drop_in(files: Sequence[ConfigFile], want: Wants, of: Release) -> str:
     """Return the text of the drop-in for these files, the first of which is config.toml.
 
-    Raises ConflictError, with file and line, for files that containerd does not read together, and for those that would undo the
-    drop-in.
+    Raises ConflictError, with file and line, for files that containerd does not read together, and
+    for those that would undo the drop-in.
     """
     version = _version(files, of)
     others = files if of >= (2, 0) else [file for file in files if not file.after]

@@ -1,7 +1,8 @@
 """The extension points of the engine: what a domain provides, and what a handler of actions gets.
 
-A domain is a module below `domains/` that has these functions and a row in `engine.DOMAINS`; a handler is a function in the `HANDLERS`
-of a module below `handlers/`. The type checker holds both against these protocols.
+A domain is a module below `domains/` that has these functions and a row in `engine.DOMAINS`; a
+handler is a function in the `HANDLERS` of a module below `handlers/`. The type checker holds both
+against these protocols.
 """
 
 from __future__ import annotations

@@ -4,12 +4,13 @@ apt calls dpkg several times to install a kernel and a driver. Each call ends wi
 that rebuilds the initramfs. One driver caused four rebuilds, and each took longer than the
 installation of all its packages.
 
-While apt runs, dpkg finds a wrapper named update-initramfs first on its path. The wrapper passes requests for
-new kernels through at once, since a kernel must never lack an initramfs. It records all other requests. If a
-run is killed, the list remains and the next plan includes the rebuild.
+While apt runs, dpkg finds a wrapper named update-initramfs first on its path. The wrapper passes
+requests for new kernels through at once, since a kernel must never lack an initramfs. It records
+all other requests. If a run is killed, the list remains and the next plan includes the rebuild.
 
-Two kinds of requests are dropped. One is for a new kernel whose initramfs has no changed input since it was
-built. The other is for an image that a rebuild would reproduce identically (:mod:`.shaping`).
+Two kinds of requests are dropped. One is for a new kernel whose initramfs has no changed input
+since it was built. The other is for an image that a rebuild would reproduce identically
+(:mod:`.shaping`).
 """
 
 from __future__ import annotations
@@ -135,8 +136,8 @@ def _newest(host: Host) -> str:
 def newest_is_fresh(host: Host) -> bool:
     """Return whether a lone -u would only repeat a build of this transaction.
 
-    The build for the newest kernel must have begun after all packages were unpacked. No file below /etc and
-    no module of that kernel may have changed since. Return False in case of doubt.
+    The build for the newest kernel must have begun after all packages were unpacked. No file below
+    /etc and no module of that kernel may have changed since. Return False in case of doubt.
     """
     newest = _newest(host)
     mark = host.path(f"{MADE}/{newest}")

@@ -119,7 +119,8 @@ def difference(
 def reboot_reasons(document: ClassDocument, seen: Observed) -> List[str]:
     """Return why the node needs a reboot in its current state.
 
-    Reasons are the marks of applied actions, and a difference between the loaded and the locked software.
+    Reasons are the marks of applied actions, and a difference between the loaded and the locked
+    software.
     """
     reasons = list(seen.reboot_marks)
     release = document["kernel"]["release"]
@@ -268,9 +269,9 @@ def plan_absent(host: Host, lock_timeout: float = 0) -> Plan:
 def unlocked(host: Host, seconds: float, now: Callable[[], Plan]) -> Plan:
     """Return the result of `now`, after waiting up to `seconds` for dpkg's lock.
 
-    Does not wait if the plan changes no packages. A run whose parent was killed continues with one apt
-    call after another. The lock may then be free for a moment and taken again, so only a plan that itself
-    found the lock free counts.
+    Does not wait if the plan changes no packages. A run whose parent was killed continues with one
+    apt call after another. The lock may then be free for a moment and taken again, so only a plan
+    that itself found the lock free counts.
     """
     end = time.monotonic() + seconds
     planned = now()

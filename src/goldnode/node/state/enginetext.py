@@ -34,7 +34,8 @@ class ConflictError(ValueError):
 def read_json(text: str) -> Dict[str, Any]:
     """Return a JSON object with its keys in order.
 
-    Raises BrokenError, also for a duplicate key: rewriting the file would lose one of the two values.
+    Raises BrokenError, also for a duplicate key: rewriting the file would lose one of the two
+    values.
     """
 
     def pairs(rows: List[Tuple[str, Any]]) -> Dict[str, Any]:
@@ -314,8 +315,8 @@ def _section(text: str) -> Tuple[str, str, str]:
 def amd_cdi(nodes: Sequence[Mapping[str, str]], groups: Sequence[int]) -> str:
     """Return a CDI spec for AMD GPUs.
 
-    Each device has its render node and its card, and all have /dev/kfd. Groups are given by number, since
-    group names differ between host and container image.
+    Each device has its render node and its card, and all have /dev/kfd. Groups are given by number,
+    since group names differ between host and container image.
     """
     devices = [
         {

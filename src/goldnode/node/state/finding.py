@@ -45,10 +45,11 @@ class _Fields(NamedTuple):
 class Finding(_Fields):
     """One declared item.
 
-    `outcome` is one of those above. `subject` is the object concerned if that is not the whole node (a PCI
-    address, an interface, a mount). `evidence` are the readings behind the outcome. `severity` (degraded or
-    drain) is the effect of a mismatch on the node. Without it, the row of the id in :mod:`.kinds` gives it;
-    LookupError if there is no row. `blast` is the blast radius of the remedy.
+    `outcome` is one of those above. `subject` is the object concerned if that is not the whole node
+    (a PCI address, an interface, a mount). `evidence` are the readings behind the outcome.
+    `severity` (degraded or drain) is the effect of a mismatch on the node. Without it, the row of
+    the id in :mod:`.kinds` gives it; LookupError if there is no row. `blast` is the blast radius of
+    the remedy.
     """
 
     __slots__ = ()
@@ -98,9 +99,9 @@ def judge_item(
 def ordered(findings: List[Finding], sets_gpus: bool) -> List[Finding]:
     """Return the findings with remedies that do no harm when combined. Pure.
 
-    Steps that must precede any restart come first in each remedy that restarts the node or a GPU, even if
-    another finding requires them. A GPU reset clears the GPU's settings, which only a boot applies
-    automatically. They are applied again after a reset.
+    Steps that must precede any restart come first in each remedy that restarts the node or a GPU,
+    even if another finding requires them. A GPU reset clears the GPU's settings, which only a boot
+    applies automatically. They are applied again after a reset.
 
     :param sets_gpus: True if the class declares GPU settings.
     """

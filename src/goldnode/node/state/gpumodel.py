@@ -21,8 +21,8 @@ def is_auto(gpu: ClassGpu) -> bool:
 def own(gpu: ClassGpu, pci_id: object) -> bool:
     """Return whether a GPU of this PCI id counts as one of the class's.
 
-    Of a class that takes any model, these are all GPUs of the vendor. A workstation also has the graphics and the
-    accelerator of its processor.
+    Of a class that takes any model, these are all GPUs of the vendor. A workstation also has the
+    graphics and the accelerator of its processor.
     """
     if is_auto(gpu):
         return str(pci_id).startswith(f"{VENDORS[gpu['vendor']]}:")

@@ -58,9 +58,8 @@ class Listing(NamedTuple):
 def contents(path: str, want: Callable[[str], bool] = lambda _: False) -> Listing:
     """List the image at `path`, and read the content of the regular files that `want(relative path)` accepts.
 
-    Raises InitramfsError for a file that is truncated or not an initramfs, a missing decompression program,
-    and a wanted file larger than WANTED_LIMIT. Raises OSError
-    if `path` cannot be opened.
+    Raises InitramfsError for a file that is truncated or not an initramfs, a missing decompression
+    program, and a wanted file larger than WANTED_LIMIT. Raises OSError if `path` cannot be opened.
     """
     listing = Listing([], {})
     with Path(path).open("rb") as image:

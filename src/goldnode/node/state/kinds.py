@@ -1,9 +1,10 @@
 """Table of all findings that the program can report.
 
-A row gives the id of a finding, its fault domain, the severity of a mismatch, the blast radius of the remedy,
-what is judged, and the remedy unless it is computed from the readings. :class:`.finding.Finding` takes these
-from here and refuses an id without a row. docs/reference/sanity.md and `schemas/verdict.json` are generated from it.
-A finding may override severity, blast radius and remedy: few retired pages degrade a node, many drain it.
+A row gives the id of a finding, its fault domain, the severity of a mismatch, the blast radius of
+the remedy, what is judged, and the remedy unless it is computed from the readings.
+:class:`.finding.Finding` takes these from here and refuses an id without a row.
+docs/reference/sanity.md and `schemas/verdict.json` are generated from it. A finding may override
+severity, blast radius and remedy: few retired pages degrade a node, many drain it.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ NOTHING, PROCESS, GPU, NODE, VISIT = "nothing", "process", "gpu", "node", "hardw
 class Kind(NamedTuple):
     """One row of the table.
 
-    `id` may contain `*` for a family. `about` completes the sentence "It is judged whether …". `blast` and
-    `remedy` are None if they are computed from the readings.
+    `id` may contain `*` for a family. `about` completes the sentence "It is judged whether …".
+    `blast` and `remedy` are None if they are computed from the readings.
     """
 
     id: str

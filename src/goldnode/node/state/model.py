@@ -1,7 +1,8 @@
 """Data classes of the engine: the observed state, the plan, and the reasons against applying it.
 
-All of it is plain data. A plan can be printed, compared with a case file, sent to a controller, and applied.
-The module `dataclasses` is not used here: its import and six classes take a tenth of the time of a check.
+All of it is plain data. A plan can be printed, compared with a case file, sent to a controller, and
+applied. The module `dataclasses` is not used here: its import and six classes take a tenth of the
+time of a check.
 """
 
 from __future__ import annotations
@@ -51,9 +52,9 @@ def declared(section: Optional[Section]) -> Section:
 class Action(NamedTuple):
     """One change to a node.
 
-    `kind` names the handler, `target` the changed object, `reason` the cause ("want …, have …"). `before` and
-    `after` are the texts for a diff (None: absent). `reboot` is the reason why the change needs a reboot.
-    `data` holds the handler's parameters.
+    `kind` names the handler, `target` the changed object, `reason` the cause ("want …, have …").
+    `before` and `after` are the texts for a diff (None: absent). `reboot` is the reason why the
+    change needs a reboot. `data` holds the handler's parameters.
     """
 
     part: str

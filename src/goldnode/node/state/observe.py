@@ -195,9 +195,9 @@ def observe_use(host: Host, document: ClassDocument, seen: Observed) -> None:
 def left_over(host: Host, replaced: List[str], seen: Observed) -> List[str]:
     """Return leftover compilers, headers and DKMS packages of a node whose modules come prebuilt.
 
-    These are packages that goldnode installed and that no remaining package needs. A package that apt has
-    marked as manual since then belongs to the person who installed it. Members of the stack are the
-    exception: goldnode itself names them.
+    These are packages that goldnode installed and that no remaining package needs. A package that
+    apt has marked as manual since then belongs to the person who installed it. Members of the stack
+    are the exception: goldnode itself names them.
     """
     record = (load_json(host, RECORD) or {}) if replaced else {}
     installed, held = (
@@ -323,8 +323,8 @@ def automatic(text: str) -> List[str]:
 def managed_files(host: Host) -> Dict[str, Optional[Json]]:
     """Return content, type, owner, group and mode of every file that goldnode wrote.
 
-    Links are not followed, since goldnode never puts a link in the place of a file. The content of a binary
-    file is its SHA-256, that of a link its target.
+    Links are not followed, since goldnode never puts a link in the place of a file. The content of
+    a binary file is its SHA-256, that of a link its target.
     """
     files: Dict[str, Optional[Json]] = {}
     for directory, pattern in MANAGED:
@@ -498,7 +498,8 @@ def forced_modules(host: Host, unwanted: Iterable[str]) -> List[Json]:
 def initramfs_contents(host: Host, unwanted: List[str], keep: bool = True) -> Dict[str, Json]:
     """Return, for each /boot/initrd.img-REL, the unwanted modules and the digests of managed files.
 
-    Unpacking takes a second, so results are cached under /run by size, mtime and inode of the image.
+    Unpacking takes a second, so results are cached under /run by size, mtime and inode of the
+    image.
     """
     known = load_json(host, INITRAMFS_CACHE) or {}
     cache = dict(known)
@@ -536,7 +537,8 @@ def initramfs_contents(host: Host, unwanted: List[str], keep: bool = True) -> Di
 def functions(host: Host) -> Dict[str, Tuple[str, str]]:
     """Return the PCI id and the class of each function on the PCI bus, by address.
 
-    Raises OSError if the bus, or a function that is still on it, cannot be read: a GPU may be left out.
+    Raises OSError if the bus, or a function that is still on it, cannot be read: a GPU may be left
+    out.
     """
     files = Files(host.root)
     try:
@@ -553,8 +555,8 @@ def functions(host: Host) -> Dict[str, Tuple[str, str]]:
 def gpus(host: Host, functions: Mapping[str, Tuple[str, str]]) -> List[Dict[str, Optional[str]]]:
     """Return all GPUs on the PCI bus, independent of the class.
 
-    These are NVIDIA's display functions (class 03) and processing accelerators of any vendor (class 12).
-    Display functions of other vendors are ignored: a server's own console is one.
+    These are NVIDIA's display functions (class 03) and processing accelerators of any vendor (class
+    12). Display functions of other vendors are ignored: a server's own console is one.
     """
     rows: List[Dict[str, Optional[str]]] = []
     for address, (name, kind) in functions.items():

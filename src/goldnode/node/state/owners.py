@@ -2,9 +2,9 @@
 
 They cover owner, group and type of files and of the directories above them.
 
-A row is {type: file, directory, link or other; owner, group: numbers, root's always 0; mode}. It also has
-`owner_name` and `group_name` if /etc/passwd and /etc/group know them, and `to` for a link. There are
-three kinds of locations:
+A row is {type: file, directory, link or other; owner, group: numbers, root's always 0; mode}. It
+also has `owner_name` and `group_name` if /etc/passwd and /etc/group know them, and `to` for a link.
+There are three kinds of locations:
 
 * goldnode's own files and directories (:data:`OWN`) must belong to root, and the engine restores that.
 * System directories above them are checked but never changed. One that a user owns, or that is
@@ -77,9 +77,9 @@ def named(host: Host, table: str, number: int) -> Optional[str]:
 def folders(host: Host, places: Iterable[str]) -> Dict[str, Json]:
     """Return the rows of the directories `places` and :data:`OWN`, and of all existing parents.
 
-    Links are followed inside the root. The directories that they pass through also count as `above`: a
-    user who can write to one of them decides where the path leads. goldnode's own directories are never
-    links and are not followed.
+    Links are followed inside the root. The directories that they pass through also count as
+    `above`: a user who can write to one of them decides where the path leads. goldnode's own
+    directories are never links and are not followed.
     """
     rows: Dict[str, Json] = {}
     asked: Dict[str, Json] = {}
@@ -124,8 +124,8 @@ def _walk(host: Host, place: str, rows: Dict[str, Json]) -> List[str]:
 def strays(host: Host, known: Iterable[str]) -> Dict[str, Json]:
     """Return the rows of files in goldnode's directories that users other than root can change.
 
-    Files in `known` are checked individually and left out. Nothing below a stray is examined. Only the first
-    level of /run/goldnode is, since a root filesystem may be mounted below it.
+    Files in `known` are checked individually and left out. Nothing below a stray is examined. Only
+    the first level of /run/goldnode is, since a root filesystem may be mounted below it.
     """
     rows: Dict[str, Json] = {}
     skip, todo = set(known), [name for name in OWN if name != "/var/cache/goldnode"]

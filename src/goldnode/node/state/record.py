@@ -1,7 +1,7 @@
 """The record of changes to things that goldnode does not own, so that a removal can undo them.
 
-It is stored on the node and written before each change. It is a JSON mapping in :data:`observe.RECORD`; a
-missing key means that nothing of that kind was done.
+It is stored on the node and written before each change. It is a JSON mapping in
+:data:`observe.RECORD`; a missing key means that nothing of that kind was done.
 
 * first: the state of the node before goldnode: {holds: [package], kernel: the running release or None,
   directories: [path], sources: [{file, uri, suite}]}. It is missing on a node that an older goldnode set up;
@@ -165,8 +165,9 @@ def residual_states(host: Host) -> List[str]:
 def unmerge(before: Any, after: Any, now: Any) -> Any:
     """Return `now` without the change from `before` to `after`.
 
-    Values that goldnode set and that are unchanged since are restored; everything else stays. All three are
-    JSON values, and mappings are handled key by key. None means that the key (or file) does not exist.
+    Values that goldnode set and that are unchanged since are restored; everything else stays. All
+    three are JSON values, and mappings are handled key by key. None means that the key (or file)
+    does not exist.
     """
     if isinstance(after, dict) and isinstance(now, dict):
         old = before if isinstance(before, dict) else {}

@@ -1,7 +1,7 @@
 """The remedy of a finding as data: a text for a person, and its steps in order.
 
-The tests perform the steps in the simulator and check again (tests/faults/carried.py). A remedy that makes
-a node worse fails there.
+The tests perform the steps in the simulator and check again (tests/faults/carried.py). A remedy
+that makes a node worse fails there.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ RESTARTS = (GPU_RESET, REBOOT, REPAIR)
 class Remedy(str):
     """A text for a person that also has steps. It is a string, so that a verdict contains it as one.
 
-    `before` is a clause that describes the harm of the next boot or GPU reset. The steps of such a remedy
-    come before any restart, including one that another finding requires (:func:`.finding.ordered`).
+    `before` is a clause that describes the harm of the next boot or GPU reset. The steps of such a
+    remedy come before any restart, including one that another finding requires
+    (:func:`.finding.ordered`).
     """
 
     steps: Tuple[str, ...]

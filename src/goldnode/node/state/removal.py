@@ -1,8 +1,8 @@
 """removal(): the plan that removes goldnode from a node and restores the node's original state.
 
-It depends only on the node and on goldnode's record there, never on the current catalog. A class that was
-changed or deleted in the meantime therefore leaves nothing behind. Each action disappears from the plan once
-it is done, so the next run finishes an interrupted removal.
+It depends only on the node and on goldnode's record there, never on the current catalog. A class
+that was changed or deleted in the meantime therefore leaves nothing behind. Each action disappears
+from the plan once it is done, so the next run finishes an interrupted removal.
 """
 
 from __future__ import annotations
@@ -225,7 +225,8 @@ def removal(
 
     Pure.
 
-    Each of `domains` may have a function ``absent(document, seen, record)`` that returns further actions.
+    Each of `domains` may have a function ``absent(document, seen, record)`` that returns further
+    actions.
     """
     leave, reasons = leaving(seen, record)
     waiting = pending(seen, record)
@@ -460,7 +461,8 @@ def installed_kernels(seen: Observed, record: Mapping[str, Any]) -> Dict[str, st
 def way_home(seen: Observed, record: Mapping[str, Any]) -> Optional[str]:
     """Return the kernel to go back to. It must have an initramfs.
 
-    This is the kernel that ran before goldnode, otherwise the newest one that goldnode did not install.
+    This is the kernel that ran before goldnode, otherwise the newest one that goldnode did not
+    install.
     """
     own = set(installed_kernels(seen, record).values())
     others = [

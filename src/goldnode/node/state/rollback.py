@@ -1,8 +1,8 @@
 """Rollback: a plan that returns a node to an earlier class document, using only data stored on the node.
 
-The catalog is not consulted. The plan is the one that the document has on any node, with two additions.
-Packages that came with the current document are removed in the same transaction. A kernel that is not running
-is booted once as a trial (state/trial.py).
+The catalog is not consulted. The plan is the one that the document has on any node, with two
+additions. Packages that came with the current document are removed in the same transaction. A
+kernel that is not running is booted once as a trial (state/trial.py).
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def obtainable(
 ) -> List[Refusal]:
     """Refuse if apt can no longer install the earlier packages with identical content.
 
-    The check uses the current archives of that document, with indexes, sources and pins in a temporary
-    directory. The node's own apt state is not touched.
+    The check uses the current archives of that document, with indexes, sources and pins in a
+    temporary directory. The node's own apt state is not touched.
     """
     from . import apply as applying
 

@@ -1,9 +1,9 @@
 """Digests of the inputs of an initramfs, to skip rebuilds that would produce the same image.
 
-Debian's driver packages request a new initramfs at each update, although it contains no part of the driver.
-The GPU is needed only long after the root filesystem, and goldnode keeps the driver's modules and their
-rivals out of the image. mkinitramfs takes 20 to 30 s of CPU time to produce the same image. The rebuild is
-skipped if all of these are unchanged since the image in /boot was built:
+Debian's driver packages request a new initramfs at each update, although it contains no part of the
+driver. The GPU is needed only long after the root filesystem, and goldnode keeps the driver's
+modules and their rivals out of the image. mkinitramfs takes 20 to 30 s of CPU time to produce the
+same image. The rebuild is skipped if all of these are unchanged since the image in /boot was built:
 
 * ``configuration``: /etc without the parts that no initramfs-tools script reads (:data:`PASSING`), the
   scripts of initramfs-tools, and modprobe.d
@@ -158,7 +158,8 @@ def _image(release: str) -> str:
 def _identity(host: Host, release: str) -> Optional[str]:
     """Return the digest of an image.
 
-    Timestamps and inodes would not do: two disks built from one record contain copies of the same files.
+    Timestamps and inodes would not do: two disks built from one record contain copies of the same
+    files.
     """
     try:
         return _hashed(host.located(_image(release)))

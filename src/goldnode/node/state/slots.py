@@ -1,19 +1,19 @@
 """Two root partitions on one disk: which one runs, which one boots next, and whether the image that boots is
 good.
 
-The partitions are `root-a` and `root-b` (PARTLABEL), and the boot loader is systemd-boot. For each slot the
-ESP holds `goldnode/SLOT/slot.json` {name, class, build_id, sequence, kernel, good, unverified}, a kernel and
-an initramfs, and one entry `goldnode-BUILDID-SLOT.conf`.
+The partitions are `root-a` and `root-b` (PARTLABEL), and the boot loader is systemd-boot. For each
+slot the ESP holds `goldnode/SLOT/slot.json` {name, class, build_id, sequence, kernel, good,
+unverified}, a kernel and an initramfs, and one entry `goldnode-BUILDID-SLOT.conf`.
 
-A new image has a higher sequence, so it boots next. Its entry has a boot counter in its name, which limits
-the number of boots before one of them is good. systemd-bless-boot removes the counter of a good image.
-systemd-boot skips an entry without tries left and boots the other slot. No program of ours has to run for
-that.
+A new image has a higher sequence, so it boots next. Its entry has a boot counter in its name, which
+limits the number of boots before one of them is good. systemd-bless-boot removes the counter of a
+good image. systemd-boot skips an entry without tries left and boots the other slot. No program of
+ours has to run for that.
 
-All writes to the ESP go to a new name, are flushed, renamed, flushed again and read back. Only then the old
-file is removed. The entry comes last. FAT has no journal: after a power cut at any moment, whichever
-unflushed sectors reached the disk, there is a complete entry of a slot with complete files
-(docs/how-to/disk-slots.md, "A power cut").
+All writes to the ESP go to a new name, are flushed, renamed, flushed again and read back. Only then
+the old file is removed. The entry comes last. FAT has no journal: after a power cut at any moment,
+whichever unflushed sectors reached the disk, there is a complete entry of a slot with complete
+files (docs/how-to/disk-slots.md, "A power cut").
 """
 
 from __future__ import annotations
@@ -97,7 +97,8 @@ def of_slot(entries: Sequence[loader.LoaderEntry], slot: str) -> List[loader.Loa
 def tried(host: Host, where: str) -> Optional[loader.LoaderEntry]:
     """Return the entry that this boot tries; None for any other boot.
 
-    systemd-boot reports the entry whose counter it decremented. The entry is on trial while it has a counter.
+    systemd-boot reports the entry whose counter it decremented. The entry is on trial while it has
+    a counter.
     """
     path = loader.variable(host, "LoaderBootCountPath")
     name = (path or "").replace("\\", "/").rpartition("/")[2]
@@ -115,9 +116,9 @@ def survey(host: Host) -> Optional[Json]:
     """Return the slots of this node, as `goldnode-node slot status` reports them; None on a disk without
     slots.
 
-    {place, running, tried: file of the entry that this boot tries or None, next: slot that boots next or
-    None, why, slots: slot -> {image, class, build_id, sequence, kernel, unverified, entry, left, done, state,
-    device}, fallback: message about a newer image that failed, or None}.
+    {place, running, tried: file of the entry that this boot tries or None, next: slot that boots
+    next or None, why, slots: slot -> {image, class, build_id, sequence, kernel, unverified, entry,
+    left, done, state, device}, fallback: message about a newer image that failed, or None}.
     """
     where, slot = place(host), running(host)
     if where is None or slot is None:
@@ -249,7 +250,8 @@ def alone(host: Host) -> Iterator[None]:
 def spare(name: str) -> str:
     """Return the name of the second copy of a file of the ESP, which exists only during a replacement. Pure.
 
-    The copy of an entry is an entry of the same slot. It precedes the original in systemd-boot's order.
+    The copy of an entry is an entry of the same slot. It precedes the original in systemd-boot's
+    order.
     """
     match = re.fullmatch(r"(.+)-([ab](?:\+\d+(?:-\d+)?)?\.conf)", name)
     return f"{match[1]}-new-{match[2]}" if match else f"{name}.next"
@@ -259,8 +261,8 @@ def put(host: Host, name: str, content: bytes) -> None:
     """Replace a file of the ESP. At any moment the disk has a complete copy of it, under its name or that of
     :func:`spare`.
 
-    Linux's vfat replaces a file by rename in several sectors, in any order. A power cut may thus destroy both
-    files, which is why there is a second copy.
+    Linux's vfat replaces a file by rename in several sectors, in any order. A power cut may thus
+    destroy both files, which is why there is a second copy.
     """
     second = spare(name)
     left = host.data(second)
@@ -278,9 +280,9 @@ def commit(host: Host, name: str, content: bytes) -> None:
     """Write a file of the ESP and verify that the disk holds it. Raises NodeError, and then removes the file
     if it is new.
 
-    The data is flushed under another name first. After a rename, vfat's directory entry is empty on the disk
-    until the file itself is flushed once more. The rest is in its directory. fsync also flushes the disk's
-    own cache; syncfs does not do that on vfat.
+    The data is flushed under another name first. After a rename, vfat's directory entry is empty on
+    the disk until the file itself is flushed once more. The rest is in its directory. fsync also
+    flushes the disk's own cache; syncfs does not do that on vfat.
     """
     here = host.located(name)
     folder, fresh, new = os.path.dirname(here), here + FRESH, not host.exists(name)
@@ -317,8 +319,8 @@ def reread(path: str) -> bytes:
 def make(folder: str) -> None:
     """Make a directory of the ESP with room for later names, and flush it before anything is written into it.
 
-    If a directory grows later, the allocation table on the disk may lack its end. Firmware then reads none of
-    its names.
+    If a directory grows later, the allocation table on the disk may lack its end. Firmware then
+    reads none of its names.
     """
     if os.path.isdir(folder):
         return
@@ -345,8 +347,8 @@ def settle(path: str) -> None:
 def take(host: Host, name: str) -> None:
     """Remove a file on the ESP durably.
 
-    Rename it first: fsck.vfat truncates a file whose clusters are already free, and half an entry is still an
-    entry.
+    Rename it first: fsck.vfat truncates a file whose clusters are already free, and half an entry
+    is still an entry.
     """
     here = host.located(name)
     if not os.path.lexists(here):

@@ -1,8 +1,8 @@
 """Trial boot of a kernel: it becomes the default only if the check after that boot finds no fault.
 
 TRIAL is {release, selector: its GRUB entry, boot_identity: of the boot that armed the trial,
-class_digest, failed: why it is not the default, or None}. Until the trial ends the default is unchanged,
-so a failed boot falls back to it.
+class_digest, failed: why it is not the default, or None}. Until the trial ends the default is
+unchanged, so a failed boot falls back to it.
 """
 
 from __future__ import annotations

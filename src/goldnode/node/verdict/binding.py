@@ -1,6 +1,7 @@
 """Why a GPU does not have its vendor's driver, and which findings follow from that. Pure.
 
-One cause is named, the first of the list in :func:`_reason` that is there: it is what a person has to fix first.
+One cause is named, the first of the list in :func:`_reason` that is there: it is what a person has
+to fix first.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ class Cause(NamedTuple):
 def finding(capture: Mapping[str, Any], vendor: Optional[str]) -> List[Finding]:
     """Return the finding about the drivers of a node without a class; empty if each GPU has its vendor's.
 
-    It is a mismatch on a machine with an NVIDIA GPU. A GPU that is reserved for a virtual machine, a container,
-    and a processor's own graphics without a driver leave open whether there is a fault.
+    It is a mismatch on a machine with an NVIDIA GPU. A GPU that is reserved for a virtual machine,
+    a container, and a processor's own graphics without a driver leave open whether there is a
+    fault.
     """
     cause = of(capture, stack=False)
     if cause is None or as_map(capture.get("binding")).get("vendor") != vendor:

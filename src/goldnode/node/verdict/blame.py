@@ -1,9 +1,9 @@
 """Findings of a verdict that blame the image that booted.
 
-A tried boot is good unless a finding of severity `drain` and fault domain *software* is a mismatch: only that
-can be fixed by going back to the previous image. Findings of the domain *driver* count unless a GPU is
-missing. A *hardware* finding drains the node and never takes an image back, because the previous image would
-meet the same machine. The domains are in :mod:`..state.kinds`.
+A tried boot is good unless a finding of severity `drain` and fault domain *software* is a mismatch:
+only that can be fixed by going back to the previous image. Findings of the domain *driver* count
+unless a GPU is missing. A *hardware* finding drains the node and never takes an image back, because
+the previous image would meet the same machine. The domains are in :mod:`..state.kinds`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def causes(verdict: Mapping[str, Any]) -> Tuple[List[str], List[str]]:
 def against(verdict: Mapping[str, Any], apart: Tuple[str, ...] = ()) -> List[str]:
     """Return the findings of a verdict against the image that booted, one text each; empty if there are none.
 
-    A finding without a row in the table counts as hardware, so that an unknown finding takes no image back.
+    A finding without a row in the table counts as hardware, so that an unknown finding takes no
+    image back.
 
     :param apart: ids to leave out.
     """

@@ -216,8 +216,8 @@ def keep(host: Host, checked: Checked) -> None:
 def unkept(verdict: Json, why: str) -> Json:
     """Return the verdict of a check that could not store its state, or that of its gate.
 
-    That is a failure of the check: it could not check, unless the node is bad as far as it did. The next check cannot
-    judge counters, and the gate carries nothing out without a record.
+    That is a failure of the check: it could not check, unless the node is bad as far as it did. The
+    next check cannot judge counters, and the gate carries nothing out without a record.
     """
     remedy = Remedy(
         "Make room on the root filesystem, or see dmesg for why it is read-only.", PERSON
@@ -401,8 +401,8 @@ def exit_code(findings: List[Finding]) -> int:
 def unknown(finding: Finding) -> bool:
     """Return whether a finding leaves a declared item open.
 
-    A setting that its setter accepted and that no driver call reads back is reported, and is as certain as
-    possible. A finding without a declaration (`expected` is None) is information.
+    A setting that its setter accepted and that no driver call reads back is reported, and is as
+    certain as possible. A finding without a declaration (`expected` is None) is information.
     """
     if finding.outcome == NOT_EXPOSED:
         return finding.expected is not None and not all(

@@ -1,8 +1,8 @@
 """The current verdict, read quickly from the file of the last check, without asking the driver or systemd.
 
-A verdict counts if it is of this boot, of the node's current class, and not older than :data:`.verdict_files.LIMIT`.
-Otherwise the answer is `could not check` (exit code 3). Nothing heavy is imported here: the answer takes as
-long as the start of Python.
+A verdict counts if it is of this boot, of the node's current class, and not older than
+:data:`.verdict_files.LIMIT`. Otherwise the answer is `could not check` (exit code 3). Nothing heavy
+is imported here: the answer takes as long as the start of Python.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def load(root: str = "/") -> Tuple[Any, Optional[str]]:
 def _of_node(root: str, identity: str, stated: str) -> str:
     """Return the boot of the node if this is a container that has the node's directory mounted.
 
-    It has the boot id of the node, and a PID 1 of its own. The fifth field of a line of mountinfo is the mount
-    point (proc_pid_mountinfo(5)).
+    It has the boot id of the node, and a PID 1 of its own. The fifth field of a line of mountinfo
+    is the mount point (proc_pid_mountinfo(5)).
     """
     if stated.partition("/")[0] != identity.partition("/")[0]:
         return identity

@@ -1,10 +1,11 @@
 """Changes of counters since the last check, since boot, and since the last acknowledgement (`ack`).
 
-A counter is stored by its owner (a GPU's UUID, a PCI address, an interface) in :data:`MEMORY` (schema
-goldnode.memory/1). The first reading is the base: errors from before (a lifetime counter never clears) are no
-alarm. Time is the kernel's own (uptime and boot id), because clocks jump. A counter that is lower than before
-has restarted: the driver was reloaded, or 32 bits overflowed. A state file that cannot be used (torn, of
-another machine, from the future) is renamed to `sanity.json.bad` and reported until `ack`.
+A counter is stored by its owner (a GPU's UUID, a PCI address, an interface) in :data:`MEMORY`
+(schema goldnode.memory/1). The first reading is the base: errors from before (a lifetime counter
+never clears) are no alarm. Time is the kernel's own (uptime and boot id), because clocks jump. A
+counter that is lower than before has restarted: the driver was reloaded, or 32 bits overflowed. A
+state file that cannot be used (torn, of another machine, from the future) is renamed to
+`sanity.json.bad` and reported until `ack`.
 """
 
 from __future__ import annotations
@@ -300,8 +301,9 @@ def absence(
 ) -> Optional[Dict[str, Any]]:
     """Return the time without a check before this boot: {boot, last, uptime, why}. Pure.
 
-    It is stored with the counters, so a check that is killed after that does not lose it. None on a node without an
-    earlier check. `last` is the clock at the last check before this boot; None if unknown, with the reason in `why`.
+    It is stored with the counters, so a check that is killed after that does not lose it. None on a
+    node without an earlier check. `last` is the clock at the last check before this boot; None if
+    unknown, with the reason in `why`.
 
     :param before: the stored memory.
     :param memory: the new one.

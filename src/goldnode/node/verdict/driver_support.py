@@ -1,6 +1,7 @@
 """Judge an NVIDIA driver by the facts: end of life, security fixes, known bad combinations. Pure.
 
-A class document needs none of this: whoever compiled it has met these facts already, or has accepted them.
+A class document needs none of this: whoever compiled it has met these facts already, or has
+accepted them.
 """
 
 from __future__ import annotations

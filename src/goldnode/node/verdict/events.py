@@ -91,8 +91,8 @@ def judge(
     """Return the findings about the kernel's log, and the new ``memory["events"]``. Pure. Accepts arguments
     of wrong types.
 
-    The memory is {acked: {boot_id, truncated, rows: {key: [count, last_seq]}}, history: [{boot_id, address,
-    what, time}]}.
+    The memory is {acked: {boot_id, truncated, rows: {key: [count, last_seq]}}, history: [{boot_id,
+    address, what, time}]}.
     """
     stored = remembered(memory)
     events = capture.get("events")
@@ -685,8 +685,8 @@ def _of_row(
 def _api_mismatch(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
     """Judge a module that was used by a library of another version.
 
-    A container may have its own library. In that case the line names the loaded module and a foreign version,
-    and the node's own library matches. Anything else is a fault of the node.
+    A container may have its own library. In that case the line names the loaded module and a
+    foreign version, and the node's own library matches. Anything else is a fault of the node.
     """
     driver = capture.get("driver")
     if not isinstance(driver, dict):
@@ -747,7 +747,8 @@ def _works(capture: Mapping[str, Any], where: Any) -> bool:
 def _aer(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
     """Judge PCIe errors.
 
-    Corrected ones are judged by their rate: the link repairs them (PCI Express base specification, 6.2).
+    Corrected ones are judged by their rate: the link repairs them (PCI Express base specification,
+    6.2).
     """
     severity = _parameters(row).get("severity")
     text = f"{severity} PCIe error"

@@ -79,7 +79,8 @@ NO_DRIVER = {
 def library(node: Node) -> Answer:
     """Judge the GPU library.
 
-    NVML's codes 9, 12 and 18 name the fault; after any other (a driver that hangs) the GPUs are unknown.
+    NVML's codes 9, 12 and 18 name the fault; after any other (a driver that hangs) the GPUs are
+    unknown.
     """
     if not node.declared or (node.container and not node.simulated):
         return None

@@ -325,8 +325,9 @@ def numa(node: Node, gpu: Any) -> Answer:
 def nvlinks(node: Node, gpu: Any) -> Answer:
     """Judge the number of NVLinks.
 
-    The facts give a model's number if its platform connects all of them. A platform with fewer by design is
-    declared in the class, with a reason. Without either, all GPUs of a node must have the same number.
+    The facts give a model's number if its platform connects all of them. A platform with fewer by
+    design is declared in the class, with a reason. Without either, all GPUs of a node must have the
+    same number.
     """
     want, why = node.wants(gpu, "nvlinks")
     declared = any(row.get("nvlinks") is not None for row, _ in node.sources(gpu)[:2])

@@ -28,8 +28,8 @@ SAME = 3  # up to this many items that could not be read for the same reason hav
 def verdict_table(verdict: Mapping[str, Any]) -> str:
     """Return the verdict as text: mismatches first, worst at the top, then the matches in short.
 
-    Equal findings share a row. Each row has its remedy, readings and blast radius. The first line labels
-    simulated hardware, the last one sums up.
+    Equal findings share a row. Each row has its remedy, readings and blast radius. The first line
+    labels simulated hardware, the last one sums up.
     """
     lines: List[str] = []
     if verdict["simulated"]:

@@ -1,8 +1,9 @@
 """Judge GPU settings that no class declares.
 
-Nobody has said which value is right. A setting is judged by what the capture itself states: the range of the
-board, the other GPUs of its model on the node, and the mode that is pending. A setting that several GPUs of
-one model have differently is a finding, and so is one that no program can work with.
+Nobody has said which value is right. A setting is judged by what the capture itself states: the
+range of the board, the other GPUs of its model on the node, and the mode that is pending. A setting
+that several GPUs of one model have differently is a finding, and so is one that no program can work
+with.
 """
 
 from __future__ import annotations
@@ -80,8 +81,9 @@ def findings(capture: Mapping[str, Any], models: Mapping[str, Any]) -> List[Find
 class GpuSetting:
     """One setting: id of its findings, path in a GPU of the capture, value as text, and its own fault if any.
 
-    `elsewhere`: a difference is a finding of the table of rules (`gpu.modes`), and only a match is one here.
-    `by_board`: the vendor of the board sets the range, so that only equal boards of a model are compared.
+    `elsewhere`: a difference is a finding of the table of rules (`gpu.modes`), and only a match is
+    one here. `by_board`: the vendor of the board sets the range, so that only equal boards of a
+    model are compared.
     """
 
     def __init__(
@@ -295,7 +297,8 @@ def _banks(gpu: Mapping[str, Any]) -> List[Finding]:
 
 def of_record(gpu: Mapping[str, Any]) -> Json:
     """Return the settings of a GPU as the policy domain compares them (:mod:`..device.nvidia`), from the other
-    values of its capture: for a record without a section `settings`, such as the output of nvidia-smi.
+    values of its capture: for a record without a section `settings`, such as the output of
+    nvidia-smi.
     """
 
     def value(path: str, right: Callable[[Any], bool]) -> Any:

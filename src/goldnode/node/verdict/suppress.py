@@ -1,9 +1,9 @@
 """Suppressions: accepted findings with reason and expiry date. They are reported and do not count.
 
-A suppression covers certain findings (a mismatch, or a declared item that is not exposed), never an item that
-could not be read, and never a node of another class. It covers findings that degrade the node; a draining one
-only with `severity: drain`, so that a broad pattern cannot accept a damaged GPU. After its last day the
-finding counts again and names the expired suppression.
+A suppression covers certain findings (a mismatch, or a declared item that is not exposed), never an
+item that could not be read, and never a node of another class. It covers findings that degrade the
+node; a draining one only with `severity: drain`, so that a broad pattern cannot accept a damaged
+GPU. After its last day the finding counts again and names the expired suppression.
 """
 
 from __future__ import annotations

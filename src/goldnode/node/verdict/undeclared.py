@@ -1,8 +1,9 @@
 """Judge a node that has no class: by the facts of the GPU models that it has.
 
-Everything that the hardware, the driver and the kernel report of their own health is judged as with a class.
-What only a class can declare (versions, settings, the number of GPUs, network, storage) is listed with the
-value that was found. What this user may not read is listed too, and is not judged. Nothing is written.
+Everything that the hardware, the driver and the kernel report of their own health is judged as with
+a class. What only a class can declare (versions, settings, the number of GPUs, network, storage) is
+listed with the value that was found. What this user may not read is listed too, and is not judged.
+Nothing is written.
 """
 
 from __future__ import annotations
@@ -100,10 +101,11 @@ def examine(
 ) -> Json:
     """Return the verdict (schema goldnode.verdict/1) about a node without a class.
 
-    `class` is None. Keys are added: `detected` describes GPUs and platform, `unjudged` lists what this user may
-    not read or what the record does not state, as {id, subject, got}, `unread` all that could not be read, by
-    reason, `undeclared` what a class would declare, as {item, found}, `driver` findings by the facts about
-    drivers, `advice` texts about models and driver, `facts` the date of the facts.
+    `class` is None. Keys are added: `detected` describes GPUs and platform, `unjudged` lists what
+    this user may not read or what the record does not state, as {id, subject, got}, `unread` all
+    that could not be read, by reason, `undeclared` what a class would declare, as {item, found},
+    `driver` findings by the facts about drivers, `advice` texts about models and driver, `facts`
+    the date of the facts.
 
     :param facts: of :func:`goldnode.node.ground.known.facts`.
     :param captured: a recorded capture, which is judged in place of the host.
@@ -175,8 +177,9 @@ def examine(
 def live(host: Host, passive: bool) -> Json:
     """Return the capture of this machine.
 
-    Docker and Kubernetes do not set the variable by which systemd detects a container. Their marks count here
-    and not for a node with a class: an image that was exported from a container has the files as well.
+    Docker and Kubernetes do not set the variable by which systemd detects a container. Their marks
+    count here and not for a node with a class: an image that was exported from a container has the
+    files as well.
     """
     capture = probe.capture(host, None, passive)
     identity = capture.get("identity")
@@ -395,8 +398,8 @@ def advice(
 ) -> List[str]:
     """Return the faults of the driver by the facts, and gaps in the facts.
 
-    They do not change the exit code, which is about the health of the node. A security bulletin does not make
-    a GPU faulty.
+    They do not change the exit code, which is about the health of the node. A security bulletin
+    does not make a GPU faulty.
     """
     texts = [f"{item.got}. {item.remedy}" for item in driver if item.outcome == MISMATCH]
     if present.unknown:

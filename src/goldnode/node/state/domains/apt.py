@@ -55,8 +55,8 @@ def _file(archive: Mapping[str, Any]) -> str:
 def sources(document: ClassDocument, seen: Observed) -> List[Wanted]:
     """Return one deb822 file per archive, with the components that the node's own sources lack.
 
-    apt refuses two entries for the same URI and suite with different Signed-By values. An existing entry of
-    the node therefore determines Signed-By for goldnode's entry.
+    apt refuses two entries for the same URI and suite with different Signed-By values. An existing
+    entry of the node therefore determines Signed-By for goldnode's entry.
     """
     wanted = []
     for archive in archives(document):
@@ -113,7 +113,8 @@ def keys(document: ClassDocument) -> List[Wanted]:
 def pins(document: ClassDocument) -> Wanted:
     """Return apt_preferences(5) for the stack.
 
-    Locked versions get priority 1001, which allows downgrades. Metapackages get no version at all (-1).
+    Locked versions get priority 1001, which allows downgrades. Metapackages get no version at all
+    (-1).
     """
     lines = [f"# goldnode: the locked packages of stack {document['stack']['name']}"]
     for package in document["packages"]:

@@ -44,7 +44,8 @@ def initramfs_hook(document: ClassDocument, part: str) -> List[Wanted]:
 def module_files(document: ClassDocument, part: str) -> List[Wanted]:
     """Return modprobe.d(5) files.
 
-    `blacklist` prevents loading by alias; `install … /bin/false` also prevents loading by name or dependency.
+    `blacklist` prevents loading by alias; `install … /bin/false` also prevents loading by name or
+    dependency.
     """
     wanted = []
     if document["blacklist"]:

@@ -1,6 +1,7 @@
 """Domain of `follow`: the timer of a node that follows a signed channel (:mod:`...follow`).
 
-Its state in systemd is in `seen.units["loaded"]`, which domain `units` collects for every unit with a file of goldnode.
+Its state in systemd is in `seen.units["loaded"]`, which domain `units` collects for every unit with
+a file of goldnode.
 """
 
 from __future__ import annotations

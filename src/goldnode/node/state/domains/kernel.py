@@ -208,9 +208,9 @@ def systemd_boot(
 def tried(document: ClassDocument, seen: Observed) -> bool:
     """Return whether a trial boot must precede making the class's kernel the default.
 
-    This applies to a rollback to a kernel that is neither running nor the default. It does not apply to an
-    upgrade: there the modules are verified before the boot. Also, a node that is rebooted twice before its
-    check has finished must start the class's kernel both times.
+    This applies to a rollback to a kernel that is neither running nor the default. It does not
+    apply to an upgrade: there the modules are verified before the boot. Also, a node that is
+    rebooted twice before its check has finished must start the class's kernel both times.
     """
     release = document["kernel"]["release"]
     if seen.trial.get("release") == release:

@@ -1,8 +1,8 @@
 """Domain of what others have configured for the stack's kernel modules: lines of modprobe.d and words of the
 kernel command line that keep a module out, give its device to vfio-pci, or set its options.
 
-goldnode changes none of them: a person or a program such as `prime-select` wrote them on purpose. They are reported with
-file and line before the next boot, at which they would take effect.
+goldnode changes none of them: a person or a program such as `prime-select` wrote them on purpose.
+They are reported with file and line before the next boot, at which they would take effect.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ WANTED = "no line against the stack's modules"
 def families(document: ClassDocument, seen: Observed) -> List[Tuple[Tuple[str, ...], bool]]:
     """Return the modules that the class needs: their names, and whether `blacklist` has an effect on them.
 
-    udev loads the driver and systemd-modules-load the further modules, and both obey it. nvidia-modprobe loads
-    nvidia_uvm by its name.
+    udev loads the driver and systemd-modules-load the further modules, and both obey it.
+    nvidia-modprobe loads nvidia_uvm by its name.
     """
     driver = document.get("driver")
     groups: List[Tuple[Tuple[str, ...], bool]] = []
@@ -49,7 +49,8 @@ def families(document: ClassDocument, seen: Observed) -> List[Tuple[Tuple[str, .
 def observe(host: Host, document: ClassDocument, seen: Observed) -> None:
     """Read the lines that concern the stack's modules, and vfio-pci's devices.
 
-    The command line is that of the next boot, or that of this one where no loader of this node has another.
+    The command line is that of the next boot, or that of this one where no loader of this node has
+    another.
     """
     wanted = families(document, seen)
     if not wanted:

@@ -2,9 +2,9 @@
 
 They are built, ordered and verified like the driver's own.
 
-The stack lists them in load order. A module with a package has its own source tree; one without belongs to
-the driver's tree. A module that is compiled against another one's symbols (`after`) is outdated once the
-other one is replaced, and is then rebuilt.
+The stack lists them in load order. A module with a package has its own source tree; one without
+belongs to the driver's tree. A module that is compiled against another one's symbols (`after`) is
+outdated once the other one is replaced, and is then rebuilt.
 """
 
 from __future__ import annotations
@@ -164,8 +164,8 @@ def tree(document: ClassDocument, row: KernelModule) -> Optional[str]:
 def builds(document: ClassDocument, seen: Observed) -> List[Action]:
     """Return actions for every module to build, including the driver's own, in the stack's order. Pure.
 
-    Modules that the driver is built against come first, then the driver's tree, then the rest. A module that
-    depends on a rebuilt one is rebuilt too.
+    Modules that the driver is built against come first, then the driver's tree, then the rest. A
+    module that depends on a rebuilt one is rebuilt too.
     """
     rows, facts = document.get("modules") or [], seen.other_modules
     rebuilt: List[str] = []

@@ -67,8 +67,8 @@ def broken_packages(seen: Observed) -> List[str]:
 def transaction(document: ClassDocument, seen: Observed) -> Optional[Action]:
     """Return the one apt transaction that installs the locked stack, or None if nothing is to do.
 
-    It belongs to the first role concerned. Kernel and driver always change in one transaction, so that there
-    is never a kernel without its module.
+    It belongs to the first role concerned. Kernel and driver always change in one transaction, so
+    that there is never a kernel without its module.
     """
     wanted = {package["name"]: package for package in document["packages"]}
     lines: List[str] = []

@@ -243,8 +243,8 @@ def elsewhere(document: ClassDocument, seen: Observed) -> Optional[str]:
 def driver_load(host: Host) -> str:
     """Return an identifier that changes with each boot and each load of the driver, which reset all settings.
 
-    sysfs assigns a new inode number to each directory that it creates, so a reloaded module has a different
-    one. The simulated driver records the time of its load.
+    sysfs assigns a new inode number to each directory that it creates, so a reloaded module has a
+    different one. The simulated driver records the time of its load.
     """
     if host.exists(SIMULATOR):
         lines = (host.text(SIMULATED_MEMORY) or "").splitlines()
@@ -487,7 +487,8 @@ def wanted(document: ClassDocument, seen: Observed) -> List[Wanted]:
 def daemon(document: ClassDocument, seen: Observed, part: str) -> List[Wanted]:
     """Return the persistence daemon's drop-in. Pure.
 
-    It is written before the package is installed, which starts the daemon at once, without a device.
+    It is written before the package is installed, which starts the daemon at once, without a
+    device.
     """
     if not document.get("gpu") or vendor(document) != "nvidia":
         return []
@@ -891,7 +892,8 @@ def _over_gpus(
 ) -> Finding:
     """Return one finding over all GPUs.
 
-    A certain fault that drains the node outranks a value that could not be read, which outranks the rest.
+    A certain fault that drains the node outranks a value that could not be read, which outranks the
+    rest.
     """
     expected = _declared(document, item)
     wants = sorted({row.want for _, row in rows})
@@ -937,7 +939,8 @@ def _over_gpus(
 def _overrides(document: ClassDocument, seen: Observed) -> List[Finding]:
     """Report overrides for models that the node does not have.
 
-    Overrides for a UUID are not reported: each belongs to one node, and applies to no GPU on all others.
+    Overrides for a UUID are not reported: each belongs to one node, and applies to no GPU on all
+    others.
     """
     models = [
         override for override in document["policy"].get("overrides", ()) if "model" in override

@@ -258,8 +258,8 @@ def configured(document: ClassDocument) -> Sequence[str]:
 def without_own_settings(path: str, texts: Mapping[str, Any], now: str) -> Optional[str]:
     """Return the text of a file without goldnode's settings, or None if nothing else is in it.
 
-    containerd does not start if an imported file is missing. The import is therefore removed even if its line
-    was edited since. Raises ValueError if the file is broken.
+    containerd does not start if an imported file is missing. The import is therefore removed even
+    if its line was edited since. Raises ValueError if the file is broken.
     """
     from .. import record as records  # start-up time: rarely needed
 
@@ -272,8 +272,8 @@ def without_own_settings(path: str, texts: Mapping[str, Any], now: str) -> Optio
 def given_back(document: ClassDocument, seen: Observed) -> List[Action]:
     """Return actions that remove an earlier class's settings from files that this class does not use. Pure.
 
-    This happens before the files that those settings refer to are removed. An engine that starts in between
-    then still finds every file that its configuration names.
+    This happens before the files that those settings refer to are removed. An engine that starts in
+    between then still finds every file that its configuration names.
     """
     actions = []
     for path, texts in sorted(seen.runtime.get("left", {}).items()):

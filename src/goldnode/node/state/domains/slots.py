@@ -1,9 +1,11 @@
 """Domain of disks with two slots: boot assessment, ESP updates, and findings about the other slot.
 
-Units decide whether a boot on trial is good, or reboot out of it. Hooks copy a changed kernel to the ESP.
+Units decide whether a boot on trial is good, or reboot out of it. Hooks copy a changed kernel to
+the ESP.
 
-`seen.slots` = {marker: True if the root was built for such a disk, survey: :func:`slots.survey` or None,
-stale: differences between the kernel on the ESP and the one in this root, or None, disk: :func:`bootdisk.observed`}.
+`seen.slots` = {marker: True if the root was built for such a disk, survey: :func:`slots.survey` or
+None, stale: differences between the kernel on the ESP and the one in this root, or None, disk:
+:func:`bootdisk.observed`}.
 """
 
 from __future__ import annotations

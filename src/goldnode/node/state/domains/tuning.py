@@ -1,9 +1,9 @@
 """Domain of host tuning: governor, swap, huge pages, NUMA balancing, kernel command line, memlock, MTU.
 
-Each setting has a persistent form (a file of goldnode, or a marked line in a foreign file) and a live value.
-Settings without a persistent form (governor, transparent huge pages) are set at every boot by the unit that
-applies the policy. In an image, only files are written. In a container the kernel is the host's, so kernel
-settings are neither read nor set.
+Each setting has a persistent form (a file of goldnode, or a marked line in a foreign file) and a
+live value. Settings without a persistent form (governor, transparent huge pages) are set at every
+boot by the unit that applies the policy. In an image, only files are written. In a container the
+kernel is the host's, so kernel settings are neither read nor set.
 """
 
 from __future__ import annotations
@@ -108,7 +108,8 @@ def policy(document: ClassDocument) -> Mapping[str, Any]:
 def observe(host: Host, document: ClassDocument, seen: Observed) -> None:
     """Read the declared host settings, and leftovers of an earlier class outside goldnode's files.
 
-    `seen.tuning` has these keys. Values that were not requested or are not visible from here are missing.
+    `seen.tuning` has these keys. Values that were not requested or are not visible from here are
+    missing.
 
     * swap: {fstab: [{line, first, text}], marked: [{line, text}], units: {name:
       masked|free|own}, masked_by_us}
@@ -344,8 +345,8 @@ def _overriding(host: Host, wanted: Mapping[str, Any]) -> Iterator[Json]:
 def sysctls(wanted: Mapping[str, Any]) -> Dict[str, str]:
     """Return the kernel parameters of the class.
 
-    vm.nr_hugepages counts pages of the default size, which is 2M unless a kernel parameter changes it. Larger
-    pages are reserved on the command line, before memory is fragmented.
+    vm.nr_hugepages counts pages of the default size, which is 2M unless a kernel parameter changes
+    it. Larger pages are reserved on the command line, before memory is fragmented.
     """
     values = {}
     if "2M" in wanted.get("hugepages", {}):
@@ -633,8 +634,8 @@ def systemd_bytes(memlock: Any) -> str:
 def _lasting_swap(wanted: Mapping[str, Any], seen: Observed) -> List[Action]:
     """Return actions that disable swap permanently.
 
-    They comment out fstab's lines, and mask swap.target and the units that bypass it. If the class no
-    longer disables swap, they restore the changes of an earlier class.
+    They comment out fstab's lines, and mask swap.target and the units that bypass it. If the class
+    no longer disables swap, they restore the changes of an earlier class.
     """
     swap = seen.tuning.get("swap")
     if not swap:

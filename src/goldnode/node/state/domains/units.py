@@ -206,8 +206,8 @@ def watches(document: ClassDocument) -> bool:
 def reload(seen: Observed, actions: Sequence[Action]) -> Tuple[List[Action], List[Waiting]]:
     """Return a `systemctl daemon-reload` if systemd has outdated units, or will have after `actions`.
 
-    It waits while containers or processes use a GPU. In the toolkit's legacy mode, a reload takes the devices
-    away from running containers. Pure.
+    It waits while containers or processes use a GPU. In the toolkit's legacy mode, a reload takes
+    the devices away from running containers. Pure.
     """
     outdated = set(stale(seen))
     for action in actions:

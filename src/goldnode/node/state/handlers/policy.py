@@ -30,7 +30,8 @@ LIMIT = 240.0
 def set_gpu(applier: Writer, action: Action) -> Optional[str]:
     """Apply one setting of one GPU.
 
-    The first action of a plan applies all of them in one process, since loading the GPU library is slow.
+    The first action of a plan applies all of them in one process, since loading the GPU library is
+    slow.
     """
     key = (action.data["uuid"], action.data["field"])
     if key not in applier.outcomes:

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 def start(applier: Writer, action: Action) -> None:
     """Restart the socket.
 
-    systemd changes the address only after the socket is stopped, and a running service holds the socket.
+    systemd changes the address only after the socket is stopped, and a running service holds the
+    socket.
     """
     host = applier.host
     host.run("systemctl", "stop", action.target, action.target.replace(".socket", ".service"))
