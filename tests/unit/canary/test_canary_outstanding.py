@@ -95,7 +95,7 @@ class Controller:
         monkeypatch.setattr(canary_run, "class_of", lambda name: CanaryClass(name))
         monkeypatch.setattr(session, "run", self.session)
         hosts = {"_meta": {"hostvars": {"n1": {}}}, "case": {"hosts": ["n1"]}}
-        monkeypatch.setattr(canary_run, "_listed", lambda path: hosts if path else {})
+        monkeypatch.setattr(canary_run, "inventory_listing", lambda path: hosts if path else {})
         monkeypatch.setattr(canary_run, "declaring_hosts", lambda _: ["n1"])
 
     def document(self, jobs: list[str], **patch: Any) -> CanaryDocument:
