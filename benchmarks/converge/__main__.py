@@ -180,7 +180,7 @@ def agree(everybody: Sequence[Contender], node: LabNode) -> None:
         )
         if plan["actions"] or plan["refusals"]:
             raise SystemExit(
-                f"after {contender.title} mended the node, goldnode finds: {plan['parts']}"
+                f"after {contender.title} repaired the node, goldnode finds: {plan['parts']}"
             )
         say(f"  {contender.title}: mends what is damaged, and goldnode finds nothing more")
 

@@ -126,7 +126,7 @@ def fatal_of_models(host: CompatHost) -> dict[str, list[CompatFinding]]:
     These are the models of the host's vendor. Findings that do not depend on the model are left
     out.
     """
-    # What is fatal without any model is a matter of the stack, and is reported once for the class.
+    # A finding that is fatal without any model is a matter of the stack, and is reported once for the class.
     always = {(each.rule, each.message) for each in settle(_of_host(host), host) if each.fatal}
     fatal = {}
     for sku, gpu in facts.gpus().items():

@@ -197,7 +197,7 @@ class Workload:
 
 
 class FindingParts(TypedDict, total=False):
-    """What a finding may have besides its message and sources; see `CompatFinding`."""
+    """Optional fields of a finding, besides its message and sources; see `CompatFinding`."""
 
     remedy: str | None
     doubt: str | Iterable[str | None] | None
@@ -206,7 +206,7 @@ class FindingParts(TypedDict, total=False):
 
 
 class FindingSubject(NamedTuple):
-    """What findings are about, and where it was declared; see `about`. Its methods create the findings."""
+    """Subject of findings, and where it was declared; see `about`. Its methods create them."""
 
     name: str
     place: DeclaredAt | None = None

@@ -6,7 +6,7 @@ The rooms, in the order of life. A room imports only rooms above it in this list
 
     ground      the machine: files, processes, boot; what all rooms name alike
     device      the GPU library, in a process that can be killed
-    probe       the readers: what the machine reports about itself, judged by nobody here
+    probe       the readers: what the machine reports about itself; they judge nothing
     state       the engine: observe, plan, apply, remove
     verdict     the rules over a capture and the engine's plan
     gate        the effects of a verdict: drain, block, return

@@ -174,7 +174,7 @@ def _copies(devices: Devices, host: int, place: int, size: int) -> Iterator[Tupl
         )
 
     yield "h2d", h2d
-    # What comes back must not be what was there before.
+    # Cleared, so that only data of the device can equal those that were sent.
     ctypes.memset(host, 0, size)
     yield "d2h", d2h
     if ctypes.string_at(host, MIB) != b"\1" * MIB:

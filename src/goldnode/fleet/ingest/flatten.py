@@ -129,7 +129,7 @@ class Flattener:
             for known, count in zip(dictionaries, texts, strict=True):
                 while len(known) > count:
                     known.popitem()
-            # What it remembers may have codes of the refused capture.
+            # Its memory may have codes of the refused capture.
             self._root, self._names = _Name(""), 0
             raise
 

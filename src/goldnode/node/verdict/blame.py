@@ -26,7 +26,7 @@ def causes(verdict: Mapping[str, Any]) -> Tuple[List[str], List[str]]:
     The rules are those of :func:`against`, for findings of any severity.
     """
     rows = [row for row in verdict["findings"] if row["outcome"] in (MISMATCH, UNREAD)]
-    # What could not be read blames something only if nothing is known to be wrong.
+    # A value that could not be read is blamed only if nothing is known to be wrong.
     bad = [row for row in rows if row["outcome"] == MISMATCH] or rows
     domains = (SOFTWARE,) if any(row["id"] in GONE for row in bad) else (SOFTWARE, DRIVER)
     software: List[str] = []
