@@ -25,7 +25,7 @@ from tests.e2e.qemu.disk import GuestError, run
 
 from goldnode.core import program_file as nodefile
 from goldnode.disks import esp
-from goldnode.node.probe import loader
+from goldnode.node.effective import loader
 from goldnode.node.slots import write as slotwrite
 from goldnode.node.state import slots
 

@@ -20,8 +20,7 @@ from tests.nodes.reader import booted_by_id
 
 from goldnode.core import program_file as nodefile
 from goldnode.core.site import archive_url, load_site
-from goldnode.node.probe import grub
-from goldnode.node.state import initramfs
+from goldnode.node.effective import grub, initramfs
 from goldnode.node.state.domains.program import document_digest
 
 pytestmark = pytest.mark.qemu

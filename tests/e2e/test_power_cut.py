@@ -21,7 +21,7 @@ from tests.e2e.qemu import disk
 from tests.e2e.test_boot_entry import base, class_document, installed_version, read_choice
 
 from goldnode.core import program_file as nodefile
-from goldnode.node.probe import grub
+from goldnode.node.effective import grub
 from goldnode.node.state import applied
 from goldnode.node.state.domains.program import class_file, document_digest
 

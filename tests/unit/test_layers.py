@@ -51,6 +51,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "node": (
         "ground",
         "device",
+        "effective",
         "probe",
         "state",
         "verdict",

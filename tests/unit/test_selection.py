@@ -65,7 +65,7 @@ UNIT = "tests/unit"
         (
             "src/goldnode/node/slots/write.py",
             {f"{UNIT}/node/slots/test_slots.py", f"{UNIT}/core/test_nodefile.py"},
-            {f"{UNIT}/node/probe/test_grub.py", "tests/e2e/test_gate.py"},
+            {f"{UNIT}/node/effective/test_grub.py", "tests/e2e/test_gate.py"},
         ),
         (
             "src/goldnode/core/files.py",

@@ -6,6 +6,7 @@ The rooms, in the order of life. A room imports only rooms above it in this list
 
     ground      the machine: files, processes, boot; what all rooms name alike
     device      the GPU library, in a process that can be killed
+    effective   what is in effect: many files by the rules of the program that reads them
     probe       the readers: what the machine reports about itself; they judge nothing
     state       the engine: observe, plan, apply, remove
     verdict     the rules over a capture and the engine's plan

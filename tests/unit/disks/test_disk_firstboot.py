@@ -16,8 +16,8 @@ from tests.unit.disks.disk_trees import EPOCH, RELEASE, spec, tree
 from goldnode.core.errors import DiskError
 from goldnode.disks import firstboot
 from goldnode.disks.assemble import MIB
+from goldnode.node.effective.boot_choice import boot_choice
 from goldnode.node.ground.host import Host
-from goldnode.node.probe.boot_choice import boot_choice
 from goldnode.node.slots import write as slotwrite
 from goldnode.node.state.domains import kernel
 

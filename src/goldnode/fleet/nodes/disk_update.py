@@ -36,8 +36,8 @@ from goldnode.fleet.drain.choice import choose
 from goldnode.fleet.drain.protocol import DrainCaller, Drainer, NoDrainer, by_hand
 from goldnode.fleet.nodes import return_tests
 from goldnode.fleet.shared import denylist
+from goldnode.node.effective import loader
 from goldnode.node.ground.text import clean
-from goldnode.node.probe import loader
 from goldnode.node.slots.write import SCHEMA
 from goldnode.node.state.domains.program import OTHER
 from goldnode.node.state.slots import FAILED, SLOTS

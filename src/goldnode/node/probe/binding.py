@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 
+from ..effective import kmod
 from ..ground.host import Json
-from . import kmod
 from .context import Context
 from .gpus import vendor_of
 from .machine import printable

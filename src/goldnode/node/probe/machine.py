@@ -8,9 +8,9 @@ import json
 import os
 import time
 
+from ..effective.boot_choice import boot_choice
 from ..ground.boot import uptime
 from ..ground.host import Json
-from .boot_choice import boot_choice
 from .context import Context
 from .values import Files, is_fault, not_exposed, unread
 

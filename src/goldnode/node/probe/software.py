@@ -4,8 +4,8 @@ not read again.
 
 from __future__ import annotations
 
+from ..effective.cdi import read_cdi
 from ..ground.host import Json
-from .cdi import read_cdi
 from .context import Context
 from .machine import printable
 from .values import Files, is_fault, not_exposed, unread

@@ -8,9 +8,9 @@ import json
 import time
 from typing import cast
 
+from ..effective import loader
 from ..ground import systemd
 from ..ground.host import Host
-from ..probe import loader
 from ..state import bootdisk
 from ..state.domains import units as units_domain
 from ..state.domains.program import CLASS

@@ -24,10 +24,10 @@ import sys
 import zlib
 from typing import NamedTuple
 
+from ..effective import loader
 from ..ground import boot
 from ..ground.errors import NodeError
 from ..ground.host import PROGRAM, Host, Json
-from ..probe import loader
 from ..state import bootdisk, slots
 from ..state.domains.program import CLASS
 from ..state.observe import load_json

@@ -15,9 +15,9 @@ import re
 import time
 from pathlib import Path
 
+from ..effective.boot_choice import boot_choice
 from ..ground.errors import NodeError
 from ..ground.host import Host, Result, boot_identity
-from ..probe.boot_choice import boot_choice
 from . import applied, deferred, history, shaping, slots
 from . import record as records
 from .aptcall import APT, APT_TIME

@@ -16,10 +16,10 @@ from __future__ import annotations
 import os
 import struct
 
+from ..effective import loader
 from ..ground.boot import LAYOUT, PLACES, VARIABLES
 from ..ground.errors import NodeError
 from ..ground.host import is_container
-from ..probe import loader
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ import re
 import struct
 from contextlib import suppress
 
+from ..effective.boot_choice import boot_choice
 from ..ground import openpgp
 from ..ground.errors import NodeError
 from ..ground.host import Host, Json, boot_identity, is_container
 from ..probe import pci
-from ..probe.boot_choice import boot_choice
 from ..probe.values import Files
 from . import owed, owners
 from .family import builds_modules
@@ -513,7 +513,7 @@ def initramfs_contents(host: Host, unwanted: List[str], keep: bool = True) -> Di
         stat = os.stat(host.located(name))
         key = f"{name}:{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ino}:{','.join(unwanted)}"
         if key not in cache:
-            from . import initramfs  # start-up time: cached images need no decompressors
+            from ..effective import initramfs  # start-up time: cached images need no decompressors
 
             try:
                 listing = initramfs.contents(

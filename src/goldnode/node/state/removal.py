@@ -11,9 +11,9 @@ import os
 import re
 from typing import cast
 
+from ..effective.boot_choice import boot_choice
 from ..ground import drained, gate_files
 from ..ground.host import Host, Json
-from ..probe.boot_choice import boot_choice
 from . import owners
 from . import record as records
 from .actions import hold, release_hold, remove_directory, unmerge_file

@@ -23,8 +23,8 @@ import hashlib
 import json
 import os
 
+from ..effective import initramfs
 from ..ground.host import Host
-from . import initramfs
 from .names import in_family
 from .observe import load_json, packages
 

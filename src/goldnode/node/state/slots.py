@@ -27,10 +27,10 @@ import re
 import time
 from hashlib import sha256
 
+from ..effective import loader
 from ..ground.boot import NOTICE
 from ..ground.errors import NodeError
 from ..ground.host import Host, Json, boot_identity, is_container
-from ..probe import loader
 from . import bootdisk
 
 TYPE_CHECKING = False

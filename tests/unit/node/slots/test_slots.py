@@ -19,10 +19,10 @@ from typing import Any
 import pytest
 from tests.unit.node.probe.test_loader import header
 
+from goldnode.node.effective import loader
 from goldnode.node.ground import boot
 from goldnode.node.ground.errors import NodeError
 from goldnode.node.ground.host import Host, Result
-from goldnode.node.probe import loader
 from goldnode.node.slots import trial as slot_trial
 from goldnode.node.slots import write as slotwrite
 from goldnode.node.state import bootdisk, observe, slots

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from goldnode.node.probe.cdi import read_cdi
+from goldnode.node.effective.cdi import read_cdi
 from goldnode.node.state import containerd
 from goldnode.node.state import enginetext as text_of
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from goldnode.node.effective import grub
 from goldnode.node.ground import fault
 from goldnode.node.ground.host import Host, like
-from goldnode.node.probe import grub
 from goldnode.node.state import observe
 from goldnode.node.state.domains import kernel, units
 

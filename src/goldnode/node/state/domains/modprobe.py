@@ -7,8 +7,8 @@ They are reported with file and line before the next boot, at which they would t
 
 from __future__ import annotations
 
+from ...effective import kmod
 from ...ground.host import Host, matching
-from ...probe import kmod
 from ..finding import MISMATCH, UNREAD, Finding, judge_item, place
 from ..model import Action, Note, Observed, Refusal, Waiting
 from ..remedy import COMMAND, PERSON, Remedy

@@ -34,9 +34,9 @@ import re
 import time
 from contextlib import suppress
 
+from ...effective.cdi import read_cdi
 from ...ground import gate_files
 from ...ground.host import Host
-from ...probe.cdi import read_cdi
 from .. import containerd, dockerd
 from .. import enginetext as text_of
 from ..actions import unmerge_file

@@ -12,8 +12,8 @@ import re
 import shlex
 from typing import NamedTuple
 
+from ...effective import kmod
 from ...ground.host import Host, Json
-from ...probe import kmod
 from ..finding import ELSEWHERE, MATCH, MISMATCH, NOT_EXPOSED, UNREAD, Finding, judge_item, place
 from ..model import BOOT, Action, Note, Observed, Refusal, Waiting
 from ..observe import RECORD, load_json

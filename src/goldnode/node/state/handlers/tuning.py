@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 
+from ...effective.boot_choice import boot_choice
 from ...ground.errors import NodeError
-from ...probe.boot_choice import boot_choice
 from .. import slots
 from ..domains import tuning
 from ..observe import load_json

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
+from goldnode.node.effective import loader
+from goldnode.node.effective.boot_choice import boot_choice
 from goldnode.node.ground import boot
 from goldnode.node.ground.host import Host
-from goldnode.node.probe import loader
-from goldnode.node.probe.boot_choice import boot_choice
 
 CASES = yaml.safe_load(
     (Path(__file__).parents[3] / "cases/loader/choices.yml").read_text(encoding="utf-8")

@@ -10,7 +10,7 @@ import pytest
 from tests.nodes.reader import booted_by_id
 from tests.unit.node.fixtures.grub import record
 
-from goldnode.node.probe import grub
+from goldnode.node.effective import grub
 
 HERE = Path(record.__file__).parent
 CASES: list[dict[str, Any]] = json.loads((HERE / "cases.json").read_text())

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from goldnode.node.effective import initramfs
 from goldnode.node.ground.host import Host
-from goldnode.node.state import initramfs, observe
+from goldnode.node.state import observe
 
 # requirements: Debian packages that the test machine needs for this file; scripts/test installs them.
 REQUIREMENTS = ("lz4", "lzop", "zstd")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from goldnode.node.probe.cdi import read_cdi
+from goldnode.node.effective.cdi import read_cdi
 
 NVIDIA = """\
 ---

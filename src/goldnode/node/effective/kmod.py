@@ -1,6 +1,6 @@
 """Configuration of modprobe as modprobe reads it: modprobe.d(5) and the kernel command line. Reads only.
 
-The rules are those of kmod 30, which tests/unit/node/probe/test_kmod.py runs, and of 34.2, where the same cases gave the same results but
+The rules are those of kmod 30, which tests/unit/node/effective/test_kmod.py runs, and of 34.2, where the same cases gave the same results but
 one: it does not read files named *.alias any more. Lines in such a file are taken as if it did.
 """
 

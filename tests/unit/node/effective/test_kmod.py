@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from goldnode.node.effective import kmod
 from goldnode.node.ground.host import Host
-from goldnode.node.probe import kmod
 
 RELEASE = "6.1.0-test"
 NVIDIA = "pci:v000010DEd000020B0sv000010DEsd00001450bc03sc02i00"
