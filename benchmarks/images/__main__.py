@@ -198,7 +198,7 @@ def measure(runs: int) -> dict[str, Any]:
                 "own": Own(folder / "own", rows),
                 "peer": Peer(folder / "peer", rows, base),
             }
-            (folder / "own").mkdir()
+            (folder / "own/locks").mkdir(parents=True)
             os.environ[LOCKS] = str(folder / "own/locks")
             for which in sorted(contenders, reverse=bool(number % 2)):
                 contender = contenders[which]
