@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 from tests.unit.node.state.test_cases import CASES, document, merge, with_engine
 
+from goldnode.node.effective import enginetext
 from goldnode.node.ground.errors import NodeError
 from goldnode.node.ground.host import Host, Result
-from goldnode.node.state import dockerd, enginetext
+from goldnode.node.state import dockerd
 from goldnode.node.state import record as records
 from goldnode.node.state.apply import Applier
 from goldnode.node.state.domains import runtime

@@ -34,11 +34,12 @@ import re
 import time
 from contextlib import suppress
 
+from ...effective import containerd
+from ...effective import enginetext as text_of
 from ...effective.cdi import read_cdi
 from ...ground import gate_files
 from ...ground.host import Host
-from .. import containerd, dockerd
-from .. import enginetext as text_of
+from .. import dockerd
 from ..actions import unmerge_file
 from ..finding import ELSEWHERE, UNREAD, Finding, judge_item, place
 from ..model import BOOT, DEVICE, Action, Note, Observed, Refusal, Waiting, declared

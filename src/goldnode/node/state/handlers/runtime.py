@@ -10,9 +10,9 @@ import os
 import re
 import time
 
+from ...effective import enginetext as text_of
 from ...ground.errors import NodeError
 from .. import dockerd
-from .. import enginetext as text_of
 from ..domains import runtime
 from ..observe import RECORD, load_json
 

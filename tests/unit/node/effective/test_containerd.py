@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 from tests.debian_archive import debian_archive
-from tests.unit.node.state import containerd_releases as releases
+from tests.unit.node.effective import containerd_releases as releases
 
+from goldnode.node.effective import containerd
+from goldnode.node.effective import enginetext as text_of
 from goldnode.node.ground.host import Host
-from goldnode.node.state import containerd
-from goldnode.node.state import enginetext as text_of
 
 ROWS = json.loads(releases.CASES.read_text(encoding="utf-8"))
 WANTS = containerd.Wants(releases.RUNTIME, default=True, cdi=False)

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from goldnode.node.effective import containerd
+from goldnode.node.effective import enginetext as text_of
 from goldnode.node.effective.cdi import read_cdi
-from goldnode.node.state import containerd
-from goldnode.node.state import enginetext as text_of
 
 WANT = {"nvidia": "nvidia-container-runtime"}
 DROP_IN = "/etc/containerd/conf.d/goldnode.toml"

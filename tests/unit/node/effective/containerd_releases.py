@@ -1,5 +1,5 @@
 # ruff: noqa: E501
-"""Configurations of containerd, and what its releases make of them: `python -m tests.unit.node.state.containerd_releases 1.7=PROGRAM …` records
+"""Configurations of containerd, and what its releases make of them: `python -m tests.unit.node.effective.containerd_releases 1.7=PROGRAM …` records
 tests/cases/containerd.json from `containerd config dump` of programs that are there.
 
 Recorded from Debian's containerd 1.6.20~ds1-1+deb12u3, 1.7.24~ds1-6+deb13u1 and 2.1.9+ds1-5.
@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from goldnode.node.state import containerd
+from goldnode.node.effective import containerd
 
 CASES = Path(__file__).parents[3] / "cases/containerd.json"
 PLACE = "/etc/containerd"  # in the files; replaced by a temporary folder where a program reads them
