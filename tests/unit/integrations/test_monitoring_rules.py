@@ -20,6 +20,9 @@ from tests.unit.integrations.monitoring import (
     rules,
 )
 
+from goldnode.facts import health
+from goldnode.fleet.report import topics
+
 RUNBOOKS = "docs/how-to/alerts.md"
 ALERTS = {rule["alert"]: rule for _, rule in all_rules() if "alert" in rule}
 
@@ -87,3 +90,15 @@ def test_every_alert_links_to_its_runbook(alert: str) -> None:
 
 def test_every_runbook_has_an_alert() -> None:
     assert set(re.findall(r"(?m)^### (Goldnode\w+)$", (ROOT / RUNBOOKS).read_text())) == set(ALERTS)
+
+
+def test_verdict_alert_and_report_share_the_limits_of_corrected_memory_errors() -> None:
+    found = [
+        int(text)
+        for text in re.findall(r"> (\d+)", ALERTS["GoldnodeCorrectedMemoryErrors"]["expr"])
+    ]
+    days = [health.limits()[name].value for name in ("edac_corrected_day", "ecc_corrected_day")]
+    assert found == days
+    keys = ("memory.edac.ce", "gpu.ecc.aggregate.corrected", "gpu.ecc.volatile.corrected")
+    rules = [topics.rate(key) for key in keys]
+    assert [rule and rule.an_hour * 24 for rule in rules] == [days[0], days[1], days[1]]

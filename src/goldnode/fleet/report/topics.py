@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
 
+from goldnode.facts.health import limits
 from goldnode.fleet.ingest.keys import PARTS, KeyKind, declared_kind, kind
 
 # The first pattern that matches decides. A key without a topic has the first two names of its path as topic.
@@ -224,7 +225,11 @@ class RateRule:
 
 
 # Judgement, not a fact of a vendor: growth that is worth a line. The unit is events an hour.
+# Corrected memory errors have the limit of the verdict (facts/health.yml).
 RATES = (
+    RateRule("gpu.ecc.aggregate.corrected", limits()["ecc_corrected_day"].value / 24, True),
+    RateRule("gpu.ecc.volatile.corrected", limits()["ecc_corrected_day"].value / 24, False),
+    RateRule("memory.edac.ce", limits()["edac_corrected_day"].value / 24, False),
     RateRule("gpu.remapped_rows.correctable", 0.02, True),
     RateRule("gpu.remapped_rows.uncorrectable", 0.02, True),
     RateRule("gpu.retired_pages.*", 0.02, True),

@@ -33,6 +33,8 @@ TEXT = r"""
   "clock_jump_s": 120,
   "drops_second": 10,
   "drops_share": 0.001,
+  "ecc_corrected_day": 86400,
+  "edac_corrected_day": 100,
   "edac_corrected_minute": 10,
   "edac_uncorrected": 0,
   "flaps": 2,

@@ -122,6 +122,10 @@ METRICS = {
         "counter",
         "Errors that PCIe's advanced error reporting has counted, by function and severity.",
     ),
+    "goldnode_memory_errors_total": (
+        "counter",
+        "Errors that the memory controllers have counted since boot (EDAC), corrected and uncorrected.",
+    ),
     "goldnode_events_total": (
         "counter",
         "Events of the kernel's log since boot (Xid, bus errors …) by kind and code.",
@@ -246,6 +250,10 @@ def _samples(
                 {"address": address, "severity": severity, **mark},
                 aer.get(severity),
             )
+    for controller, row in as_map(as_map(capture.get("memory")).get("edac")).items():
+        for kind, name in (("corrected", "ce"), ("uncorrected", "ue")):
+            labels = {"controller": controller, "kind": kind, **mark}
+            yield "goldnode_memory_errors_total", labels, as_map(row).get(name)
     events: Dict[Tuple[str, str], int] = {}
     for row in as_list(as_map(capture.get("events")).get("rows")):
         row = as_map(row)

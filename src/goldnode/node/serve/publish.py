@@ -125,6 +125,7 @@ def public(captured: Any) -> Dict[str, Any]:
     if gpus is not None:
         shown["gpus"] = gpus
     shown["pci"] = _rows(capture.get("pci"), "aer")
+    shown["memory"] = _picked(capture.get("memory"), ("edac",))
     rows = as_list(as_map(capture.get("events")).get("rows"))
     shown["events"] = {"rows": [_picked(row, ("kind", "code", "count")) for row in rows]}
     return shown

@@ -287,6 +287,15 @@ _ROWS: Tuple[Kind, ...] = (
         ),
     ),
     Kind(
+        "gpu.ecc.corrected", domain=HARDWARE, severity=DEGRADED, blast=VISIT,
+        about="corrected ECC errors of a GPU stay below the limit of a day (maintenance, before it is a fault)",
+        remedy=Remedy(
+            "Run `dcgmi diag -r 3` on SUBJECT when it is free, and plan its exchange if that fails or remapped rows rise; then "
+            "`goldnode-node ack --id gpu.ecc.corrected --subject SUBJECT`.",
+            REPAIR, ACKNOWLEDGE,
+        ),
+    ),
+    Kind(
         "gpu.sram", domain=HARDWARE, severity=DRAIN, blast=VISIT,
         about="uncorrected SRAM errors stay below the driver's own threshold (nvmlDeviceGetSramEccErrorStatus)",
         remedy=RMA,

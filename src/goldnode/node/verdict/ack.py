@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 # Which counters belong to which finding.
 COUNTED = {
     "gpu.ecc.aggregate": "/ecc.aggregate.uncorrected",
+    "gpu.ecc.corrected": ".corrected",
     "pcie.aer": "/aer.",
     "storage.health": "/media_errors",
     "memory.edac": "/ce",
@@ -61,6 +62,7 @@ def settle(
                 done.append(f"{names[0]} {what}")
             if name == ALL or any(fnmatchcase(item, name) for item in names):
                 row["base"], row["time"] = row.get("last"), timestamp()
+                row.pop("day", None)
     if memory.get("jump") and fnmatchcase("time.sync", name) and subject is None:
         memory["jump"] = None
         done.append("time.sync")

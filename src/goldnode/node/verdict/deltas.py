@@ -24,7 +24,7 @@ from .rules import as_list, as_map, fetch, is_number, number_of, rows_of, saniti
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
+    from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
 
 
 SCHEMA = "goldnode.memory/1"
@@ -41,13 +41,16 @@ WRAP = 1 << 32
 # Seconds: a jump that is remembered (the limit decides which are reported), and for how long.
 JUMP, JUMP_REPORTED = 60.0, 86400.0
 FROM_ZERO = "/aer.fatal"  # a fault at any time
+# Corrected memory errors are judged by a day: a part wears out over days, and single errors are what ECC is for.
+DAILY = ("/ce", "/ecc.aggregate.corrected", "/ecc.volatile.corrected")
+DAY, MARK = 86400.0, 21600.0  # seconds: the window, and the distance of its marks
 # Filesystems that the kernel makes read-only when it finds them damaged.
 ON_DISK = ("ext4", "xfs", "btrfs", "ext3", "f2fs")
 
 
 class Delta(NamedTuple):
     """Change of a counter. `value` is the change since the last check (None at the first reading), in
-    `seconds` (None if unknown).
+    `seconds` (None if unknown). `day` is the growth within the last day of this boot, at least.
     """
 
     now: float
@@ -59,6 +62,7 @@ class Delta(NamedTuple):
     reset: bool
     per_minute: Optional[float]
     span: str
+    day: Optional[float] = None
 
 
 class Deltas:
@@ -93,6 +97,10 @@ def counters(capture: Mapping[str, Any]) -> Iterator[Tuple[str, str, float]]:
             value = fetch(gpu, path)
             if is_number(value):
                 yield owner + path, kind, value
+        # amdgpu counts since it was loaded, and stores no count over the board's life.
+        since_load = fetch(gpu, "ecc.volatile.corrected")
+        if is_number(since_load) and not is_number(fetch(gpu, "ecc.aggregate.corrected")):
+            yield f"{owner}ecc.volatile.corrected", LOAD, since_load
         for name in ("thermal", "hw_slowdown", "sw_thermal", "hw_power_brake"):
             value = fetch(gpu, f"throttle.violation_ns.{name}")
             if is_number(value):
@@ -232,6 +240,24 @@ def _change(
     ), base
 
 
+def _marks(stored: Iterable[Any], growth: float, new: float, uptime: float) -> List[List[float]]:
+    """Return the marks of a counter's day, oldest first: [uptime, growth at that time].
+
+    A counter that restarted or was acknowledged begins a new day.
+
+    :param new: errors from before the first reading of this boot, as many as belong to one day.
+    """
+    marks = [
+        mark
+        for mark in stored
+        if isinstance(mark, list) and len(mark) == 2 and all(map(is_number, mark))
+    ]
+    marks = [mark for mark in marks if 0 <= uptime - mark[0] <= DAY and mark[1] <= growth]
+    if not marks or uptime - marks[-1][0] >= MARK:
+        marks.append([uptime, growth - (0.0 if marks else new)])
+    return marks
+
+
 def step(memory: Mapping[str, Any], capture: Mapping[str, Any]) -> Tuple[Deltas, Dict[str, Any]]:
     """Return the changes of the counters since `memory` was stored, and the new memory. Pure.
 
@@ -267,6 +293,12 @@ def step(memory: Mapping[str, Any], capture: Mapping[str, Any]) -> Tuple[Deltas,
                 name, kind=kind, now=now, row=row, uptime=uptime, passed=passed, same=same
             )
         rows[name] = {"last": now, "base": base, "time": changed.rows[name].base_time}
+        if name.endswith(DAILY) and uptime is not None:
+            new = 0.0 if same or kind == LIFE else now * min(1.0, DAY / max(uptime, 1.0))
+            marks = _marks(as_list(row.get("day")) if same else (), now - base, new, uptime)
+            rows[name]["day"] = marks
+            day = now - base - marks[0][1]
+            changed.rows[name] = changed.rows[name]._replace(day=day)
     # A counter that did not answer this time is remembered: its owner may be back at the next check.
     for name, row in last_counters.items():
         if name not in rows and isinstance(row, dict) and len(rows) < MOST:

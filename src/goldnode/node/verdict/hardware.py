@@ -409,6 +409,18 @@ def aggregate(node: Node, gpu: Any) -> Answer:
     return bad("none new", text, *_ecc_evidence(gpu))
 
 
+@gpu_rule("gpu.ecc.corrected")
+def corrected(node: Node, gpu: Any) -> Answer:
+    """Judge corrected errors by their number in a day: single ones are what ECC is for."""
+    most = node.limit("ecc_corrected_day")
+    key = gpu_key(gpu)
+    count = max(node.day("gpu", key, f"ecc.{name}.corrected") for name in ("aggregate", "volatile"))
+    if not most or not count:
+        return None
+    text = f"{count:.0f} corrected within a day"
+    return ok_if(count <= most, f"at most {most} corrected errors a day", text, *_ecc_evidence(gpu))
+
+
 def gpu_key(gpu: Mapping[str, Any]) -> str:
     """Return the key of a GPU across boots and slots."""
     for name in ("uuid", "serial", "address"):

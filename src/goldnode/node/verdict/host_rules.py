@@ -7,7 +7,7 @@ from __future__ import annotations
 from ..probe.values import is_fault
 from ..state.finding import DEFERRED, MATCH
 from ..state.kinds import NOTHING
-from ..state.remedy import COMMAND, PERSON, Remedy
+from ..state.remedy import ACKNOWLEDGE, COMMAND, PERSON, REPAIR, Remedy
 from .hardware import in_driver
 from .rules import (
     Answer,
@@ -79,7 +79,7 @@ def edac(node: Node) -> Answer:
     rows = as_map(as_map(node.capture.get("memory")).get("edac"))
     if node.elsewhere() or not rows:
         return None
-    most = node.limit("edac_corrected_minute")
+    most, daily = node.limit("edac_corrected_minute"), node.limit("edac_corrected_day")
     results: List[RuleResult] = []
     for name, row in sorted(rows.items()):
         faults = [item for item in (fetch(row, "ue"), fetch(row, "ce")) if is_fault(item)]
@@ -94,8 +94,21 @@ def edac(node: Node) -> Answer:
             )
         elif fast is not None:
             text = f"{fast.per_minute:.0f} corrected a minute, {fast.span}"
-            results.append(bad("few corrected errors", text, severity="degraded", subject=name))
+            results.append(_wears(text, "few corrected errors", name))
+        elif daily and node.day("edac", name, "ce") > daily:
+            text = f"{node.day('edac', name, 'ce'):.0f} corrected within a day"
+            results.append(_wears(text, f"at most {daily} corrected errors a day", name))
     return results or ok("no memory errors", f"{len(rows)} memory controllers")
+
+
+def _wears(text: str, expected: str, name: str) -> RuleResult:
+    """Return the finding of a memory module that announces its end: maintenance, before it is a fault."""
+    remedy = Remedy(
+        "Find the DIMM with `dmesg | grep -i edac` and plan its exchange; then `goldnode-node ack --id memory.edac`.",
+        REPAIR,
+        ACKNOWLEDGE,
+    )
+    return bad(expected, text, severity="degraded", remedy=remedy, subject=name)
 
 
 @rule("net.state")

@@ -329,3 +329,8 @@ class Node:
         if not most or delta is None or delta.per_minute is None or delta.per_minute <= most:
             return None
         return delta
+
+    def day(self, *key: str) -> float:
+        """Return by how much a counter of corrected errors has grown within a day; 0 if that is unknown."""
+        delta = self.counted(*key)
+        return (delta.day if delta is not None else None) or 0.0

@@ -82,6 +82,7 @@ CAPTURE = {
     "identity": {"image_id": "img-1"},
     "gpus": [GPU],
     "pci": {"0000:18:00.0": {"aer": {"correctable": 4, "nonfatal": 0, "fatal": 0}}},
+    "memory": {"total_mib": 5, "edac": {"mc0": {"ce": 7, "ue": 0}, "mc1": FAULT}},
     "events": {
         "rows": [
             {"kind": "xid", "code": 79, "count": 2},
@@ -128,6 +129,8 @@ def test_a_bad_node_in_numbers() -> None:
     assert found['goldnode_finding{id="gpu.count",subject="",severity="drain"}'] == "4"
     assert found['goldnode_finding{id="pcie.width",subject="0000:18:00.0",severity="drain"}'] == "0"
     assert found["goldnode_verdict_exit_code"] == "2"
+    assert found['goldnode_memory_errors_total{controller="mc0",kind="corrected"}'] == "7"
+    assert 'goldnode_memory_errors_total{controller="mc1",kind="corrected"}' not in found
     assert found["goldnode_last_run_timestamp_seconds"] == "1795341600"
     assert (found['goldnode_gate_open{mode="drain"}'], found["goldnode_drained"]) == ("0", "1")
     info = next(name for name in found if name.startswith("goldnode_info{"))
@@ -302,6 +305,7 @@ def test_all_users_may_read_what_is_not_secret(host: Host, tmp_path: Path) -> No
             "boot_id": "S-5",
         },
         "pci": {"0000:18:00.0": {**secret, "aer": {"correctable": 4}}},
+        "memory": {**secret, "edac": {"mc0": {"ce": 7, "ue": 0}}},
     }
     capture["gpus"][0].pop("text")
     capture["gpus"][0].pop("mac")

@@ -95,6 +95,54 @@ def test_rates_since_boot_are_judged_at_the_first_check() -> None:
     assert not life.check(AER, aer(100_000)), "the storm is over"
 
 
+CE, GPU_CE = "memory.edac.mc0.ce", "gpus.3.ecc.aggregate.corrected"
+
+
+def test_a_few_corrected_memory_errors_leave_a_node_healthy() -> None:
+    life = Life()
+    for hour in range(60):
+        assert not life.check(CE, 4 * hour, GPU_CE, 3000 * hour, after=3600), hour
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "an_hour", "subject"),
+    [("memory.edac", CE, 5, "mc0"), ("gpu.ecc.corrected", GPU_CE, 4000, G3)],
+)
+def test_corrected_memory_errors_above_the_limit_of_a_day_are_maintenance(
+    name: str, place: str, an_hour: int, subject: str
+) -> None:
+    life = Life()
+    hours = 0
+    found: dict[tuple[str, str | None], Finding] = {}
+    while not found and hours < 30:
+        hours += 1
+        found = life.check(place, an_hour * hours, after=3600)
+    assert list(found) == [(name, subject)]
+    assert 21 <= hours <= 24, "not before the limit of a day is reached"
+    assert (found[name, subject].severity, life.code) == ("degraded", 1)
+    assert "corrected within a day" in str(found[name, subject].got)
+    ack.settle(life.memory, life.capture, name)
+    assert not life.check(place, an_hour * (hours + 1), after=3600), "acknowledged"
+    assert not life.check(place, an_hour * (hours + 9), after=90000), "a slower day"
+
+
+def test_corrected_errors_from_before_the_first_check_count_for_one_day() -> None:
+    life = Life()
+    life.uptime = 3 * 86400.0
+    assert not life.check(CE, 250, after=1)
+    life = Life()
+    life.uptime = 3 * 86400.0
+    assert ("memory.edac", "mc0") in life.check(CE, 350, after=1)
+    assert not life.reboot().check(CE, 3, after=60), "the count began again"
+
+
+def test_amd_gpu_is_judged_by_the_count_since_its_driver_was_loaded() -> None:
+    life = Life()
+    change = ("gpus.3.ecc.aggregate", None, "gpus.3.ecc.volatile.corrected")
+    assert not life.check(*change, 5)
+    assert ("gpu.ecc.corrected", G3) in life.check(*change, 90_000)
+
+
 def test_a_few_errors_while_links_are_trained_at_boot_are_no_alarm() -> None:
     life = Life().reboot()
     assert not life.check(

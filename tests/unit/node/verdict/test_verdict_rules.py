@@ -83,6 +83,7 @@ def test_a_healthy_node_matches_whether_all_or_nothing_is_declared() -> None:
         "gpu.retired_pages",
         "gpu.modes",
         "gpu.ras",
+        "gpu.ecc.corrected",
         "pcie.link",
         "net.drops",
         "net.flaps",
@@ -246,6 +247,7 @@ def test_each_rule_finds_its_fault(
 def test_every_rule_has_its_fault() -> None:
     later = {
         "gpu.ecc.aggregate",
+        "gpu.ecc.corrected",
         "gpu.processes",
         "pcie.link",
         "net.drops",
