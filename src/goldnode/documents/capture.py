@@ -294,6 +294,7 @@ class CapturedGpu(Part):
     uuid: Text = None
     serial: Text = None
     board_part: Text = None
+    multi_gpu_board: Flag = None
     minor: Number = None
     driver: Text = None
     lost: Flag = None

@@ -179,6 +179,7 @@ def identity(gpu: NvmlGpu) -> Json:
         "minor": "MinorNumber",
     }
     ids.update({key: gpu.ask(f"nvmlDeviceGet{name}") for key, name in names.items()})
+    ids["multi_gpu_board"] = gpu.flag("nvmlDeviceGetMultiGpuBoard")
     architecture = gpu.ask("nvmlDeviceGetArchitecture")
     if not is_fault(architecture):
         architecture = ARCHITECTURES.get(architecture) or unknown("architecture", architecture)

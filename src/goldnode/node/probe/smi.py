@@ -270,6 +270,7 @@ class _Gpu:
                          ("vbios", "vbios_version"), ("gsp_firmware", "gsp_firmware_version"), ("architecture", "product_architecture")):  # fmt: skip
             put(key, self.get(tag))
         put("minor", self.get("minor_number", to=_integer))
+        put("multi_gpu_board", self.get("multigpu_board", to=_flag))
         put("recovery_action", self.recovery())
         put("persistence_mode", self.get("persistence_mode", to=_flag))
         put("compute_mode", self.get("compute_mode", to=_mode))

@@ -85,6 +85,7 @@ PATHS: Dict[str, str] = {
     "Serial Number": "serial",
     "GPU UUID": "uuid",
     "Minor Number": "minor_number",
+    "MultiGPU Board": "multigpu_board",
     "VBIOS Version": "vbios_version",
     "Board Part Number": "board_part_number",
     "Inforom Version/Image Version": "inforom_version/img_version",

@@ -336,6 +336,9 @@ def raid(files: Files) -> Any:
                 have, slash, use_text = word.strip("[]").partition("/")
                 if word.startswith("[") and slash and have.isdigit() and use_text.isdigit():
                     row["devices"], row["active"] = int(have), int(use_text)
+                # [U_]: the slots in their order, and which of them have no disk.
+                elif word.startswith("[") and have and not have.strip("U_") and "_" in have:
+                    row["missing"] = [slot for slot, state in enumerate(have) if state == "_"]
             if row["state"] == "active" and row["active"] < row["devices"]:
                 row["state"] = "degraded"
             # A check and a resync read a whole array; a recovery and a reshape have not made it whole yet.

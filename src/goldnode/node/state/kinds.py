@@ -212,6 +212,15 @@ _ROWS: Tuple[Kind, ...] = (
         ),
     ),
     Kind(
+        "gpu.serial", domain=HARDWARE, severity=DEGRADED, blast=VISIT,
+        about="no two boards have the same serial number",
+        remedy=Remedy(
+            "Compare `nvidia-smi -q` with the labels of SUBJECT and the other board: one InfoROM is wrong, and a replacement would "
+            "be of the wrong board.",
+            PERSON,
+        ),
+    ),
+    Kind(
         "gpu.uuid_known", domain=HARDWARE, severity=DRAIN, blast=NODE,
         about="each GPU has a UUID; the driver shows question marks for a GPU that it did not initialise",
         remedy=Remedy("Search dmesg for the reason why the driver did not initialise SUBJECT; reboot the node.", PERSON, REBOOT),
@@ -366,6 +375,16 @@ _ROWS: Tuple[Kind, ...] = (
         remedy=Remedy("Check fans and air inlet of SUBJECT, and `nvidia-smi -q -d TEMPERATURE -i SUBJECT`.", PERSON),
     ),
     Kind(
+        "gpu.clock", domain=HARDWARE, severity=DEGRADED, blast=GPU,
+        about="a GPU under load that reports no throttle reason has no clock far below that of its peers (nvml.h: without a reason "
+        "clocks are as high as they can be)",
+        remedy=Remedy(
+            "Check `nvidia-smi -q -d CLOCK,PERFORMANCE -i SUBJECT` for locked clocks (`nvidia-smi -i SUBJECT -rgc` unlocks them); "
+            "otherwise drain the node, reset the GPU, and have it replaced if it stays slow.",
+            PERSON, GPU_RESET, REPAIR,
+        ),
+    ),
+    Kind(
         "gpu.power.enforced", domain=HARDWARE, severity=DEGRADED, blast=VISIT,
         about="the enforced power limit is the one that is set (NVML: the lowest of all limits is enforced)",
         remedy=Remedy(
@@ -459,6 +478,15 @@ _ROWS: Tuple[Kind, ...] = (
         remedy=Remedy(
             "Compare `lscpu` with the class: a socket is missing, or the firmware's setting of cores or threads differs.",
             REPAIR,
+        ),
+    ),
+    Kind(
+        "cpu.microcode", domain=HARDWARE, severity=DEGRADED, blast=NODE,
+        about="all cores run one version of the microcode",
+        remedy=Remedy(
+            "Reboot the node, so that firmware and kernel load the microcode on all cores; if it differs then too, update the "
+            "firmware, and compare the processors' steppings.",
+            REBOOT, REPAIR,
         ),
     ),
     Kind(

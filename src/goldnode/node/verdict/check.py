@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import time
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from .. import probe
 from ..ground import boot, verdict_files
@@ -305,7 +305,7 @@ def of_record(document: ClassDocument, capture: Mapping[str, Any]) -> List[Findi
     findings += _recorded_policy(document, node, seen)
     shown = {
         "node.os": system.get("id"),
-        "gpu.count": gpus is not None,
+        "gpu.count": gpus is not None and not _of_some(node),
         "gpu.ids": gpus is not None
         and all(isinstance(row.get("pci_id"), str) for row in node.listed),
         "gpu.bound": gpus is not None and all(row.get("driver") is not None for row in node.listed),
@@ -324,10 +324,13 @@ def _recorded_policy(document: ClassDocument, node: rules.Node, seen: Observed) 
     """Return the findings about the recorded GPU settings. The results of setters are not in a capture."""
     if not policy.declares(document):
         return []
+    # A record of some GPUs (nvidia-smi with -i) does not have their numbers.
     settings = {
-        str(row.get("index")): rules.as_map(row.get("settings")) or recorded.of_record(row)
-        for row in node.gpus
-        if rules.is_number(row.get("index"))
+        str(row["index"] if rules.is_number(row.get("index")) else place): (
+            rules.as_map(row.get("settings")) or recorded.of_record(row)
+        )
+        for place, row in enumerate(node.gpus)
+        if node.partial or rules.is_number(row.get("index"))
     }
     seen.gpu_settings = {
         "vendor": policy.vendor(document),
@@ -335,12 +338,20 @@ def _recorded_policy(document: ClassDocument, node: rules.Node, seen: Observed) 
         "gpus": settings,
         "record": {},
     }
-    judged = policy.findings({**document, "simulated": False}, seen)
+    wanted = {**document, "simulated": False}
+    if _of_some(node) and document.get("gpu"):
+        wanted["gpu"] = {**declared(document["gpu"]), "count": len(settings)}
+    judged = policy.findings(cast("ClassDocument", wanted), seen)
     for number, item in enumerate(judged):
         # Where the driver has no getter, the results of the setters decide, which stay on the node.
         if item.outcome == MISMATCH and policy.UNRECORDED in str(item.got):
             judged[number] = _not_shown(item)
     return judged if settings else [item._replace(outcome=ELSEWHERE) for item in judged]
+
+
+def _of_some(node: rules.Node) -> bool:
+    """Return whether a record lists only some of the attached GPUs: `gpu.visible` judges their number."""
+    return node.partial and rules.is_number(node.capture.get("gpu_count"))
 
 
 def _not_shown(finding: Finding) -> Finding:

@@ -9,7 +9,7 @@ from typing import cast
 from ..probe.values import is_fault
 from ..state import gpumodel
 from ..state.domains import policy
-from ..state.finding import NOT_EXPOSED, UNREAD
+from ..state.finding import ELSEWHERE, NOT_EXPOSED, UNREAD
 from ..state.kinds import GPU, NODE, NOTHING, PROCESS, RESET, RMA, SILENT_LIBRARY, VISIT
 from ..state.modes import Mode, open_remedy
 from ..state.remedy import COMMAND, GPU_RESET, PERSON, REBOOT, REPAIR, SITE, Remedy
@@ -157,6 +157,8 @@ def visible(node: Node) -> Answer:
     # Library, bus and device nodes are counted each by itself: a GPU may be missing from any one of them.
     want = node.declared.get("count")
     addresses = {str(row.get("address")) for row in node.listed if row.get("index") is not None}
+    if node.partial and is_number(node.capture.get("gpu_count")):
+        return _recorded(node, want)
     counts = {"library": len([row for row in node.listed if row.get("index") is not None])}
     evidence: List[str] = []
     on_bus = {
@@ -178,9 +180,28 @@ def visible(node: Node) -> Answer:
         counts.pop("library")
         counts["driver"] = len(node.listed)
     text = ", ".join(f"{name} {number}" for name, number in counts.items())
-    if all(number == want for number in counts.values()):
-        return ok(f"{want} each", text)
-    return bad(f"{want} each", text, *evidence)
+    if not all(number == want for number in counts.values()):
+        return bad(f"{want} each", text, *evidence)
+    # The numbers agree, and the GPUs may be others all the same.
+    differ = [
+        f"{row.get('address')}: library {row.get('pci_id')}, PCI bus {bus.get('pci_id') or 'nothing'}"
+        for row in node.listed
+        if on_bus and row.get("index") is not None and not is_fault(row.get("address"))
+        for bus in [as_map(node.pci.get(str(row.get("address"))))]
+        if bus.get("pci_id") != row.get("pci_id")
+    ]
+    if differ:
+        return bad("the same GPUs by library and PCI bus", "; ".join(differ[:4]), *evidence)
+    return ok(f"{want} each", text)
+
+
+def _recorded(node: Node, want: Any) -> RuleResult:
+    """Judge the number of GPUs of a record that lists only some of them (nvidia-smi with -i)."""
+    attached, listed = node.capture["gpu_count"], len(node.listed)
+    if attached != want:
+        return bad(f"{want} each", f"library {attached}")
+    text = f"the record lists {listed} of {attached} attached GPUs"
+    return RuleResult(ELSEWHERE, f"{want} each", text)
 
 
 @rule("gpu.uuid")
@@ -195,6 +216,33 @@ def uuids(node: Node) -> Answer:
         if rest
     ]
     return wrong_or_ok(twice, len(seen) > 1, "a UUID each", f"{len(seen)} UUIDs")
+
+
+# Models with several GPUs on a board, also for a driver or simulator that does not report it. Of Grace's boards it is not known.
+TOGETHER = {"K10", "K80", "M10", "M60", "A16", "GB200", "GB300"}
+
+
+@rule("gpu.serial")
+def serials(node: Node) -> Answer:
+    """Judge the serial numbers. The GPUs of one board have one (nvmlDeviceGetMultiGpuBoard)."""
+    seen: Any = {}
+    for row in node.gpus:
+        # Reports are posted with a serial number that was made unreadable.
+        text = str(row.get("serial"))
+        if text.isdigit() and len(set(text)) > 1:
+            seen.setdefault(text, []).append(row)
+    twice = []
+    for text, rows in seen.items():
+        together = any(
+            row.get("multi_gpu_board") is True or set(str(row.get("name")).split()) & TOGETHER
+            for row in rows
+        )
+        if len(rows) < 2 or together or (node.partial and len(rows) == len(node.gpus)):
+            continue
+        first, *rest = (str(row.get("address")) for row in rows)
+        text = f"{text} is also that of {', '.join(rest)}"
+        twice.append(bad("a serial number of its own", text, subject=first))
+    return wrong_or_ok(twice, len(seen) > 1, "a serial number each", f"{len(seen)} serial numbers")
 
 
 @gpu_rule("gpu.uuid_known")
@@ -261,24 +309,39 @@ def vram(node: Node, gpu: Any) -> Answer:
         return result
     own = node.overrides.get(str(gpu.get("address")), {})
     if node.gpu_baseline.get("memory_mib") or own.get("memory_mib"):
-        return ok_if(value in want, expected, f"{value} MiB", str(why))
+        remedy = VARIANT if value > max(want) else None
+        return ok_if(value in want, expected, f"{value} MiB", str(why), remedy=remedy)
     # The data sheet has the memory of the board, of which ECC and firmware reserve a part.
     share = node.limit("memory_reserved", 0)
     if want and (value < min(want) * (1 - share) or value > max(want) * (1 + share)):
-        return bad(expected, f"{value} MiB", str(why))
+        remedy = VARIANT if value > max(want) else None
+        return bad(expected, f"{value} MiB", str(why), remedy=remedy)
     alike = [
         fetch(other, "memory.total_mib")
         for other in node.gpus
         if other.get("pci_id") == gpu.get("pci_id")
         and fetch(other, "ecc.current") == fetch(gpu, "ecc.current")
     ]
-    most = max(size for size in alike if is_number(size))
+    alike = [size for size in alike if is_number(size)]
+    # One board that differs from the others is the odd one, whether it has less or more. Of two halves, the smaller.
+    usual = max(sorted(set(alike), reverse=True), key=alike.count)
     # Without ECC no cell is taken out of use. A display takes some MiB.
     if is_number(fetch(gpu, "ecc.volatile.uncorrected")) or _remaps(gpu):
         share = 0
-    if value < most * (1 - share):
-        return bad(f"{most} MiB, as others of this node", f"{value} MiB")
-    return ok(expected or f"{most} MiB")
+    if value < usual * (1 - share):
+        return bad(f"{usual} MiB, as others of this node", f"{value} MiB")
+    if value > usual * (1 + share):
+        text, part = f"{usual} MiB, as others of this node", gpu.get("board_part")
+        return bad(text, f"{value} MiB", f"board part {part}", remedy=VARIANT)
+    return ok(expected or f"{usual} MiB")
+
+
+VARIANT = Remedy(
+    "SUBJECT has more memory than expected, so it is another board variant: compare its part number in `nvidia-smi -q -i "
+    "SUBJECT` with that of its neighbours. Replace it by one of their kind, or declare its memory in the class.",
+    PERSON,
+    REPAIR,
+)
 
 
 def _remaps(gpu: Any) -> bool:
@@ -339,7 +402,7 @@ def bar1(node: Node, gpu: Any) -> Answer:
 def max_clocks(node: Node, gpu: Any) -> Answer:
     want, _ = node.wants(gpu, "max_clocks")
     if not want:
-        return None
+        return _as_peers(node, gpu)
     text = _clocks(want)
     have = {}
     for key in sorted(want):
@@ -348,6 +411,22 @@ def max_clocks(node: Node, gpu: Any) -> Answer:
             return result
         have[key] = value
     return ok_if(have == want, text, _clocks(have))
+
+
+def _as_peers(node: Node, gpu: Any) -> Optional[RuleResult]:
+    """Judge the maximum SM clock by the equal boards of the node; None where the majority has the same."""
+    own = fetch(gpu, "clocks.max.sm_mhz")
+    alike = [
+        fetch(other, "clocks.max.sm_mhz")
+        for other in node.gpus
+        if all(other.get(key) == gpu.get(key) for key in ("pci_id", "subsystem_id"))
+    ]
+    if not is_number(own) or alike.count(own) * 2 >= len(alike):
+        return None
+    usual = max(sorted(filter(is_number, alike)), key=alike.count)
+    return (
+        bad(f"sm {usual} MHz, as others of this board", f"sm {own} MHz") if own != usual else None
+    )
 
 
 def _clocks(values: Mapping[str, Any]) -> str:
@@ -589,6 +668,12 @@ SLOWDOWNS = (
     (0x40, "thermal", "HW thermal slowdown"),
     (0x20, "sw_thermal", "SW thermal slowdown"),
 )
+# nvml.h: HW slowdown (0x8) is heat, an external power brake, or too high a power draw. 0x40 and 0x80 tell the first two.
+NOT_HEAT = Remedy(
+    "The board slows SUBJECT down and reports no heat: check its power connectors, the power supplies and feeds, then "
+    "`nvidia-smi -q -d TEMPERATURE,PERFORMANCE -i SUBJECT`.",
+    PERSON,
+)
 BRAKE = (0x80, "hw_power_brake", "HW power brake")
 
 
@@ -607,10 +692,17 @@ def throttle(node: Node, gpu: Any) -> Answer:
     slowed, result = _slowed(node, gpu, SLOWDOWNS)
     if slowed is None:
         return result
+    remedy = None
+    if slowed and all(text.startswith("HW slowdown") for text in slowed):
+        # The brake alone is `gpu.throttle.brake`; what is neither brake nor heat has no known cause.
+        if _slowed(node, gpu, (BRAKE,))[0]:
+            return ok("no slowdown", "none but the power brake")
+        remedy = NOT_HEAT
     # Software slows a GPU down before the hardware has to: the node works, with less speed.
     soft = all(text.startswith("SW") for text in slowed)
     severity = "degraded" if soft else None
-    return ok_if(not slowed, "no slowdown", "; ".join(slowed), *_heat(gpu), severity=severity)
+    text = "; ".join(slowed)
+    return ok_if(not slowed, "no slowdown", text, *_heat(gpu), severity=severity, remedy=remedy)
 
 
 @gpu_rule("gpu.throttle.brake")
@@ -618,7 +710,9 @@ def brake(node: Node, gpu: Any) -> Answer:
     slowed, result = _slowed(node, gpu, (BRAKE,))
     if slowed is None:
         return result
-    return ok_if(not slowed, "no power brake", "; ".join(slowed))
+    # With the bit of a HW slowdown the clocks are down now, as `gpu.throttle` judges it.
+    severity = "drain" if slowed and _slowed(node, gpu, SLOWDOWNS[:1])[0] else None
+    return ok_if(not slowed, "no power brake", "; ".join(slowed), severity=severity)
 
 
 def _slowed(
@@ -647,6 +741,54 @@ def _slowed(
     return texts, None
 
 
+@gpu_rule("gpu.clock")
+def clock(node: Node, gpu: Any) -> Answer:
+    """Judge the clock of a GPU under full load that reports no reason to run slower.
+
+    Without a bit set the clocks are as high as they can be (nvml.h, nvmlClocksEventReasonNone).
+    """
+    now = _loaded(node, gpu)
+    if now is None or fetch(gpu, "throttle.mask") != 0:
+        return None
+    peers = [
+        speed
+        for other in node.gpus
+        if other is not gpu and other.get("pci_id") == gpu.get("pci_id")
+        for speed in [_loaded(node, other)]
+        if speed is not None
+    ]
+    if len(peers) > 1:
+        usual, share, who = (
+            sorted(peers)[len(peers) // 2],
+            "clock_of_peers",
+            "its peers under load have",
+        )
+    else:
+        usual, share, who = fetch(gpu, "clocks.max.graphics_mhz"), "clock_of_max", "its maximum is"
+        set_to = fetch(gpu, "clocks.application.graphics_mhz")
+        if is_number(set_to) and is_number(usual):
+            usual = min(usual, set_to)
+    least = node.limit(share)
+    if least is None or not is_number(usual):
+        return None
+    expected, use = f"at least {usual * least:.0f} MHz", fetch(gpu, "utilization.gpu")
+    text = f"{now} MHz at {use} % use without a throttle reason; {who} {usual} MHz"
+    return ok_if(now >= usual * least, expected, text, *_heat(gpu))
+
+
+def _loaded(node: Node, gpu: Any) -> Any:
+    """Return the clock of a GPU under load in MHz; None for one at rest or without readings."""
+    use, pstate = fetch(gpu, "utilization.gpu"), fetch(gpu, "pstate")
+    now = fetch(gpu, "clocks.current.graphics_mhz")
+    busy = is_number(use) and use >= node.limit("clock_load", 101)
+    # A display's card at rest counts its use by its low clock, in P5 or P8.
+    working = is_number(pstate) and pstate <= WORKING_PSTATE
+    return now if busy and working and is_number(now) else None
+
+
+WORKING_PSTATE = 2  # CUDA programs run in P0, or in P2 on GeForce
+
+
 def _heat(gpu: Any) -> List[str]:
     texts = []
     for path, what in (
@@ -664,8 +806,9 @@ def _heat(gpu: Any) -> List[str]:
 def temperature(node: Node, gpu: Any) -> Answer:
     """Judge temperature by margins, not degrees: the limits differ from model to model."""
     margin, result = node.number(gpu, "temperature.margin_c")
+    # A laptop is built to run at its limit.
+    least = 0 if str(gpu.get("name")).endswith(LAPTOPS) else node.limit("margin_c", 0)
     if margin is not None:
-        least = node.limit("margin_c", 0)
         expected = f"more than {least} °C to its limit"
         return ok_if(margin > least, expected, f"{margin} °C", *_heat(gpu))
     if result is not None:
@@ -674,9 +817,13 @@ def temperature(node: Node, gpu: Any) -> Answer:
     most, _ = node.number(gpu, "temperature.slowdown_c")
     if now is None or most is None:
         return result
-    if now < most:
+    if now < most - least:
         return ok("below its limit")
-    return bad(f"below {most} °C", f"{now} °C", *_heat(gpu))
+    return bad(f"below {most - least} °C", f"{now} °C", *_heat(gpu))
+
+
+# Names of GPUs whose board, lanes and cooling are those of a laptop.
+LAPTOPS = ("Laptop GPU", "with Max-Q Design")
 
 
 @gpu_rule("gpu.power.enforced")

@@ -9,6 +9,7 @@ from ..state.finding import DEFERRED, MATCH
 from ..state.kinds import NOTHING
 from ..state.remedy import ACKNOWLEDGE, COMMAND, PERSON, REPAIR, Remedy
 from .hardware import in_driver
+from .links import is_guest
 from .rules import (
     Answer,
     Node,
@@ -25,12 +26,13 @@ from .rules import (
     rows_of,
     rule,
     shown,
+    text_of,
     wrong_or_ok,
 )
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Container, List, Optional
+    from typing import Any, Container, Dict, List, Optional
 
 
 def _all(results: List[RuleResult], expected: str) -> Answer:
@@ -52,6 +54,15 @@ def cpu(node: Node) -> Answer:
         if not isinstance(have.get(key), (int, bool)):
             return node.absent(have.get(key), text)
     return equal(text, ", ".join(f"{key} {shown(have[key])}" for key in sorted(want)))
+
+
+@rule("cpu.microcode")
+def microcode(node: Node) -> Answer:
+    """Judge whether all cores run one microcode. In a virtual machine it is the host's."""
+    versions = [str(item) for item in as_list(as_map(node.capture.get("cpu")).get("microcode"))]
+    if node.elsewhere() or is_guest(node.capture) or not versions:
+        return None
+    return ok_if(len(versions) == 1, "one version on all cores", ", ".join(versions))
 
 
 @rule("memory.total")
@@ -183,7 +194,41 @@ def firmware(node: Node) -> Answer:
                 good = value in want["firmware"] or value.split()[0] in want["firmware"]
                 result = ok_if(good, expected, value)
             results += about(name, result)
-    return _all(results, "as declared")
+    return _all(results + _mixed(node), "as declared")
+
+
+def _mixed(node: Node) -> List[RuleResult]:
+    """Compare the firmware of cards of one board id, where the class does not declare it.
+
+    Only cards of NVIDIA (mlx4, mlx5) have such an id; one model of another vendor may be of several boards.
+    """
+    boards: Dict[str, Dict[str, str]] = {}
+    if node.elsewhere() or is_guest(node.capture):
+        return []
+    for section in ("network", "infiniband"):
+        declared = as_map(node.baseline.get(section))
+        for name, row in sorted(as_map(node.capture.get(section)).items()):
+            if not (name if section == "infiniband" else str(fetch(row, "driver"))).startswith(
+                "mlx"
+            ):
+                continue
+            # An interface has both in one text: "28.39.1002 (MT_0000000838)".
+            version, _, rest = str(fetch(row, "firmware")).partition(" (")
+            board = text_of(fetch(row, "board")) or rest.rstrip(")")
+            address, stated = str(fetch(row, "address")), as_map(declared.get(name)).get("firmware")
+            virtual = "virtual_of" in as_map(node.pci.get(address))
+            if board and version[:1].isdigit() and not stated and not virtual:
+                boards.setdefault(board, {}).setdefault(f"{version} {address}", name)
+    results: List[RuleResult] = []
+    for board, cards in boards.items():
+        versions = [key.split()[0] for key in cards]
+        usual = max(sorted(set(versions)), key=versions.count)
+        results += [
+            bad(f"{usual}, as others of {board}", key.split()[0], subject=name)
+            for key, name in cards.items()
+            if key.split()[0] != usual
+        ]
+    return results
 
 
 def _real(node: Node) -> List[str]:
@@ -411,8 +456,35 @@ def smart(node: Node) -> Answer:
         want, have = fetch(row, "devices"), fetch(row, "active")
         seen += 1
         if is_number(want) and is_number(have) and have < want:
-            results.append(bad("a whole array", f"{have} of {want} disks", subject=name))
+            failed = [str(member) for member in as_list(fetch(row, "failed"))]
+            slots = [str(slot) for slot in as_list(fetch(row, "missing"))]
+            text = f"{have} of {want} disks"
+            if slots or failed:
+                text += f": slot {', '.join(slots) or '?'} is empty"
+            if failed:
+                text += f", {', '.join(failed)} has failed"
+            recovering = fetch(row, "state") == "recovering"
+            remedy = ARRAY_RECOVERS if recovering else _array_remedy(failed)
+            results.append(bad("a whole array", text, remedy=remedy, subject=name))
     return wrong_or_ok(results, seen, "no warning", f"{seen} disks and arrays")
+
+
+ARRAY_RECOVERS = Remedy(
+    "Nothing to do but wait: the array takes a disk in, see /proc/mdstat and `mdadm --detail /dev/SUBJECT`.",
+    PERSON,
+)
+
+
+def _array_remedy(failed: List[str]) -> Remedy:
+    """Return how an array gets its missing disk back (mdadm(8), manage mode)."""
+    old = f"`mdadm --manage /dev/SUBJECT --remove /dev/{failed[0]}`, " if failed else ""
+    return Remedy(
+        "Find the missing disk with `mdadm --detail /dev/SUBJECT` and dmesg. If it is sound, "
+        f"{old}`mdadm --manage /dev/SUBJECT --re-add /dev/DISK`; otherwise replace it, copy the partition table of a disk that "
+        "is left, and `mdadm --manage /dev/SUBJECT --add /dev/DISK`.",
+        COMMAND,
+        REPAIR,
+    )
 
 
 def _disk(node: Node, name: str, row: Any) -> Optional[RuleResult]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from ..probe.values import is_fault
-from ..state.finding import DEFERRED, MATCH
+from ..state.finding import DEFERRED, MATCH, UNREAD
 from ..state.kinds import NOTHING
 from ..state.remedy import PERSON, REPAIR, Remedy
 from .hardware import gpu_key
 from .rules import (
+    BY_FACTS,
     Answer,
     Node,
     RuleResult,
@@ -56,6 +57,22 @@ def wanted(node: Node, gpu: Mapping[str, Any], key: str) -> Tuple[Optional[int],
         if is_number(value):
             return value, why
     return None, ""
+
+
+OF_HOST = "x{}, which this virtual machine's host gives each GPU of the model"
+
+
+def hosted(capture: Mapping[str, Any], gpu: Mapping[str, Any]) -> bool:
+    """Return whether a virtual machine's host may have given a GPU its lanes by design.
+
+    Many clouds pass a GPU through with eight of 16 lanes. One GPU that has fewer than its equals is a fault.
+    """
+    widths = {
+        str(fetch(other, "pcie.width.current"))
+        for other in as_list(capture.get("gpus"))
+        if fetch(other, "pci_id") == gpu.get("pci_id")
+    }
+    return is_guest(capture) and len(widths) == 1
 
 
 def is_guest(capture: Mapping[str, Any]) -> bool:
@@ -117,6 +134,8 @@ def width(node: Node, gpu: Any) -> Answer:
     evidence = [why, *narrow(rows, "width", want)]
     if any(value in DOWN for value in have):
         return bad(expected, "the link is down", *evidence)
+    if least < want and why.startswith(BY_FACTS) and hosted(node.capture, gpu):
+        return ok(OF_HOST.format(least))
     if least < want:
         remedy = HOSTED if is_guest(node.capture) else None
         return bad(expected, f"x{least}", *evidence, *_ends(gpu, rows), remedy=remedy)
@@ -380,7 +399,12 @@ def nvlink_errors(node: Node, gpu: Any) -> Answer:
         if delta is None or delta.per_minute is None or not most:
             continue
         seen = True
-        if delta.per_minute > most:
+        fast = delta.per_minute > most
+        # A link that recovers again and again loses time at a rate at which replays are no fault.
+        few = node.limit("nvlink_recoveries_minute")
+        if name == "recovery" and few and (delta.value or 0) > 1 and not delta.first:
+            fast = delta.per_minute > few
+        if fast:
             texts.append(f"{name} {delta.per_minute:.0f} a minute, {delta.span}")
     worst = []
     for row in rows_of(links):
@@ -395,13 +419,18 @@ def nvlink_errors(node: Node, gpu: Any) -> Answer:
 
 @gpu_rule("fabric.state")
 def fabric(node: Node, gpu: Any) -> Answer:
-    """Judge the fabric state. Generations before Hopper do not report it."""
+    """Judge the fabric state. Generations before Hopper do not report it (nvml.h)."""
     state = fetch(gpu, "fabric.state")
     joined = bool(as_map(node.document.get("platform")).get("nvswitch"))
     if not isinstance(state, str):
         return node.absent(state, None)
-    if state == "not_supported" or not joined:
+    if not joined:
         return None
+    if state == "not_supported":
+        # A GPU that can report a fabric and reports none, on a board with NVSwitch, has no known state.
+        if gpu.get("architecture") in BEFORE_FABRIC:
+            return None
+        return RuleResult(UNREAD, "completed", "not supported, on a board with NVSwitch")
     status = fetch(gpu, "fabric.status")
     if state != "completed":
         text = status["text"] if is_fault(status) else status
@@ -419,4 +448,6 @@ def fabric(node: Node, gpu: Any) -> Answer:
     return ok("completed")
 
 
+# Generations that do not report the fabric (nvml.h: "For Hopper or newer"), and one that is not known.
+BEFORE_FABRIC = ("Kepler", "Maxwell", "Pascal", "Volta", "Turing", "Ampere", "Ada Lovelace", None)
 ILL = ("true", "yes", "degraded", "unhealthy", "incorrect", "1")

@@ -34,6 +34,9 @@ Json: TypeAlias = "Dict[str, Any]"
 PARTIAL = ("nvidia-smi-xml", "nvidia-smi-text")
 
 
+BY_FACTS = "the facts of"  # how the source of a value begins that no class declares
+
+
 class RuleResult(NamedTuple):
     """Answer of a rule about one subject. None for severity, remedy and blast: the rule's own."""
 
@@ -264,7 +267,7 @@ class Node:
                 self.gpu_baseline,
                 f"by design: {sanitized(reason)}" if reason else "the class's baseline",
             ),
-            (self.facts_of(gpu), f"the facts of {self.declared.get('model')}"),
+            (self.facts_of(gpu), f"{BY_FACTS} {self.declared.get('model')}"),
         ]
 
     def elsewhere(self) -> Optional[str]:

@@ -13,6 +13,7 @@ from ..state.finding import DEFERRED, MATCH, MISMATCH, NOT_EXPOSED, Finding
 from ..state.kinds import DEGRADED, NOTHING
 from ..state.remedy import COMMAND, PERSON, REPAIR, Remedy
 from . import links, rules
+from .hardware import LAPTOPS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,8 +35,6 @@ RANGE = Remedy(
     "Set a value that the board accepts: `nvidia-smi -q -d POWER,CLOCK -i SUBJECT` shows the range.",
     COMMAND,
 )
-# A laptop's board decides how many lanes its GPU has, and no reading of the GPU states that number.
-LAPTOPS = ("Laptop GPU", "with Max-Q Design")
 LINK = Remedy(
     "Reseat SUBJECT and its riser, and check the slot's lanes and generation in the firmware. Declare the link in "
     "the class if it is by design.",
@@ -67,7 +66,7 @@ def findings(capture: Mapping[str, Any], models: Mapping[str, Any]) -> List[Find
     links_ = [
         row
         for gpu in gpus
-        for row in _link(gpu, rules.as_map(models.get(str(gpu.get("pci_id")))), remedy)
+        for row in _link(capture, gpu, rules.as_map(models.get(str(gpu.get("pci_id")))), remedy)
     ]
     for name in ("pcie.width", "pcie.gen"):
         own = [row for row in links_ if row.id == name]
@@ -229,14 +228,19 @@ def in_laptop(gpu: Mapping[str, Any]) -> bool:
     return str(gpu.get("name")).endswith(LAPTOPS)
 
 
-def laptop_width(gpu: Mapping[str, Any]) -> Optional[str]:
-    """Return the width of a laptop's link as a text, if it is narrower than the GPU can have: it is not judged."""
+def unjudged_width(capture: Mapping[str, Any], gpu: Mapping[str, Any]) -> Optional[str]:
+    """Return the width of a link as a text, if it is narrower than the GPU can have and a laptop's board or the host of
+    a virtual machine decides it.
+    """
+    there = in_laptop(gpu) or links.hosted(capture, gpu)
     now, most = rules.fetch(gpu, "pcie.width.current"), rules.fetch(gpu, "pcie.width.max")
     narrower = rules.is_number(now) and rules.is_number(most) and now < most
-    return f"x{now}, and the GPU can have x{most}" if narrower and in_laptop(gpu) else None
+    return f"x{now}, and the GPU can have x{most}" if narrower and there else None
 
 
-def _link(gpu: Mapping[str, Any], facts: Mapping[str, Any], remedy: Remedy) -> Iterator[Finding]:
+def _link(
+    capture: Mapping[str, Any], gpu: Mapping[str, Any], facts: Mapping[str, Any], remedy: Remedy
+) -> Iterator[Finding]:
     """Yield findings about the link if the facts state none, by the abilities of GPU and slot."""
     stated = rules.as_map(facts.get("pcie"))
     rests, state = links.resting(gpu)
@@ -245,13 +249,16 @@ def _link(gpu: Mapping[str, Any], facts: Mapping[str, Any], remedy: Remedy) -> I
         if stated.get(key) is not None or not rules.is_number(now) or not rules.is_number(most):
             continue
         # The number of lanes of a laptop is no fault, and is listed for a class to declare.
-        if key == "width" and laptop_width(gpu) is not None:
+        if key == "width" and now < most and in_laptop(gpu):
             continue
         expected = f"{mark}{most}, which GPU and slot can do together"
         generation = rules.fetch(gpu, "pcie.gen.current")
         narrow = key == "gen" or (rules.is_number(generation) and generation >= RESTS_NARROW)
         subject = rules.sanitized(gpu.get("address") or gpu.get("index"), 80)
-        if now >= most:
+        if key == "width" and now < most and links.hosted(capture, gpu):
+            expected = links.OF_HOST.format(now)
+            yield Finding(name, MATCH, expected, expected, subject=subject, severity=DEGRADED)
+        elif now >= most:
             yield Finding(name, MATCH, expected, expected, subject=subject, severity=DEGRADED)
         elif rests and narrow:
             yield Finding(

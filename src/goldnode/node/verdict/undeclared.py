@@ -438,8 +438,8 @@ def undeclared(capture: Mapping[str, Any], present: KnownGpus) -> List[Json]:
         values = [rules.fetch(row, path) for row in gpus_of]
         texts = dict.fromkeys(rules.shown(value) for value in values if known(value))
         rows.append((name, ", ".join(texts) or None))
-    laptops = filter(None, map(settings.laptop_width, gpus_of))
-    rows.append(("pcie.width", next(laptops, None)))
+    widths = filter(None, (settings.unjudged_width(capture, row) for row in gpus_of))
+    rows.append(("pcie.width", next(widths, None)))
     for section in ("network", "infiniband"):
         names = sorted(rules.as_map(capture.get(section)))
         rows.append((f"baseline.{section}", ", ".join(names[:8]) or None))

@@ -228,10 +228,17 @@ def test_mdstat_gives_level_state_and_failed_devices(tmp_path: Path) -> None:
             "devices": 2,
             "active": 1,
             "failed": ["sdb1"],
+            "missing": [1],
         },
         "md2": {"level": "raid10", "state": "active", "devices": 4, "active": 4},
         "md0": {"level": "raid0", "state": "active", "devices": 2, "active": 2},
-        "md3": {"level": "raid5", "state": "recovering", "devices": 3, "active": 2},
+        "md3": {
+            "level": "raid5",
+            "state": "recovering",
+            "devices": 3,
+            "active": 2,
+            "missing": [2],
+        },
         "md4": {"level": None, "state": "inactive", "devices": 1, "active": 0},
     }
     assert storage.raid(context(tmp_path / "none").files) == {}

@@ -59,6 +59,19 @@ def outcomes(verdict: dict[str, Any]) -> dict[str, str]:
     return {finding["id"]: finding["outcome"] for finding in verdict["findings"]}
 
 
+def test_record_of_one_of_two_gpus_shows_their_settings_and_number() -> None:
+    one = spoiled(
+        record(), "source", "nvidia-smi-xml", "gpu_count", 2, "gpus", [record()["gpus"][0]]
+    )
+    one["gpus"][0]["index"] = None
+    verdict = judged(one, gpu={**document()["gpu"], "count": 2})
+    found = {item["id"]: item for item in verdict["findings"]}
+    assert {found[name]["outcome"] for name in ("policy.ecc", "policy.persistence_mode")} == {
+        "match"
+    }
+    assert found["gpu.visible"]["got"] == "the record lists 1 of 2 attached GPUs"
+
+
 @pytest.mark.parametrize("capture", [record(), idle(record())])
 def test_a_good_record_shows_nothing_wrong_and_does_not_show_all(capture: dict[str, Any]) -> None:
     verdict = judged(capture)
@@ -255,5 +268,7 @@ def test_every_limit_that_a_rule_asks_for_is_in_the_facts() -> None:
     asked = set(re.findall(r'\.limit\("([a-z_]+)"', source)) | {
         "nvlink_errors_minute",
         "nvlink_crc_minute",
+        "clock_of_peers",
+        "clock_of_max",
     }
     assert asked <= set(health.limits()), asked - set(health.limits())

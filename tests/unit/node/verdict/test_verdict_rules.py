@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -80,6 +81,7 @@ def test_a_healthy_node_matches_whether_all_or_nothing_is_declared() -> None:
     }
     expected = {
         "gpu.uuid_known",
+        "gpu.clock",
         "gpu.retired_pages",
         "gpu.modes",
         "gpu.ras",
@@ -92,6 +94,30 @@ def test_a_healthy_node_matches_whether_all_or_nothing_is_declared() -> None:
         f"on the healthy node these rules have no finding, or one unexpectedly: {sorted(silent ^ expected)}; "
         "declare the value in BASELINE, and give the node its reading in tests/unit/node/captures.py"
     )
+
+
+def loaded(*gpus: int) -> tuple[Any, ...]:
+    """Changes by which these GPUs are at work at their full clock; all of them without a number."""
+    changes: list[Any] = []
+    for gpu in gpus or ("*",):
+        changes += [f"gpus.{gpu}.utilization.gpu", 98, f"gpus.{gpu}.throttle.mask", 0]
+        changes += [f"gpus.{gpu}.clocks.current.graphics_mhz", 1980]
+    return tuple(changes)
+
+
+def clock_of(mhz: int) -> tuple[str, int]:
+    """A change of one GPU's clock."""
+    return "gpus.3.clocks.current.graphics_mhz", mhz
+
+
+def cards(*versions: str, board: str = "MT_0000000970") -> dict[str, Any]:
+    """InfiniBand cards of one board id, beside the one that the class declares."""
+    own = healthy()["infiniband"]["mlx5_0"]
+    rows = {
+        f"mlx5_{n}": {**own, "address": f"0000:4{n}:00.0", "board": board, "firmware": version}
+        for n, version in enumerate(versions, 3)
+    }
+    return {"mlx5_0": own, **rows}
 
 
 # id, what is otherwise, outcome, severity, whether it is found only where it was declared
@@ -110,6 +136,9 @@ CASES: list[tuple[str, tuple[Any, ...], str, str, bool]] = [
     ("gpu.visible", ("devices", {"/dev/nvidia0": "0666", "/dev/nvidiactl": "0666"}), MISMATCH, "drain", False),
     # identity
     ("gpu.uuid", ("gpus.3.uuid", captures.gpu(2)["uuid"]), MISMATCH, "drain", False),
+    ("gpu.serial", ("gpus.3.serial", captures.gpu(2)["serial"]), MISMATCH, "degraded", False),
+    ("gpu.visible", ("gpus.3.pci_id", "10de:2331"), MISMATCH, "drain", False),
+    ("gpu.visible", ("gpus.3.address", "0000:5e:00.0"), MISMATCH, "drain", False),
     ("gpu.uuid_known", ("gpus.3.uuid", "GPU-????????-????"), MISMATCH, "drain", False),
     ("gpu.board", ("gpus.3.subsystem_id", "10de:1839"), MISMATCH, "drain", True),
     ("gpu.memory", ("gpus.3.memory.total_mib", 73000), MISMATCH, "drain", False),
@@ -120,7 +149,10 @@ CASES: list[tuple[str, tuple[Any, ...], str, str, bool]] = [
     ("gpu.vbios", ("gpus.3.vbios", "96.00.74.00.01"), MISMATCH, "degraded", False),
     ("gpu.vbios", ("gpus.*.vbios", "96.00.74.00.01"), MISMATCH, "degraded", True),
     ("gpu.bar1", ("gpus.3.memory.bar1_mib", 256), MISMATCH, "drain", True),
-    ("gpu.max_clocks", ("gpus.3.clocks.max.sm_mhz", 1755), MISMATCH, "degraded", True),
+    ("gpu.memory", ("gpus.3.memory.total_mib", 97871), MISMATCH, "drain", False),
+    ("gpu.max_clocks", ("gpus.3.clocks.max.sm_mhz", 1755), MISMATCH, "degraded", False),
+    ("gpu.max_clocks", ("gpus.*.clocks.max.sm_mhz", 1755), MISMATCH, "degraded", True),
+    ("gpu.max_clocks", ("gpus.3.clocks.max.sm_mhz", LOST), UNREAD, "degraded", True),
     ("gpu.inforom", ("gpus.3.inforom.valid", False), MISMATCH, "degraded", False),
     ("driver.agree", ("driver.library", "580.105.08"), MISMATCH, "drain", False),
     # errors
@@ -149,8 +181,15 @@ CASES: list[tuple[str, tuple[Any, ...], str, str, bool]] = [
     ("gpu.throttle", ("gpus.3.throttle.mask", LOST), UNREAD, "drain", False),
     ("gpu.throttle", ("gpus.3.throttle", {"status": 1 << 32, "active": ["TEMP_GPU"], "kinds": ["thermal"]}), MISMATCH, "drain", False),
     ("gpu.throttle.brake", ("gpus.3.throttle.mask", 0x80), MISMATCH, "degraded", False),
+    ("gpu.throttle.brake", ("gpus.3.throttle.mask", 0x88), MISMATCH, "drain", False),
+    ("gpu.throttle", ("gpus.3.throttle.mask", 0x8), MISMATCH, "drain", False),
+    ("gpu.clock", (*loaded(), *clock_of(345)), MISMATCH, "degraded", False),
+    ("gpu.clock", (*loaded(3), *clock_of(345)), MISMATCH, "degraded", False),
     ("gpu.power.enforced", ("gpus.3.power.enforced_w", 500.0), MISMATCH, "degraded", False),
     ("gpu.temperature", ("gpus.3.temperature.margin_c", 0), MISMATCH, "degraded", False),
+    ("gpu.temperature", ("gpus.3.temperature.margin_c", 1), MISMATCH, "degraded", False),
+    ("gpu.temperature", ("gpus.3.temperature.margin_c", LOST), UNREAD, "degraded", False),
+    ("gpu.temperature", ("gpus.3.temperature", {"margin_c": NO, "gpu_c": 91, "slowdown_c": 92}), MISMATCH, "degraded", False),
     ("gpu.temperature", ("gpus.3.temperature", {"margin_c": NO, "gpu_c": 93, "slowdown_c": 92}), MISMATCH, "degraded", False),
     # links
     ("pcie.width", ("gpus.3.pcie.width.current", 8), MISMATCH, "drain", False),
@@ -173,12 +212,15 @@ CASES: list[tuple[str, tuple[Any, ...], str, str, bool]] = [
     ("nvlink.errors", ("gpus.3.nvlink.links.7.errors.replay", 9000), MISMATCH, "degraded", False),
     ("fabric.state", ("gpus.*.fabric.state", "in_progress"), MISMATCH, "drain", False),
     ("fabric.state", ("gpus.3.fabric.status", "Failure"), MISMATCH, "drain", False),
+    ("fabric.state", ("gpus.*.fabric", {"state": "not_supported"}), UNREAD, "drain", False),
+    ("fabric.state", ("gpus.3.fabric", LOST), UNREAD, "drain", False),
     ("fabric.manager", ("fabric_manager.active", False), MISMATCH, "drain", False),
     ("gpu.numa", (f"numa/affinity/{G3}/node", 1), MISMATCH, "degraded", True),
     ("gpu.numa", ("numa", unread("the reader failed")), UNREAD, "degraded", True),
     # the host
     ("cpu.layout", ("cpu.sockets", 1), MISMATCH, "drain", True),
     ("cpu.layout", ("cpu.smt", True), MISMATCH, "drain", True),
+    ("cpu.microcode", ("cpu.microcode", ["0x2b0005c0", "0x2b000461"]), MISMATCH, "degraded", False),
     ("memory.total", ("memory.total_mib", 1998000), MISMATCH, "drain", True),
     ("memory.total", ("memory", unread("the reader failed")), UNREAD, "drain", True),
     ("memory.edac", ("memory.edac.mc0.ue", 1), MISMATCH, "drain", False),
@@ -190,6 +232,7 @@ CASES: list[tuple[str, tuple[Any, ...], str, str, bool]] = [
     ("net.mtu", ("network.eth0.mtu", None), UNREAD, "degraded", True),
     ("net.numa", ("network.eth0.numa_node", 1), MISMATCH, "degraded", True),
     ("net.firmware", ("network.eth0.firmware", "20.1"), MISMATCH, "degraded", True),
+    ("net.firmware", ("infiniband", cards("28.39.1002", "28.39.1002", "28.36.1010")), MISMATCH, "degraded", False),
     ("ib.port", ("infiniband.mlx5_0.ports.1.state", "down"), MISMATCH, "drain", True),
     ("ib.port", ("infiniband.mlx5_0.ports.1.rate_gbps", 200), MISMATCH, "drain", True),
     ("ib.port", ("infiniband", {}), MISMATCH, "drain", True),
@@ -309,6 +352,30 @@ TRAPS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("a clock that is being set after boot", class_document(), spoiled(healthy(), "time_sync.synchronised", False, "uptime", 60.0)),
     ("no PSI", class_document(), spoiled(healthy(), "pressure", not_exposed("No such file or directory", 2))),
     ("ECC switched off", class_document(), spoiled(healthy(), "gpus.*.ecc", {"current": False, "pending": False, "volatile": NO, "aggregate": NO})),
+    (
+        "an Ampere board with NVSwitch reports no fabric",
+        class_document(),
+        spoiled(healthy(), "gpus.*.architecture", "Ampere", "gpus.*.fabric", {"state": "not_supported"}),
+    ),
+    ("all GPUs at work, at clocks some per cent apart", class_document(), spoiled(healthy(), *loaded(), *clock_of(1755))),
+    ("one GPU at work, locked to half its clock to save power", class_document(), spoiled(healthy(), *loaded(3), *clock_of(990))),
+    ("a GPU whose job has just ended", class_document(), spoiled(healthy(), *loaded(), *clock_of(345), "gpus.3.throttle.mask", 1)),
+    ("a GPU at its power cap", class_document(), spoiled(healthy(), *loaded(), *clock_of(600), "gpus.3.throttle.mask", 4)),
+    ("a display's card at rest, busy for its low clock", class_document(), spoiled(healthy(), *loaded(3), *clock_of(210), "gpus.3.pstate", 8)),
+    (
+        "two GPUs of a board with one serial number",
+        class_document(),
+        spoiled(healthy(), "gpus.3.serial", captures.gpu(2)["serial"], "gpus.3.multi_gpu_board", True),
+    ),
+    ("boards without serial numbers", class_document(), spoiled(healthy(), "gpus.*.serial", "0000000000000")),
+    ("a virtual machine's processors", class_document(), spoiled(healthy(), "identity.virtual", "kvm", "cpu.microcode", ["0x1", "0xffffffff"])),
+    (
+        "cards of two boards, each with its firmware",
+        class_document(),
+        spoiled(healthy(), "infiniband", {**cards("28.39.1002"), "mlx5_9": cards("20.1", board="MT_0000000008")["mlx5_3"]}),
+    ),
+    ("a virtual machine's lanes", class_document(), spoiled(healthy(), "identity.virtual", "kvm", "pci", {}, "gpus.*.pcie.width.current", 8)),
+    ("a laptop at its limit", class_document(), spoiled(healthy(), "gpus.*.name", "NVIDIA GeForce RTX 4090 Laptop GPU", "gpus.*.temperature.margin_c", 1)),
     ("a passive check", declared(), spoiled(node(), "storage.paths", {})),
     ("no node of a GPU", {**class_document(), "gpu": None}, spoiled(healthy(), "gpus", [], "pci", {}, "devices", {}, "driver", {})),
 ]  # fmt: skip
@@ -362,6 +429,75 @@ def test_the_hop_that_limits_is_named() -> None:
         if f.id == "pcie.gen"
     )
     assert (found.subject, found.evidence[1]) == (G3, f"{PORT3} has 4")
+
+
+def test_odd_board_among_eight_is_the_odd_one() -> None:
+    """N58: a board of 96 GB among boards of 80 GB. A part of its memory is not what it lacks."""
+    capture = spoiled(node(), "gpus.3.memory.total_mib", 97871)
+    for document in (class_document(), declared()):
+        ((subject, text),) = {(f.subject, str(f.remedy)) for f in wrong(judged(document, capture))}
+        assert subject == G3
+        assert "another board variant" in text
+
+
+def test_power_brake_is_no_fan() -> None:
+    """nvml.h: HW slowdown (0x8) is also set by the external power brake (0x80); heat is 0x40."""
+    table = {0x88: "gpu.throttle.brake", 0x48: "gpu.throttle", 0x8: "gpu.throttle"}
+    words = {0x88: "facility", 0x48: "fans", 0x8: "power connectors"}
+    for mask, name in table.items():
+        found = wrong(judged(class_document(), spoiled(healthy(), "gpus.3.throttle.mask", mask)))
+        assert [item.id for item in found] == [name]
+        assert words[mask] in str(found[0].remedy)
+    both = wrong(judged(class_document(), spoiled(healthy(), "gpus.3.throttle.mask", 0xC8)))
+    assert [item.id for item in both] == ["gpu.throttle", "gpu.throttle.brake"]
+
+
+@pytest.mark.parametrize(
+    ("row", "got", "remedy"),
+    [
+        ({"missing": [1]}, "1 of 2 disks: slot 1 is empty", "`mdadm --manage /dev/md0 --re-add"),
+        (
+            {"missing": [0], "failed": ["sda1"]},
+            "1 of 2 disks: slot 0 is empty, sda1 has failed",
+            "`mdadm --manage /dev/md0 --remove /dev/sda1`",
+        ),
+        ({"missing": [1], "state": "recovering"}, "1 of 2 disks: slot 1 is empty", "/proc/mdstat"),
+    ],
+)
+def test_member_of_an_array_is_no_nvme_disk(row: dict[str, Any], got: str, remedy: str) -> None:
+    array = {"level": "raid1", "state": "degraded", "devices": 2, "active": 1, **row}
+    (found,) = wrong(judged(class_document(), spoiled(healthy(), "storage.raid", {"md0": array})))
+    assert (found.subject, found.got) == ("md0", got)
+    assert remedy in str(found.remedy)
+    assert not re.search("nvme|smartctl", str(found.remedy))
+
+
+@pytest.mark.parametrize(
+    ("count", "minutes", "outcome"),
+    [(1, 5, MATCH), (3, 5, MISMATCH), (2, 60, MATCH), (1, 1, MATCH), (2, 1, MISMATCH)],
+)
+def test_recoveries_of_nvlink_count_by_rate(count: int, minutes: int, outcome: str) -> None:
+    _, memory = deltas.step({}, healthy())
+    later = spoiled(
+        healthy(),
+        "uptime",
+        3600.0 + minutes * 60,
+        "gpus.3.nvlink.links.7.errors.recovery",
+        count,
+    )
+    found = [f for f in judged(class_document(), later, memory) if f.id == "nvlink.errors"]
+    assert outcome in {f.outcome for f in found}
+    assert {f.subject for f in found} == ({G3} if outcome == MISMATCH else {None})
+
+
+def test_record_with_some_of_the_gpus_names_their_number() -> None:
+    capture = spoiled(healthy(1), "source", "nvidia-smi-xml", "gpu_count", 8, "gpus.0.index", None)
+    for count, outcome in ((8, ELSEWHERE), (4, MISMATCH)):
+        document = class_document()
+        document["gpu"]["count"] = count
+        (found,) = [f for f in judged(document, capture) if f.id == "gpu.visible"]
+        assert found.outcome == outcome
+        assert "library 0" not in str(found.got)
 
 
 def test_smi_output_verifies_gpus_but_not_the_host() -> None:
