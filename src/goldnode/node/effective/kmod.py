@@ -28,8 +28,11 @@ DIRECTORIES = (
 SUFFIXES = (".conf", ".alias")
 # Takes the place of a file for words of the kernel command line.
 COMMAND_LINE = "the kernel command line"
-# A shell command that loads nothing and therefore keeps a module out.
+# A shell command that loads nothing and therefore keeps a module out, unless a later one of it loads something.
 _NOTHING = re.compile(r"(?:\S*/)?(?:true|false|:|exit|echo|logger|printf)\b|:")
+_LOADS = re.compile(r"\b(?:modprobe|insmod)\b")
+# Drivers that take a device for a virtual machine.
+STUBS = ("vfio_pci", "pci_stub")
 
 
 class ModprobeLine(NamedTuple):
@@ -37,7 +40,8 @@ class ModprobeLine(NamedTuple):
 
     file: str
     line: int
-    command: str  # alias, blacklist, install, options; module_blacklist: the kernel's own parameter
+    # alias, blacklist, install, options, remove, softdep; module_blacklist: the kernel's own parameter
+    command: str
     name: str
     rest: str = ""
 
@@ -96,7 +100,7 @@ def parsed(file: str, text: str) -> List[ModprobeLine]:
         command, name, rest = parts[0], underscored(parts[1]), "".join(parts[2:])
         if command == "blacklist":
             lines.append(ModprobeLine(file, number, command, name))
-        elif command in ("install", "options", "alias") and rest:
+        elif command in ("install", "remove", "options", "alias", "softdep") and rest:
             target = rest.rstrip()
             if command == "alias":
                 target = underscored(re.split(r"[ \t]", rest)[0])
@@ -144,29 +148,115 @@ def words(command_line: str) -> List[ModprobeLine]:
     return lines
 
 
+def settled(
+    host: Host, lines: Iterable[ModprobeLine], names: Iterable[str], release: str
+) -> List[ModprobeLine]:
+    """Return the lines with only those softdeps that cancel an `install` line of these modules.
+
+    modprobe ignores `install` for a module of which a softdep names a module that exists. A module brings
+    softdeps of its own, which depmod collects. The first softdep of a name counts.
+    """
+    rows = list(lines)
+    rest = [line for line in rows if line.command != "softdep"]
+    asked = [
+        name
+        for name in sorted({underscored(name) for name in names})
+        if any(line.command == "install" and matching([name], line.name) for line in rows)
+    ]
+    if not asked:
+        return rest
+    where = f"/lib/modules/{release}/modules"
+    rows += parsed(f"{where}.softdep", host.text(f"{where}.softdep") or "")
+    listed = "".join(host.text(f"{where}.{kind}") or "" for kind in ("dep", "builtin"))
+    there = {underscored(name) for name in re.findall(r"([^/\s:]+)\.ko", listed)}
+    for name in asked:
+        first = [row for row in rows if row.command == "softdep" and matching([name], row.name)][:1]
+        rest += [row for row in first if there & set(_depends(row.rest))]
+    return rest
+
+
+def _depends(softdep: str) -> List[str]:
+    """Return the modules that a softdep names. Words before `pre:` or `post:` have no effect."""
+    words = softdep.split()
+    begin = next((n for n, word in enumerate(words) if word in ("pre:", "post:")), len(words))
+    return [underscored(word) for word in words[begin:]]
+
+
 def against(
     lines: Iterable[ModprobeLine], names: Iterable[str], by_alias: bool = True
 ) -> List[ModprobeLine]:
     """Return the lines that keep a module from being loaded.
 
+    :param lines: see :func:`settled`: each softdep cancels the `install` line of its module.
     :param names: the module's names: that of its file, and the one that it has inside the kernel.
     :param by_alias: udev and systemd-modules-load load it, which `blacklist` keeps from it. Programs that
         run `modprobe NAME` do not obey that line.
     """
     wanted = {underscored(name) for name in names}
     rows, obstacles = list(lines), []
-    for line in rows:
-        listed = line.command == "module_blacklist" or (line.command == "blacklist" and by_alias)
-        if listed and line.name in wanted:
-            obstacles.append(line)
     for name in sorted(wanted):
-        # The first `install` line of a name counts. All aliases of a name do.
-        first = [line for line in rows if line.command == "install" and line.name == name][:1]
-        obstacles += [line for line in first if _NOTHING.match(line.rest)]
+        first = installs(rows, name)
+        obstacles += [line for line in first if line.command == "install" and not _loads(line)]
+        # All aliases of a name count.
         aliases = [line for line in rows if line.command == "alias" and matching([name], line.name)]
         if aliases and not any(line.rest in wanted for line in aliases):
             obstacles += aliases
+        # What is found by an alias obeys `blacklist`, even an alias of its own name.
+        listed = ("module_blacklist", "blacklist" if by_alias or aliases else "")
+        obstacles += [line for line in rows if line.command in listed and line.name == name]
     return [line for line in rows if line in obstacles]
+
+
+def _loads(line: ModprobeLine) -> bool:
+    """Return whether a command may load a module."""
+    command = line.rest.partition(" #")[0]
+    return not _NOTHING.match(command) or bool(_LOADS.search(command))
+
+
+def installs(lines: Iterable[ModprobeLine], name: str) -> List[ModprobeLine]:
+    """Return the line that decides what loads a module by its name: none, its softdep or its first `install`."""
+    rows = [line for line in lines if matching([underscored(name)], line.name)]
+    for command in ("softdep", "install"):
+        own = [line for line in rows if line.command == command][:1]
+        if own:
+            return own
+    return []
+
+
+def undoes(lines: Iterable[ModprobeLine], name: str, own: str) -> List[ModprobeLine]:
+    """Return the line by which a module is loaded although `install NAME /bin/false` keeps it out.
+
+    `own` is the file with that line, there or not yet: of two `install` lines the first one counts.
+    """
+    rows = [line for line in lines if line.command == "softdep" or not _later(line, own)]
+    return [line for line in installs(rows, name) if line.command == "softdep" or _loads(line)]
+
+
+def _later(line: ModprobeLine, own: str) -> bool:
+    """Return whether modprobe reads a line after the file `own`."""
+    return line.file == COMMAND_LINE or line.file.rpartition("/")[2] > own.rpartition("/")[2]
+
+
+def diverts(
+    lines: Iterable[ModprobeLine], names: Iterable[str], pci_ids: Iterable[str]
+) -> List[ModprobeLine]:
+    """Return the aliases that give devices (vendor:device) to other modules than these.
+
+    An alias of the configuration takes the place of those that the modules bring.
+    """
+    wanted, ids = {underscored(name) for name in names}, {str(item).lower() for item in pci_ids}
+    taken: Dict[str, List[ModprobeLine]] = {}
+    for line in lines:
+        form = line.command == "alias" and re.match(
+            r"pci:v0000(.{4})d(?:0000(.{4})|\*)sv.*bc(03|12|\*)", line.name
+        )
+        if form:
+            for item in ids:
+                vendor, _, device = item.partition(":")
+                if form[1].lower() == vendor and (form[2] or device).lower() == device:
+                    taken.setdefault(item, []).append(line)
+    rows = [row for own in taken.values() if not wanted & {x.rest for x in own} for row in own]
+    return list(dict.fromkeys(rows))
 
 
 def options(
@@ -179,8 +269,7 @@ def options(
     spelled = {underscored(name) for name in names}
     winner = {}
     for line in lines:
-        later = line.file == COMMAND_LINE or line.file.rpartition("/")[2] > own.rpartition("/")[2]
-        if line.command == "options" and line.name in spelled and later:
+        if line.command == "options" and line.name in spelled and _later(line, own):
             for word in re.findall(r'(?:[^\s"]|"[^"]*")+', line.rest):
                 key, _, value = word.replace('"', "").partition("=")
                 if key in wanted:
@@ -190,14 +279,19 @@ def options(
 
 
 def given_away(lines: Iterable[ModprobeLine], pci_ids: Iterable[str]) -> List[ModprobeLine]:
-    """Return the lines by which vfio-pci takes one of these devices (vendor:device)."""
+    """Return the lines by which vfio-pci or pci-stub takes one of these devices (vendor:device)."""
     ids = {str(item).lower() for item in pci_ids}
     taken = []
     for line in lines:
         value = re.search(r"(?:^|\s)ids=(\S+)", line.rest.lower().replace('"', ""))
-        if line.command != "options" or line.name != "vfio_pci" or not value:
+        if line.command != "options" or line.name not in STUBS or not value:
             continue
-        # vendor:device[:subvendor[:subdevice[:class[:mask]]]], with commas between them
-        if ids & {":".join(i.split(":")[:2]) for i in value[1].split(",")}:
-            taken.append(line)
+        # vendor:device[:subvendor[:subdevice[:class[:mask]]]], with commas between them; ffffffff is any
+        for parts in (item.split(":") for item in value[1].split(",")):
+            kind = parts[4].zfill(8)[2:4] if len(parts) > 4 else "03"
+            every = parts[1:2] == ["ffffffff"] and kind in ("03", "12")
+            mine = [item for item in ids if item == ":".join(parts[:2])]
+            if mine or (every and any(item.startswith(parts[0] + ":") for item in ids)):
+                taken.append(line)
+                break
     return taken

@@ -81,7 +81,8 @@ def facts(context: Context, vendor: str, addresses: List[str]) -> Json:
         lines = kmod.read(host, command_line if isinstance(command_line, str) else "")
     except OSError as problem:
         return {**section, "error": f"{problem.filename}: {problem.strerror}"}
-    own = [*DRIVERS[vendor], *built.get(release, ())]
+    own, others = [*DRIVERS[vendor], *built.get(release, ())], ("nouveau", "nova_core", "radeon")
+    lines = kmod.settled(host, lines, [*own, *others], release)
     ids = [str(context.captured["pci"][address].get("pci_id")) for address in addresses]
     taken = [
         (f"{DRIVERCTL}/{name}", "driverctl")
@@ -91,9 +92,7 @@ def facts(context: Context, vendor: str, addresses: List[str]) -> Json:
     taken += [(line.where(), line.text()) for line in kmod.given_away(lines, ids)]
     section["barred"] = [shown(line.where(), line.text()) for line in kmod.against(lines, own)]
     section["given_away"] = [shown(*pair) for pair in taken]
-    section["barred_others"] = [
-        name for name in ("nouveau", "nova_core", "radeon") if kmod.against(lines, [name])
-    ]
+    section["barred_others"] = [name for name in others if kmod.against(lines, [name])]
     return section
 
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ...ground.document import ClassDocument
 
 OPTIONS = "/etc/modprobe.d/goldnode-options.conf"
+BLACKLIST = "/etc/modprobe.d/goldnode-blacklist.conf"
 
 
 INITRAMFS_HOOK = """#!/bin/sh
@@ -54,7 +55,7 @@ def module_files(document: ClassDocument, part: str) -> List[Wanted]:
             lines += [f"blacklist {module}", f"install {module} /bin/false"]
         wanted.append(
             Wanted(
-                "/etc/modprobe.d/goldnode-blacklist.conf",
+                BLACKLIST,
                 "\n".join(lines) + "\n",
                 part,
                 f"{', '.join(document['blacklist'])} kept out",

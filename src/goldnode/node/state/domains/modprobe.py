@@ -13,12 +13,12 @@ from ..finding import MISMATCH, UNREAD, Finding, judge_item, place
 from ..model import Action, Note, Observed, Refusal, Waiting
 from ..remedy import COMMAND, PERSON, Remedy
 from . import modules
-from .driver import OPTIONS
+from .driver import BLACKLIST, OPTIONS
 from .files import Wanted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, Iterable, List, Sequence, Tuple
+    from typing import Dict, List, Sequence, Tuple
 
     from ...ground.document import ClassDocument
 
@@ -52,12 +52,13 @@ def observe(host: Host, document: ClassDocument, seen: Observed) -> None:
     The command line is that of the next boot, or that of this one where no loader of this node has
     another.
     """
-    wanted = families(document, seen)
-    if not wanted:
+    names = {kmod.underscored(name) for group, _ in families(document, seen) for name in group}
+    names.update(document["blacklist"])
+    if not names:
         return
-    names = {kmod.underscored(name) for group, _ in wanted for name in group}
     running = host.text("/proc/cmdline") if host.live and place(seen) is None else None
     text = seen.boot.get("cmdline") or running or ""
+    spelled = sorted(names)
     try:
         lines = kmod.read(host, text)
     except OSError as problem:
@@ -65,14 +66,11 @@ def observe(host: Host, document: ClassDocument, seen: Observed) -> None:
         return
     seen.modprobe = [
         line._asdict()
-        for line in lines
-        if line.name in names or line.name == "vfio_pci" or _for(line, names)
+        for line in kmod.settled(host, lines, names, document["kernel"]["release"])
+        if line.name in kmod.STUBS
+        or (line.command != "remove" and matching(spelled, line.name))
+        or line.name.startswith("pci:")
     ]
-
-
-def _for(line: kmod.ModprobeLine, names: Iterable[str]) -> bool:
-    """Return whether an alias pattern covers one of the names."""
-    return line.command == "alias" and bool(matching(sorted(names), line.name))
 
 
 # -- wanted state
@@ -93,8 +91,16 @@ def against(document: ClassDocument, seen: Observed) -> List[Tuple[kmod.Modprobe
     ids = [str(row["id"]) for row in seen.gpus or ()]
     if gpu:
         ids = [*gpu["pci_ids"], *ids]
-    for line in kmod.given_away(lines, ids):
-        effects.setdefault(line, "gives the GPUs to vfio-pci")
+    takers = [(line, line.name) for line in kmod.given_away(lines, ids)]
+    if driver:
+        names = families(document, seen)[0][0]
+        takers += [(line, line.rest) for line in kmod.diverts(lines, names, ids)]
+    for line, taker in takers:
+        effects.setdefault(line, f"gives the GPUs to {taker.replace('_', '-')}")
+    for module in document["blacklist"]:
+        for line in kmod.undoes(lines, module, BLACKLIST):
+            if line.command == "install":
+                effects.setdefault(line, f"loads {module}, which the class keeps out")
     return list(effects.items())
 
 
@@ -141,8 +147,17 @@ def wanted(document: ClassDocument, seen: Observed) -> List[Wanted]:
 
 def plan(document: ClassDocument, seen: Observed) -> Tuple[List[Action], List[Note], List[Waiting]]:
     """Return no actions: the lines belong to others. Those that could not be read are noted."""
-    errors = [row["error"] for row in seen.modprobe if "error" in row]
-    return [], [Note("driver.modprobe", f"modprobe's configuration: {text}") for text in errors], []
+    texts = [f"modprobe's configuration: {row['error']}" for row in seen.modprobe if "error" in row]
+    lines = [kmod.ModprobeLine.of(row) for row in seen.modprobe if "error" not in row]
+    for module in document["blacklist"]:
+        # udev still obeys `blacklist`: no fault of the node.
+        texts += [
+            f"{line.where()} (`{line.text()}`) makes modprobe ignore goldnode's `install` line, so that {module} "
+            "can be loaded by its name"
+            for line in kmod.undoes(lines, module, BLACKLIST)
+            if line.command == "softdep"
+        ]
+    return [], [Note("driver.modprobe", text) for text in texts], []
 
 
 def refusals(document: ClassDocument, seen: Observed, actions: Sequence[Action]) -> List[Refusal]:
@@ -162,7 +177,7 @@ def refusals(document: ClassDocument, seen: Observed, actions: Sequence[Action])
 
 def findings(document: ClassDocument, seen: Observed) -> List[Finding]:
     """Return whether the next boot loads the stack's modules, as far as modprobe's configuration decides it."""
-    if not families(document, seen):
+    if not families(document, seen) and not document["blacklist"]:
         return []
     errors = [row["error"] for row in seen.modprobe if "error" in row]
     if errors:
