@@ -134,6 +134,12 @@ _ROWS: Tuple[Kind, ...] = (
         remedy=Remedy("Load it with `modprobe SUBJECT`; dmesg shows why it is not loaded.", COMMAND),
     ),
     Kind("units.loaded", SOFTWARE, DEGRADED, None, "systemd has loaded goldnode's units as they are on disk"),
+    # Another image would have the drop-ins of a person as well.
+    Kind(
+        "units.effective", HARDWARE, DEGRADED, None,
+        "no drop-in, mask or condition of others changes what goldnode's units and those of the class run, or when",
+    ),
+    Kind("units.path", HARDWARE, DEGRADED, None, "no other program is called when root types `goldnode-node`"),
     Kind("watch.timer", SOFTWARE, DEGRADED, None, "the timer of the health check is active"),
     Kind("follow.timer", SOFTWARE, DEGRADED, None, "the timer by which the node follows its channel is active"),
     Kind("serve.socket", SOFTWARE, DEGRADED, None, "the metrics endpoint listens on its address"),

@@ -6,6 +6,8 @@
   or if systemd is not PID 1
 * gate: the gate's own state (:data:`.gate_files.STATE`); None before its first decision
 * hook: the command that a drain calls (:func:`.gate_files.hook`)
+* overrides: what others changed of these units (:func:`.overrides.survey`)
+* shadows: programs before goldnode's in root's PATH (:func:`.overrides.shadows`)
 """
 
 from __future__ import annotations
@@ -13,13 +15,15 @@ from __future__ import annotations
 from ...ground import gate_files, systemd, verdict_files
 from ...ground.boot import NOTICE
 from ...ground.host import Host
+from .. import overrides
 from ..actions import link, start_unit, stop_unit, unlink
-from ..finding import ELSEWHERE, MATCH, Finding, judge_item
+from ..finding import ELSEWHERE, MATCH, UNREAD, Finding, judge_item
 from ..model import BOOT, Action, Note, Observed, Refusal, Waiting
 from ..observe import load_json
-from ..remedy import PERSON, SITE, Remedy
+from ..remedy import COMMAND, PERSON, SITE, Remedy
 from .files import Wanted
 from .program import CLASS, PROGRAM
+from .program import COMMAND as PROGRAM_NAME
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,6 +53,12 @@ UNITS = (
     "nvidia-fabricmanager.service",
     *gate_files.RUNTIMES,
 )
+
+UNDO = (
+    "Remove that line or file (`systemctl revert UNIT` removes all drop-ins of a unit, `systemctl unmask UNIT` "
+    "a mask), then run site.yml."
+)
+EARLIER = f"comes before {PROGRAM_NAME} in root's PATH"
 
 WATCH_TEXT = f"""\
 # goldnode: check the running node against its class: \
@@ -163,6 +173,26 @@ def observe(host: Host, document: ClassDocument, seen: Observed) -> None:
         "gate": load_json(host, gate_files.STATE) if host.live else None,
         "hook": gate_files.hook(host, document),
     }
+    try:
+        own = {path for path, row in seen.files.items() if row and row["type"] == "file"}
+        installed = [name for path in sorted(own) for name in [_unit(path)] if name]
+        names = [name for name in dict.fromkeys(installed) if f"{FOLDER}/{name}" in own]
+        seen.units["overrides"] = overrides.survey(host, own, names, needed(document))
+        seen.units["shadows"] = overrides.shadows(host, PROGRAM_NAME)
+    except OSError as problem:
+        seen.units["unread"] = f"{problem.filename}: {problem.strerror}"
+
+
+def needed(document: ClassDocument) -> List[str]:
+    """Return units of packages without which a node of the class runs no GPU work."""
+    runtime, driver = document.get("runtime"), document.get("driver")
+    names = []
+    if runtime:
+        names = list(gate_files.RUNTIMES) if runtime["engine"] == "docker" else []
+        names = names or [f"{runtime['engine']}.service"]
+    if driver and (document.get("platform") or {}).get("nvswitch"):
+        names.append("nvidia-fabricmanager.service")
+    return names
 
 
 def _unit(path: str) -> Optional[str]:
@@ -262,6 +292,10 @@ def plan(document: ClassDocument, seen: Observed) -> Tuple[List[Action], List[No
     notes = []
     if seen.live and document.get("gate") == gate_files.DRAIN and not seen.units.get("hook"):
         notes.append(Note("gate", gate_files.NO_TARGET))
+    unread = seen.units.get("unread")
+    if unread:
+        notes.append(Note("units.effective", unread))
+    notes += [Note("units.path", f"{path} {EARLIER}") for path in seen.units.get("shadows") or ()]
     return actions, notes, []
 
 
@@ -291,8 +325,17 @@ def _events(document: ClassDocument, seen: Observed) -> List[Action]:
 
 
 def refusals(document: ClassDocument, seen: Observed, actions: Sequence[Action]) -> List[Refusal]:
-    """Return no refusals: the gate blocks workloads, never changes."""
-    return []
+    """Refuse a node on which others have changed what goldnode's units do. Otherwise nothing would watch it."""
+    texts = seen.units.get("overrides")
+    if not texts:
+        return []
+    return [
+        Refusal("unit-override", f"systemd would not run what was installed: {_some(texts)}.", UNDO)
+    ]
+
+
+def _some(texts: Sequence[str]) -> str:
+    return "; ".join(texts[:4]) + (" …" if len(texts) > 4 else "")
 
 
 def findings(document: ClassDocument, seen: Observed) -> List[Finding]:
@@ -322,6 +365,7 @@ def findings(document: ClassDocument, seen: Observed) -> List[Finding]:
     got = f"not as on disk: {', '.join(names)}" if names else want
     remedy = Remedy("Run site.yml when no GPU container runs: it reloads systemd.", SITE)
     rows.append(judge_item("units.loaded", want, got, remedy, elsewhere))
+    rows += _effective(seen)
     timer = seen.unit(TIMER) or {}
     active = timer.get("ActiveState") or "unknown"
     if timer.get("LoadState") in ("masked", "not-found"):
@@ -329,3 +373,17 @@ def findings(document: ClassDocument, seen: Observed) -> List[Finding]:
     remedy = Remedy(f"Run site.yml; where it is masked, `systemctl unmask {TIMER}` first.", SITE)
     rows.append(judge_item("watch.timer", "active", active, remedy, elsewhere))
     return rows
+
+
+def _effective(seen: Observed) -> List[Finding]:
+    """Return whether systemd and a shell run what goldnode installed. Also of an image."""
+    want, unread = "as installed", seen.units.get("unread")
+    if unread:
+        remedy = Remedy("Repair the file, or make it readable for root.", PERSON)
+        return [Finding("units.effective", UNREAD, want, unread, remedy)]
+    texts, paths = seen.units.get("overrides") or [], seen.units.get("shadows") or []
+    remedy = Remedy("Remove or rename it, or call goldnode-node by its full path.", COMMAND)
+    return [
+        judge_item("units.effective", want, _some(texts) or want, Remedy(UNDO, COMMAND, SITE)),
+        judge_item("units.path", want, ", ".join(paths) or want, remedy),
+    ]

@@ -1,0 +1,202 @@
+"""Units as systemd loads them: search path, drop-ins, masks, and what a later line takes back. Reads only.
+
+The rules are those of systemd.unit(5), systemd.syntax(7) and of systemd 252 itself, which
+tests/unit/node/effective/test_systemd.py runs. Drop-ins of another name that is only an alias of a unit
+(a link to it) are left out.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import NamedTuple
+
+from ..ground.host import Host
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, Iterator, List, Optional, Sequence, Set, Tuple
+
+
+# `systemd-analyze unit-paths`. An earlier directory hides the same name in the later ones.
+DIRECTORIES = (
+    "/etc/systemd/system.control",
+    "/run/systemd/system.control",
+    "/run/systemd/transient",
+    "/run/systemd/generator.early",
+    "/etc/systemd/system",
+    "/etc/systemd/system.attached",
+    "/run/systemd/system",
+    "/run/systemd/system.attached",
+    "/run/systemd/generator",
+    "/usr/local/lib/systemd/system",
+    "/lib/systemd/system",
+    "/usr/lib/systemd/system",
+    "/run/systemd/generator.late",
+)
+# Settings that an empty value clears together: any condition, any time of a timer, any address of a socket.
+_FAMILIES = {"Unit": ("Condition", "Assert"), "Timer": ("On",), "Socket": ("Listen",)}
+_SPANS = (("y", 31557600), ("month", 2629800), ("w", 604800), ("d", 86400), ("h", 3600))
+
+
+class UnitSetting(NamedTuple):
+    """One line in effect, or one that cleared others (`value` is empty)."""
+
+    file: str
+    line: int
+    section: str
+    key: str
+    value: str
+
+    def where(self) -> str:
+        """Return file, line and text for a person."""
+        return f"{self.file}:{self.line} (`{self.key}={self.value}`)"
+
+    @property
+    def family(self) -> str:
+        """Return the name of the settings that an empty value of this one clears."""
+        for prefix in _FAMILIES.get(self.section, ()):
+            if self.key.startswith(prefix):
+                return prefix
+        return self.key
+
+
+class UnitTree:
+    """The unit files of one root. Each directory is listed once."""
+
+    def __init__(self, host: Host) -> None:
+        """List the directories of the search path."""
+        self.host = host
+        self.names: Dict[str, Set[str]] = {}
+        for directory in DIRECTORIES:
+            try:
+                names = set(os.listdir(host.real(directory)))
+            except OSError:  # most of them do not exist
+                continue
+            # /lib is a link to /usr/lib, except on old systems.
+            if directory[:5] != "/lib/" or not host.is_link("/lib"):
+                self.names[directory] = names
+
+    def fragment(self, name: str) -> Optional[str]:
+        """Return the file that defines a unit, or None. See :meth:`masked`."""
+        paths = (f"{folder}/{name}" for folder, names in self.names.items() if name in names)
+        return next(paths, None)
+
+    def masked(self, path: str) -> bool:
+        """Return whether a unit file is a mask: empty, or a link to /dev/null."""
+        try:
+            # The /dev of an image is empty, and a test's root has none.
+            if os.readlink(self.host.located(path)) == "/dev/null":
+                return True
+            return os.stat(self.host.real(path)).st_size == 0
+        except OSError:
+            here = self.host.lstat(path)
+            return here is not None and here.st_size == 0
+
+    def drop_ins(self, name: str) -> List[str]:
+        """Return the drop-ins of a unit in the order in which they apply.
+
+        Of equal names, that of the unit's own directory wins over one of a prefix (`goldnode-.service.d`) in
+        the same directory of the search path, and that of the whole type (`service.d`) is the last.
+        """
+        stem, _, kind = name.rpartition(".")
+        owners, parts = [name], stem.split("-")
+        owners += [f"{'-'.join(parts[:n])}-.{kind}" for n in range(len(parts) - 1, 0, -1)]
+        by_name: Dict[str, str] = {}
+        for group in (owners, [kind]):
+            for folder, names in self.names.items():
+                for owner in group:
+                    if f"{owner}.d" in names:
+                        for path in self.host.glob(f"{folder}/{owner}.d", "*.conf"):
+                            base = path.rpartition("/")[2]
+                            if base[0] != "." and not self.host.is_dir(path):
+                                by_name.setdefault(base, path)
+        return [by_name[base] for base in sorted(by_name)]
+
+    def settings(self, name: str) -> List[UnitSetting]:
+        """Return all lines of a unit and its drop-ins, in the order in which systemd reads them."""
+        fragment = self.fragment(name)
+        paths = ([fragment] if fragment else []) + self.drop_ins(name)
+        return [row for path in paths for row in parsed(path, self.host.text(path) or "")]
+
+
+def parsed(file: str, text: str) -> List[UnitSetting]:
+    """Return the assignments of one file. Lines that systemd ignores with a warning are left out."""
+    rows, section = [], ""
+    for number, line in _logical(text):
+        if line.startswith("["):
+            section = line[1:-1] if line.endswith("]") else section
+            continue
+        key, equals, value = line.partition("=")
+        if equals and key and section:
+            rows.append(UnitSetting(file, number, section, key.strip(), value.strip()))
+    return rows
+
+
+def _logical(text: str) -> Iterator[Tuple[int, str]]:
+    """Yield the lines with the number of their first one. A comment does not end a continued line."""
+    begun, collected = 0, ""
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.lstrip()[:1] in ("#", ";") and line.strip():
+            continue
+        begun = begun or number
+        # An even number of backslashes at the end is no continuation.
+        if (len(line) - len(line.rstrip("\\"))) % 2:
+            collected += line[:-1] + " "
+            continue
+        if (collected + line).strip():
+            yield begun, (collected + line).strip()
+        begun, collected = 0, ""
+    if collected.strip():
+        yield begun, collected.strip()
+
+
+def effective(settings: Sequence[UnitSetting]) -> Dict[Tuple[str, str], List[UnitSetting]]:
+    """Return what is in effect: (section, family) -> settings.
+
+    A list that was cleared begins with the line that cleared it. Of any other setting the last one counts.
+    """
+    rows: Dict[Tuple[str, str], List[UnitSetting]] = {}
+    for row in settings:
+        key = (row.section, row.family)
+        listed = row.family != row.key or row.family in ("On", "Listen") or row.key[:4] == "Exec"
+        if listed and row.value:
+            rows.setdefault(key, []).append(row)
+        else:
+            rows[key] = [row]
+    return rows
+
+
+def seconds(text: str) -> Optional[float]:
+    """Return a time span of systemd.time(7) in seconds; None for `infinity` and anything else."""
+    total, rest = 0.0, text.strip()
+    if not rest:
+        return None
+    while rest:
+        match = re.match(r"([\d.]+)\s*([a-zA-Zµ]*)\s*", rest)
+        if not match:
+            return None
+        try:
+            total += float(match[1]) * _unit(match[2])
+        except ValueError:
+            return None
+        rest = rest[match.end() :]
+    return total
+
+
+def _unit(word: str) -> float:
+    """Return the seconds of a unit of time. Raises ValueError for any other word."""
+    if word in ("us", "usec", "µs"):
+        return 1e-6
+    if word in ("ms", "msec"):
+        return 1e-3
+    if word == "M":
+        return 2629800
+    if word in ("m", "min", "minute", "minutes"):
+        return 60
+    if word in ("", "s", "sec", "second", "seconds"):
+        return 1
+    for prefix, value in _SPANS:
+        if word.startswith(prefix):
+            return value
+    raise ValueError(word)
