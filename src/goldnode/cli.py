@@ -86,6 +86,7 @@ _SECTIONS = {
             "slurm",
             "Write Slurm's configuration of the GPUs of a class, and check slurmd's.",
         ),
+        "explain": ("explain", "Explain an error, a log, a tool's table or a description."),
         "xid": ("xid", "Explain NVIDIA Xid and SXid errors."),
     },
     "Set up the shell": {
@@ -135,6 +136,7 @@ _WITHOUT_SITE = {
     "--help",
     "-h",
     "completion",
+    "explain",
     "init",
     "node-program",
     "schema",

@@ -35,7 +35,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("channels",),
     ("gpuprogram",),
     ("images", "disks"),
-    ("canary", "floors", "cache", "dual"),
+    ("canary", "floors", "cache", "dual", "explain"),
     ("fleet",),
     ("diagnostics", "prove", "ansible", "commands"),
     ("cli",),

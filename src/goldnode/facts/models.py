@@ -37,9 +37,19 @@ def _version_range(text: str) -> str:
     return text
 
 
+def _line_pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as problem:
+        raise ValueError(f'"{text}" is no regular expression: {problem}') from None
+    return text
+
+
 PciId = Annotated[str, AfterValidator(_pci_id)]
 # Comparators with versions, separated by spaces, which must all hold.
 VersionRange = Annotated[str, AfterValidator(_version_range)]
+# A regular expression that is searched for in one line, without regard to case.
+LinePattern = Annotated[str, AfterValidator(_line_pattern)]
 # No GPU of the facts has less than 1 GiB: a smaller number is of another unit.
 MemoryMib = Annotated[int, Field(ge=1024)]
 
@@ -128,6 +138,32 @@ class MemorySet(FactsRow):
 class HealthFile(FactsFile):
     limits: dict[str, HealthLimit]
     memory_sets: list[MemorySet]
+
+
+class AnswerHere(FactsRow):
+    """Where a node itself answers: findings of `check` (names, or patterns of them), or the whole of `diagnose`."""
+
+    run: Literal["check", "diagnose"]
+    rows: list[str]
+
+
+class SymptomRow(FactsRow):
+    id: str = Field(pattern=r"^[a-z][a-z0-9-]+$")
+    title: str
+    layer: Literal[
+        "hardware", "driver", "container", "library", "framework", "data path", "network", "policy"
+    ]
+    messages: list[LinePattern]
+    words: str
+    causes: list[str]
+    check: str
+    here: AnswerHere | None = None
+    fix: str
+    source: Keys
+
+
+class SymptomsFile(FactsFile):
+    symptoms: list[SymptomRow]
 
 
 class Bridge(FactsRow):
@@ -1339,6 +1375,7 @@ class ModuleBuildsFile(FactsFile):
 FILES: dict[str, type[FactsFile]] = {
     "module_builds.yml": ModuleBuildsFile,
     "health.yml": HealthFile,
+    "symptoms.yml": SymptomsFile,
     "pci_bridges.yml": PciBridgesFile,
     "performance.yml": PerformanceFile,
     "tolerances.yml": TolerancesFile,

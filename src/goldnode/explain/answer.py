@@ -1,0 +1,103 @@
+"""What a text means, by its readers: the entry of this package."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from goldnode.explain import documents, logs, tables, versions
+from goldnode.explain.model import TextAnswer, TextReading, merged, of_symptom
+from goldnode.facts import xid
+from goldnode.facts.symptoms import near, of_line
+from goldnode.node.ground.text import clean
+
+Reader = Callable[[Sequence[str]], TextReading | None]
+
+# In this order: a reader gets the lines that those before it left.
+READERS: tuple[Reader, ...] = (
+    documents.xml,
+    documents.query,
+    tables.smi,
+    tables.topology,
+    tables.dcgm,
+    tables.lspci,
+    logs.nccl,
+    logs.tracebacks,
+    logs.kernel,
+    documents.bug_report,
+)
+_SHOWN = 160  # characters of a line that an answer quotes
+# A description has few lines; more without any known message is a log of something else.
+_DESCRIPTION = 12
+_DECORATION = re.compile(r"^[\W_]*$")
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What was recognized, the answers, what a description may mean, and what was not recognized."""
+
+    forms: tuple[tuple[str, str], ...]
+    answers: tuple[TextAnswer, ...]
+    similar: tuple[tuple[TextAnswer, float], ...]
+    unread: tuple[tuple[int, str], ...]  # number of the line from 1, and its text
+
+    def document(self) -> dict[str, Any]:
+        """Return the JSON document of `goldnode explain`, without its schema."""
+        return {
+            "recognized": [{"form": form, "notes": notes} for form, notes in self.forms],
+            "answers": [answer.document() for answer in self.answers],
+            "similar": [
+                {**answer.document(), "nearness": round(nearness, 2)}
+                for answer, nearness in self.similar
+            ],
+            "not_recognized": [{"line": number, "text": text} for number, text in self.unread],
+        }
+
+
+def explain(text: str, driver: str | None = None) -> Explanation:
+    """Explain a text. `driver` is the version of this node's driver, where it is known.
+
+    A number alone is an Xid. Lines are cleaned of what cannot be printed before anything quotes them.
+    """
+    bare = re.fullmatch(r"\s*(?:S?Xid\s*)?(\d{1,6})\s*", text, re.IGNORECASE)
+    if bare and int(bare.group(1)) in xid.codes():
+        answer = logs.of_xid(int(bare.group(1)), text=text, line=0, subject=None)
+        return Explanation((), (answer,), (), ())
+    whole = tables.dcgm_json(text)
+    lines = [clean(line.replace("\t", "    ").rstrip()) for line in text.splitlines()]
+    readings = [whole] if whole else _read(lines)
+    taken = set().union(*(reading.used for reading in readings))
+    answers = [answer for reading in readings for answer in reading.answers]
+    left = [number for number in range(len(lines)) if number not in taken]
+    for number in left:
+        for row in of_line(lines[number])[:1]:
+            answers.append(of_symptom(row, text=lines[number], line=number))
+            taken.add(number)
+    answers = versions.completed(merged(answers), "\n".join(lines), driver)
+    unread = tuple(
+        (number + 1, lines[number][:_SHOWN])
+        for number in left
+        if number not in taken and not _DECORATION.match(lines[number])
+    )
+    described = not readings and not answers and 0 < len(unread) <= _DESCRIPTION
+    similar = near(text) if described else []
+    return Explanation(
+        forms=tuple((reading.form, ", ".join(reading.notes)) for reading in readings),
+        answers=tuple(answers),
+        similar=tuple((of_symptom(row, text="", line=0), close) for row, close in similar),
+        unread=() if similar else unread,
+    )
+
+
+def _read(lines: Sequence[str]) -> list[TextReading]:
+    readings = []
+    blank = list(lines)
+    for reader in READERS:
+        reading = reader(blank)
+        if reading is not None:
+            readings.append(reading)
+            for number in reading.used:
+                blank[number] = ""
+    return readings

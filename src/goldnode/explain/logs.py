@@ -1,0 +1,217 @@
+"""Readers of logs: the kernel's, those of jobs with NCCL, and Python tracebacks."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from goldnode.classdoc import known
+from goldnode.explain.model import TextAnswer, TextReading, of_symptom
+from goldnode.facts import xid
+from goldnode.facts.symptoms import of_line
+from goldnode.node.ground.host import Host
+from goldnode.node.probe import events, logs
+from goldnode.node.verdict import undeclared
+
+# A line of a kernel log: the stamp of dmesg, of syslog, of the journal, or a message that only the kernel writes.
+_KERNEL = re.compile(
+    r"^(\[ *\d+\.\d+\]|\[\w{3} \w{3} +\d+ [\d:]+ \d{4}\]|kern *:|<\d+>|\d+,\d+,\d+,)"
+    r"|^(\w{3} +\d+ [\d:]{8}|\d{4}-\d\d-\d\d[T ][\d:.,]+\S*) (\S+ )?kernel: |\bNVRM: "
+)
+# How titles of issues, agents and plugins quote an error: without the driver's prefix.
+_QUOTED = (
+    re.compile(r"\bXid ?\((?:PCI:)?(?P<address>[0-9a-fA-F:.]+)\): ?(?P<code>\d+)", re.IGNORECASE),
+    re.compile(
+        r"\bXid[ :=#]*(?:error )?(?P<code>\d{1,3})\b(?:.*?PCI:(?P<address>[0-9a-fA-F:.]+))?",
+        re.IGNORECASE,
+    ),
+)
+
+
+def kernel(lines: Sequence[str]) -> TextReading | None:
+    """Read lines of a kernel log, and Xids as people quote them, by the rules of the health check."""
+    reading = TextReading("a kernel log")
+    text = []
+    for number, line in enumerate(lines):
+        if _KERNEL.search(line):
+            reading.used.add(number)
+            text.append(line)
+    quoted = _quoted(lines, reading)
+    if not reading.used:
+        return None
+    section = events.parsed("\n".join(text))
+    for finding in _findings(section):
+        reading.answers.append(_of_finding(finding, lines))
+    reading.answers.extend(quoted)
+    # The parser of the check leaves lines to the readers of state; a person gets their symptom.
+    reported = {row["text"] for row in section["rows"]}
+    done = {answer.line - 1 for answer in quoted}
+    for number in sorted(reading.used - done):
+        message = lines[number]
+        if not any(_same(message, one) for one in reported):
+            reading.answers.extend(
+                of_symptom(row, text=message, line=number) for row in of_line(message)[:1]
+            )
+    count = len(reading.used)
+    reading.notes.append(f"{count} line{'' if count == 1 else 's'}")
+    return reading
+
+
+def _quoted(lines: Sequence[str], reading: TextReading) -> list[TextAnswer]:
+    """Return the answers to Xids outside of a kernel's line, and mark their lines as read."""
+    answers = []
+    for number, line in enumerate(lines):
+        if number in reading.used:
+            continue
+        match = next((hit for pattern in _QUOTED if (hit := pattern.search(line))), None)
+        if match is None or int(match["code"]) not in xid.codes():
+            continue
+        reading.used.add(number)
+        address = logs.address(match["address"] or "")
+        answers.append(of_xid(int(match["code"]), text=line, line=number, subject=address))
+    return answers
+
+
+def of_xid(code: int, *, text: str, line: int, subject: str | None) -> TextAnswer:
+    """Return the answer to an Xid or SXid by its number. `line` counts from 0."""
+    row = xid.explain(str(code))[0]
+    return TextAnswer(
+        id=f"{row['kind'].lower()}.{code}",
+        title=f"{row['kind']} {code}: {row['means'] or row['name'] or 'NVIDIA does not list it'}",
+        text=text.strip(),
+        line=line + 1,
+        layer="hardware" if row["node"] == "drain" else "driver",
+        subject=subject,
+        effect=row["node"],
+        check="the kernel's log around it; does it come back on the same board, or with the same program?",
+        run="check",
+        here=(f"{row['kind'].lower()}.*",),
+        fix=row["remedy"].replace("ADDRESS", subject or "ADDRESS"),
+        sources=tuple(row["sources"]),
+    )
+
+
+def _findings(section: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what the health check reports because of these events."""
+    host = Host("/")  # of which nothing is read
+
+    def findings(part: dict[str, Any]) -> list[dict[str, Any]]:
+        capture: dict[str, Any] = {
+            "schema": "goldnode.capture/1",
+            "time": None,
+            "source": "record",
+            "events": part,
+            "gpus": [],
+            "driver": {"vendor": "nvidia"},
+        }
+        verdict = undeclared.examine(host, known.collect(), captured=capture, now=time.time())
+        return list(verdict["findings"])
+
+    without = {_key(row) for row in findings({**section, "rows": []})}
+    return [row for row in findings(section) if _key(row) not in without]
+
+
+def _key(finding: dict[str, Any]) -> tuple[Any, ...]:
+    return (finding["id"], finding["outcome"], finding["got"], finding["subject"])
+
+
+def _of_finding(finding: dict[str, Any], lines: Sequence[str]) -> TextAnswer:
+    evidence = str((finding["evidence"] or [finding["got"]])[0])
+    at = [number for number, line in enumerate(lines) if _same(line, evidence)]
+    fault = finding["outcome"] == "mismatch"
+    sources: tuple[str, ...] = ()
+    number = re.fullmatch(r"s?xid\.(\d+)", finding["id"])
+    if number:
+        sources = tuple(xid.explain(number.group(1))[0].get("sources", ()))
+    return TextAnswer(
+        id=finding["id"],
+        title=str(finding["got"]),
+        text=evidence,
+        line=at[0] + 1 if at else 1,
+        count=max(len(at), 1),
+        layer=finding["domain"],
+        subject=finding["subject"],
+        effect=finding["severity"] if fault else "none",
+        run="check",
+        here=(finding["id"],),
+        fix=finding["remedy"] or "Nothing: it is no fault of the node.",
+        sources=sources,
+    )
+
+
+def _same(line: str, message: str) -> bool:
+    """Return whether `line` holds `message`, of which the reader keeps a bounded part."""
+    return bool(message) and message[:120] in line
+
+
+# -- jobs
+
+_NCCL = re.compile(r"\bNCCL (INFO|WARN|TRACE|version)|^\S+:\d+:\d+ \[\d+\] NCCL ")
+_NCCL_VERSION = re.compile(r"NCCL version (\d[\w.]*)")
+_NODES = re.compile(r"\bnNodes (\d+)\b")
+_OFF = re.compile(r"NCCL_(?:IB_DISABLE|NET) set by environment to \w+")
+_TRACEBACK = re.compile(r"^(?P<indent>.*?)Traceback \(most recent call last\):")
+
+
+def nccl(lines: Sequence[str]) -> TextReading | None:
+    """Read a log of NCCL (NCCL_DEBUG=INFO or WARN), of one rank or of all."""
+    used = {number for number, line in enumerate(lines) if _NCCL.search(line)}
+    if not used:
+        return None
+    reading = TextReading("a log of NCCL", used=used)
+    versions = sorted({match.group(1) for line in lines if (match := _NCCL_VERSION.search(line))})
+    if versions:
+        reading.notes.append(f"NCCL {', '.join(versions)}")
+    if len(versions) > 1:
+        at = next(number for number in sorted(used) if _NCCL_VERSION.search(lines[number]))
+        reading.answers.append(
+            of_symptom(
+                "collective-hangs",
+                text=lines[at],
+                line=at,
+                subject=f"NCCL {' and '.join(versions)}",
+                title="ranks of one job have different versions of NCCL",
+            )
+        )
+    nodes = {int(match.group(1)) for line in lines if (match := _NODES.search(line))}
+    # Within one node NCCL needs no network, and its log names the one that it picked all the same.
+    alone = nodes == {1}
+    reading.notes.extend(["one node: its network is not used"] if alone else ())
+    off = next((match.group(0) for line in lines if (match := _OFF.search(line))), None)
+    reading.notes.extend([off] if off else ())
+    for number in sorted(used):
+        # Every rank warns of its neighbours' end; the message itself, not the word WARN, is the symptom.
+        rows = [row for row in of_line(lines[number]) if row.id != "collective-hangs"]
+        rows = rows or [row for row in of_line(lines[number]) if "NCCL WARN" in lines[number]]
+        rows = [row for row in rows if not (alone and row.id == "nccl-on-tcp")]
+        reading.answers.extend(of_symptom(row, text=lines[number], line=number) for row in rows[:1])
+    return reading
+
+
+def tracebacks(lines: Sequence[str]) -> TextReading | None:
+    """Read Python tracebacks: the last line of each has the error."""
+    reading = TextReading("a Python traceback")
+    number = 0
+    while number < len(lines):
+        match = _TRACEBACK.match(lines[number])
+        if match is None:
+            number += 1
+            continue
+        indent = match["indent"]
+        start = number
+        number += 1
+        while number < len(lines) and lines[number].removeprefix(indent)[:1].isspace():
+            number += 1
+        # The error, and the lines that it goes on with, up to an empty one.
+        end = number
+        while end < len(lines) and lines[end].strip() and end < number + 12:
+            end += 1
+        reading.used.update(range(start, end))
+        rows = [(at, row) for at in range(number, end) for row in of_line(lines[at])]
+        if rows:
+            at, row = rows[0]
+            reading.answers.append(of_symptom(row, text=lines[at], line=at))
+        number = max(end, number)
+    return reading if reading.used else None

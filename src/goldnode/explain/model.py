@@ -1,0 +1,90 @@
+"""What a reader makes of pasted text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from goldnode.facts.symptoms import Symptom, symptoms
+
+
+@dataclass(frozen=True)
+class TextAnswer:
+    """One thing that the text proves or names, and what follows from it.
+
+    `line` counts from 1 and is that of the first occurrence, `count` counts occurrences. `effect` is what it
+    means for a node: "none", "degraded", "drain", or None where the text is about a job. `here` are patterns
+    of finding ids that answer on the node, `run` the command of goldnode-node that reports them.
+    """
+
+    id: str
+    title: str
+    text: str
+    line: int
+    count: int = 1
+    layer: str | None = None
+    subject: str | None = None
+    effect: str | None = None
+    causes: tuple[str, ...] = ()
+    check: str | None = None
+    run: str | None = None
+    here: tuple[str, ...] = ()
+    fix: str | None = None
+    versions: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+
+    def document(self) -> dict[str, Any]:
+        """Return the answer as a row of goldnode.explain/1."""
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in vars(self).items()
+        }
+
+
+@dataclass
+class TextReading:
+    """What one reader took of the text: the form it recognized, its lines (from 0), facts and answers."""
+
+    form: str
+    used: set[int] = field(default_factory=set)
+    notes: list[str] = field(default_factory=list)
+    answers: list[TextAnswer] = field(default_factory=list)
+
+
+def of_symptom(
+    name: str | Symptom,
+    *,
+    text: str,
+    line: int,
+    subject: str | None = None,
+    title: str | None = None,
+) -> TextAnswer:
+    """Return the answer that a symptom of the table gives. `line` counts from 0."""
+    row = symptoms()[name] if isinstance(name, str) else name
+    return TextAnswer(
+        id=row.id,
+        title=title or row.title,
+        text=text.strip(),
+        line=line + 1,
+        layer=row.layer,
+        subject=subject,
+        causes=row.causes,
+        check=row.check,
+        run=row.run,
+        here=row.here,
+        fix=row.fix,
+        sources=tuple(str(origin) for origin in row.sources),
+    )
+
+
+def merged(answers: Sequence[TextAnswer]) -> list[TextAnswer]:
+    """Return the answers with one row for each id and subject, counted, in the order of their first lines."""
+    rows: dict[tuple[str, str | None], TextAnswer] = {}
+    for answer in sorted(answers, key=lambda one: one.line):
+        key = (answer.id, answer.subject)
+        if key in rows:
+            rows[key] = replace(rows[key], count=rows[key].count + answer.count)
+        else:
+            rows[key] = answer
+    return list(rows.values())

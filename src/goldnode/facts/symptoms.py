@@ -1,0 +1,154 @@
+"""Typed access to `facts/symptoms.yml`: what people report of GPU nodes, its causes, and what decides.
+
+:func:`of_line` recognizes a message in one line. :func:`near` compares a description without a message
+with every symptom, by its words.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from goldnode.facts.host import Origin, load, origins
+
+FILE = "symptoms.yml"
+# Words of a question that have no meaning of their own.
+_EMPTY = frozenset(
+    re.findall(
+        r"\w+",
+        """a about after again all also am an and any are as at be been but by can cannot could do does
+        for from get gets had has have how i if in into is it its just me my no not now of on one only or
+        our out over own says see seems since so some than that the their them then there they this to too
+        up us very was we were what when where which while who why will with would you your""",
+    )
+)
+# Two words for one thing.
+_SAME = {
+    "card": "gpu", "gpus": "gpu", "cards": "gpu", "accelerator": "gpu", "vram": "memory", "ram": "memory",
+    "oom": "memory", "restart": "reboot", "restarted": "reboot", "rebooted": "reboot", "upgraded": "upgrade",
+    "update": "upgrade", "updated": "upgrade", "machine": "node", "host": "node", "hosts": "node",
+    "server": "node", "throttled": "throttle", "throttling": "throttle", "allreduce": "all-reduce",
+    "utilization": "utilisation", "pods": "pod", "infiniband": "ib", "k8s": "kubernetes",
+}  # fmt: skip
+# A description that shares less with a symptom is about something else (cosine, 0 to 1).
+_NEAR = 0.16
+_SHARED = 2  # words that a description and any symptom must have in common
+
+
+@dataclass(frozen=True)
+class Symptom:
+    """One symptom. `causes` are in the order of their likelihood; `check` decides between them.
+
+    `here` are patterns of finding ids that answer on the node; `run` is the command of goldnode-node that
+    reports them, or None.
+    """
+
+    id: str
+    title: str
+    layer: str
+    causes: tuple[str, ...]
+    check: str
+    run: str | None
+    here: tuple[str, ...]
+    fix: str
+    sources: tuple[Origin, ...]
+
+
+@cache
+def symptoms() -> dict[str, Symptom]:
+    """Return every symptom by id."""
+    return {
+        row["id"]: Symptom(
+            id=row["id"],
+            title=row["title"],
+            layer=row["layer"],
+            causes=tuple(row["causes"]),
+            check=row["check"],
+            run=(row.get("here") or {}).get("run"),
+            here=tuple((row.get("here") or {}).get("rows", ())),
+            fix=row["fix"],
+            sources=origins(FILE, row["source"]),
+        )
+        for row in load(FILE)["symptoms"]
+    }
+
+
+@cache
+def _patterns() -> tuple[tuple[str, re.Pattern[str]], ...]:
+    return tuple(
+        (row["id"], re.compile("|".join(f"(?:{text})" for text in row["messages"]), re.IGNORECASE))
+        for row in load(FILE)["symptoms"]
+        if row["messages"]
+    )
+
+
+def of_line(line: str) -> list[Symptom]:
+    """Return the symptoms of which `line` has a message, in the order of the table."""
+    return [symptoms()[name] for name, pattern in _patterns() if pattern.search(line)]
+
+
+def near(text: str, most: int = 3) -> list[tuple[Symptom, float]]:
+    """Return at most `most` symptoms that `text` may describe, with their nearness (0 to 1), nearest first.
+
+    Words are compared: those that few symptoms share count more (inverse document frequency). A symptom
+    that is much farther than the nearest one is left out.
+    """
+    weights, vectors = _index()
+    words = _words(text)
+    # A word that no symptom has makes the text farther from all of them.
+    strange = math.log(1 + len(vectors))
+    asked = _weighted(words, {word: weights.get(word, strange) for word in words})
+    if sum(word in weights for word in asked) < _SHARED:
+        return []
+    ranked = sorted(
+        ((name, _cosine(asked, vector)) for name, vector in vectors.items()),
+        key=lambda item: -item[1],
+    )[:most]
+    least = max(_NEAR, 0.6 * ranked[0][1])
+    return [(symptoms()[name], nearness) for name, nearness in ranked if nearness >= least]
+
+
+@cache
+def _index() -> tuple[dict[str, float], dict[str, dict[str, float]]]:
+    """Return the weight of each word, and of each symptom its words with their share."""
+    texts = {
+        row["id"]: Counter(
+            [*_words(row["title"]), *_words(row["words"]) * 2, *_words(" ".join(row["causes"]))]
+        )
+        for row in load(FILE)["symptoms"]
+    }
+    frequency = Counter(word for words in texts.values() for word in words)
+    weights = {word: math.log(1 + len(texts) / count) for word, count in frequency.items()}
+    return weights, {name: _weighted(words.elements(), weights) for name, words in texts.items()}
+
+
+def _words(text: str) -> list[str]:
+    words = re.findall(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)*|\d+", text.lower())
+    return [_stem(_SAME.get(word, word)) for word in words if word not in _EMPTY]
+
+
+def _stem(word: str) -> str:
+    """Return the word without its commonest endings, so that forms of one word are equal."""
+    for ending in ("ing", "ies", "ed", "es", "s"):
+        if word.endswith(ending) and len(word) - len(ending) > 2:
+            return word[: -len(ending)]
+    return word
+
+
+def _weighted(words: Iterable[str], weights: Mapping[str, float]) -> dict[str, float]:
+    # A word that occurs twice does not count twice: the root damps repetition.
+    return {
+        word: math.sqrt(count) * weights[word]
+        for word, count in Counter(words).items()
+        if word in weights
+    }
+
+
+def _cosine(one: Mapping[str, float], other: Mapping[str, float]) -> float:
+    product = sum(weight * other.get(word, 0.0) for word, weight in one.items())
+    length = math.hypot(*one.values()) * math.hypot(*other.values())
+    return product / length if length else 0.0
