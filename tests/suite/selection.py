@@ -53,6 +53,7 @@ FACTS = (
     "tests/unit/facts",
     "tests/unit/compat",
     "tests/unit/node/ground/test_known.py",
+    "tests/unit/node/ground/test_log_lines.py",
     "tests/unit/commands/test_matrix.py",
     "tests/unit/commands/test_check_command.py",
 )
@@ -67,6 +68,7 @@ AFFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("src/goldnode/node/verdict/*", KINDS),
     ("src/goldnode/node/state/kinds.py", (*KINDS, "tests/unit/node/verdict")),
     ("src/goldnode/node/ground/known.py", ("tests/unit/node/verdict",)),
+    ("src/goldnode/node/ground/log_lines.py", ("tests/unit/node/verdict", "tests/unit/node/probe")),
     ("src/goldnode/facts/*", FACTS),
     (
         "src/goldnode/compat/*",

@@ -656,6 +656,47 @@ class XidFile(FactsFile):
     sxid: SxidTable
 
 
+class LineRemedyRow(FactsRow):
+    """A repair that rows of log_lines.yml share: text with SUBJECT for the device, steps of a remedy, blast radius."""
+
+    text: str
+    steps: list[Literal["site", "gpu_reset", "reboot", "command", "repair", "person"]]
+    blast: Literal["nothing", "process", "gpu", "node", "hardware"]
+
+
+def _line_form(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as problem:
+        raise ValueError(f'"{text}" is no regular expression: {problem}') from None
+    return text
+
+
+class LogLineRow(FactsRow):
+    """One form of a kernel message: see facts/log_lines.py."""
+
+    id: str = Field(pattern=r"^[a-z0-9]+\.[a-z0-9_]+$")
+    from_: str | list[str] = Field(alias="from")
+    mark: str = Field(
+        pattern=r'^[^\\"]{4,}$'
+    )  # the journal's JSON writes quotes and backslashes otherwise
+    form: Annotated[str, AfterValidator(_line_form)] | None = None
+    finding: str
+    severity: Literal["none", "degraded", "drain"]
+    means: str
+    remedy: str | None = None
+    settled_by: list[str] | None = None
+    limit: str | None = None
+    source: Keys
+    at: str  # file and function of the driver, or section of the document, with the version
+    example: str | list[str]
+
+
+class LogLinesFile(FactsFile):
+    remedies: dict[str, LineRemedyRow]
+    lines: list[LogLineRow]
+
+
 class Pcie(FactsRow):
     gen: int
     width: int
@@ -1384,6 +1425,7 @@ FILES: dict[str, type[FactsFile]] = {
     "known_bad.yml": KnownBadFile,
     "container_toolkit.yml": ContainerToolkitFile,
     "xid.yml": XidFile,
+    "log_lines.yml": LogLinesFile,
     "gpus.yml": GpusFile,
     "nvidia_drivers.yml": NvidiaDriversFile,
     "cuda.yml": CudaFile,

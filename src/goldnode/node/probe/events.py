@@ -225,10 +225,7 @@ def merge(parser: logs.LogParser, stored: List[Json]) -> None:
 def key_of(row: Json) -> Tuple[Any, ...]:
     """Return the identity of a row within a capture."""
     parameters = row["parameters"]
-    more = [
-        str(parameters.get(name))
-        for name in ("severity", "device", "interface", "slot", "driver", "cgroup", "controller")
-    ]
+    more = [str(parameters.get(name)) for name in logs.APART]
     return (row.get("kind"), row.get("code"), row.get("address"), row.get("mig"), *more)
 
 

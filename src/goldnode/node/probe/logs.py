@@ -4,6 +4,9 @@
 dmesg, and recognizes the format of each line. Only the kernel's own messages count: records of another facility and lines with another
 syslog tag are skipped, since programs quote the kernel. A message must *begin* as the kernel begins it.
 
+Most forms of messages are data: rows of facts/log_lines.yml, which has the driver source of each, what it means and who repairs it. To add one,
+add a row there (docs/adding.md). A reader of its own (`_OTHERS` and the methods for Xid, SXid and AER) is for messages whose numbers decide.
+
 Sources of the formats: open-gpu-kernel-modules 595.45.04 (kernel_rc.c, osapi.c, gpu.c; nvswitch_event.h), Linux drivers/pci/pcie/aer.c, pci.c,
 block/blk-core.c, mm/oom_kill.c, kernel/hung_task.c, drivers/edac/edac_mc.c, Documentation/ABI/testing/dev-kmsg, and the lines of real machines
 in tests/cases/logs.
@@ -14,6 +17,8 @@ from __future__ import annotations
 import json
 from typing import NamedTuple
 
+from ..ground import log_lines
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple, Union
@@ -23,27 +28,40 @@ if TYPE_CHECKING:
 LONGEST = 240  # characters of a line that are kept
 SEEN = 4096  # messages that are known again without being read
 ROWS = 400  # kinds of events that are kept apart; any more are counted as `dropped`
+# Parameters that keep two rows of a kind apart, in a capture too.
+APART = (
+    "severity",
+    "device",
+    "interface",
+    "slot",
+    "driver",
+    "cgroup",
+    "controller",
+    "id",
+    "subject",
+)
 NAMES = 8  # process names and numbers that one event keeps
 
 # A line without any of these is skipped. Whole buffers are searched for them, at a few milliseconds per megabyte and mark.
 MARKS = (
     b"SXid",
     b"rror",  # Error, error: of disks, of PCIe, of hardware, of a probe
-    b"limited by",
-    b"D3cold",
+    b"ERROR",
+    b"fail",
+    b"eset",
+    b"imeout",
+    b"imed out",
+    b"nable to",
     b"orruption",
-    b"timeout, ",
     b"EDAC ",
-    b" down",
-    b"Down",
-    b"DOWN",
+    b"ink ",
     b"blocked for",
     b"illed process",
 )
 NVRM = b"NVRM: "
 # How the driver's lines that matter go on: it can write a hundred thousand others.
 NVRM_NEXT = frozenset(
-    (b"Xid", b"The", b"GPU", b"API", b"fal", b"RmI", b"rm_", b"has", b"the", b"thi")
+    (b"Xid", b"The", b"GPU", b"API", b"fal", b"RmI", b"rm_", b"has", b"the", b"thi", b"ins")
 )
 BOOT = b"Linux version "  # the first line of each boot
 
@@ -92,6 +110,12 @@ _PATTERNS = {
     "program": r"[\w.@/-]+\[\d+\]: ",
     "hung": r"INFO: task (?P<name>.*):(?P<pid>\d+) blocked for more than (?P<seconds>\d+) seconds",
     "oom": r"(?P<cgroup>Memory cgroup o|O)ut of memory(?: \([^)]*\))?: Killed process (?P<pid>\d+),? \((?P<name>.*?)\)",
+    # What drivers put before their message: dev_printk, netdev_printk and DRM's macros.
+    "board": r"(?:(?P<name>[\w-]+) )?(?P<address>"
+    + _BDF
+    + r"\.[0-7])(?: (?P<port>[\w.@-]+)(?: \(un\w+\))?)?: ?(?P<rest>.*)",
+    "macro": r"(?:\[drm[^\]]*\]{1,2} ?)?(?:\*ERROR\* )?",
+    "nvgpu": r"NVRM: (?:GPU\d+ |GPU(?: at)? (?:PCI:)?(?P<address>[0-9a-fA-F:.]+): )?(?P<rest>.*)",
     # The prefix that files and tools put before the kernel's message.
     "caller": r"(?:\[ *[TC]\d+\] ?)",
     "uptime": r"\[ *(\d+\.\d+)\]",
@@ -102,8 +126,8 @@ _PATTERNS = {
 _compiled: Dict[str, Any] = {}
 
 
-def _re(name: str) -> Any:
-    """Return a compiled pattern by its name.
+def _re(name: str, pattern: str = "") -> Any:
+    """Return a compiled pattern by its name: of _PATTERNS, or the one that is given.
 
     Most are never needed on a healthy node, so each is compiled at first use.
     """
@@ -111,7 +135,7 @@ def _re(name: str) -> Any:
     if compiled is None:
         import re
 
-        compiled = _compiled[name] = re.compile(_PATTERNS[name])
+        compiled = _compiled[name] = re.compile(pattern or _PATTERNS[name])
     return compiled
 
 
@@ -159,6 +183,33 @@ def unescape(text: str) -> str:
     return out.decode("utf-8", "replace")
 
 
+def writer(text: str) -> str:
+    """Return who wrote a message: the driver, or the first word of a line without a device. Most lines end here, so no pattern is needed."""
+    if text[:5] == "[drm:":
+        return text.partition("]")[0].rpartition("[")[2]
+    at = 4 if text[:4] == "[drm" else 0
+    while at < len(text) and (text[at].isalnum() or text[at] in "_-"):
+        at += 1
+    return text[:at].lstrip("[")
+
+
+def head(name: str, text: str) -> Tuple[Optional[str], Optional[str], str]:
+    """Split a message into PCI address, port, and what is left for a form of facts/log_lines.yml.
+
+    That is the complete text for one without a device, without `WORD: ` at its beginning.
+
+    :param name: :func:`writer` of it.
+    """
+    board = _re("nvgpu" if name == "NVRM" else "board").match(text)
+    where, port, rest = None, None, text
+    if board:
+        where, rest = address(board.group("address") or ""), board.group("rest")
+        port = board.groupdict().get("port")
+    if rest.startswith(name + ": "):  # amdgpu writes its name twice, and `WORD: ` of others
+        rest = rest[len(name) + 2 :]
+    return where, port, rest[_re("macro").match(rest).end() :]
+
+
 # Words of the kernel for a machine check that was not corrected, in lower case.
 UNCORRECTED = (
     "event severity: fatal",
@@ -183,6 +234,11 @@ class LogEvent(NamedTuple):
     mig: Optional[str] = None
     qualifier: Optional[str] = None
     weak: bool = False
+
+    @property
+    def key(self) -> Tuple[Any, ...]:
+        """Return what lines of one row share."""
+        return (self.kind, self.code, self.where, self.mig, self.qualifier)
 
 
 class LogParser:
@@ -344,6 +400,9 @@ class LogParser:
             return self.sxid(text)
         if "PCIe Bus Error: " in text or " AER: " in text:
             return self.aer(text)
+        row = self.listed(text)
+        if row is not None:
+            return row
         for mark, reader in _OTHERS:
             if mark in text:
                 row = reader(self, text)
@@ -391,6 +450,32 @@ class LogParser:
         if "probe routine failed" in text:
             event = LogEvent("probe_failed", parameters={"driver": "nvidia"}, weak=True)
             return self.note(text, event)
+        return self.listed(text)
+
+    def listed(self, text: str) -> Optional[Row]:
+        """Return the event of a line that facts/log_lines.yml lists.
+
+        Named groups of the form are its address, its subject and its parameters; without an address, the board that the
+        lines before have named is taken (a message of several lines).
+        """
+        name = writer(text)
+        forms = log_lines.of(name)
+        where, port, rest = head(name, text) if forms else (None, None, "")
+        for form in forms:
+            match = form.mark in rest and _re("row " + form.id, form.form).match(rest)
+            if match:
+                parameters: Row = match.groupdict()
+                where = address(parameters.pop("address", None) or "") or where
+                if where is None and name == "NVRM" and self._gpu_age <= 3:
+                    where = self._gpu
+                event = LogEvent("line", where, qualifier=f"{form.id} {parameters.get('subject')}")
+                row = self.rows.get(event.key)
+                if row is None:
+                    given = {key: clean(value)[:40] for key, value in parameters.items() if value}
+                    given.update({"id": form.id, **({"interface": port} if port else {})})
+                    return self.note(text, event._replace(parameters=given))
+                self.again(row, False)  # a storm differs in numbers only
+                return row
         return None
 
     def xid(self, text: str) -> Optional[Row]:
@@ -615,9 +700,9 @@ class LogParser:
 
     def note(self, text: str, event: LogEvent) -> Optional[Row]:
         """Count one line."""
-        kind, where, code, parameters, fatal, mig, qualifier, weak = event
+        kind, where, code, parameters, fatal, mig, _, weak = event
         self._weak = weak
-        key = (kind, code, where, mig, qualifier)
+        key = event.key
         row = self.rows.get(key)
         if row is None:
             if len(self.rows) >= ROWS:

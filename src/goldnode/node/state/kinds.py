@@ -125,6 +125,8 @@ _ROWS: Tuple[Kind, ...] = (
     Kind("driver.api_mismatch", DRIVER, DEGRADED, None, "the kernel's log reports no library of another version"),
     Kind("driver.init_failed", DRIVER, DRAIN, None, "the kernel's log reports no failed initialisation of a GPU"),
     Kind("driver.probe_failed", DRIVER, DRAIN, None, "the kernel's log reports no failed probe of a GPU"),
+    Kind("driver.refused", SOFTWARE, DRAIN, None, "no driver in the kernel's log refuses a board, and the kernel refuses no driver"),
+    Kind("driver.conflict", SOFTWARE, DRAIN, None, "no other driver in the kernel's log has a GPU of the stack's driver"),
     # A module may need the driver, which loads only if a GPU answers.
     Kind("modules.*.loaded", DRIVER, DRAIN, None, "the declared module is loaded"),
     Kind("modules.*", SOFTWARE, DRAIN, None, "the declared module is installed with its options"),
@@ -179,6 +181,9 @@ _ROWS: Tuple[Kind, ...] = (
     Kind("xid.programs", HARDWARE, DEGRADED, None, "errors of programs do not concentrate on one GPU"),
     Kind("xid.*", HARDWARE, DRAIN, None, "the kernel's log has no Xid that requires action"),
     Kind("sxid.*", HARDWARE, DRAIN, None, "the kernel's log has no fatal SXid of an NVSwitch"),
+    Kind("gpu.driver_fault", HARDWARE, DRAIN, None, "the kernel's log has no fault of a GPU that its driver could not repair"),
+    Kind("gpu.program_fault", HARDWARE, DEGRADED, None, "faults of programs on a GPU (information)"),
+    Kind("nvlink.driver_fault", HARDWARE, DRAIN, None, "the kernel's log has no failed NVLink or NVSwitch"),
     Kind("pci.bus_lost", HARDWARE, DRAIN, None, "no PCI device has fallen off the bus"),
     Kind("pcie.limited", HARDWARE, DEGRADED, None, "a bandwidth limit in the kernel's log (information)"),
     Kind("pcie.slot_down", HARDWARE, DEGRADED, None, "no PCIe slot has lost its link since boot"),

@@ -13,6 +13,8 @@ The rules, each with its source:
   to be tested (catalogue, workflows 13 and 31). A bug in a job shows on the GPUs of that job, under one program name.
 * The next boot settles an event that needed a reset or restart, and counts it: after two boots with such an event of one GPU within
   `repeat_days`, the hardware is to be inspected (gpud: two reboots, then hardware inspection).
+* Lines of other drivers and of the kernel are judged by their row in facts/log_lines.yml: severity, remedy, the lines that withdraw them,
+  and the rate below which they are a note.
 * A reset without a restart is not in the log unless Xid 154 shows it: `goldnode-node ack` settles it.
 * A log that has lost its beginning is not a clean log.
 """
@@ -22,8 +24,10 @@ from __future__ import annotations
 import time
 from typing import NamedTuple
 
+from ..ground import log_lines
 from ..ground.boot import seconds
 from ..ground.host import like
+from ..probe.logs import APART
 from ..probe.values import is_fault, known
 from ..state.finding import ELSEWHERE, MATCH, MISMATCH, UNREAD, Finding
 from ..state.kinds import GPU, NODE, NOTHING, PROCESS, VISIT
@@ -164,10 +168,11 @@ def _names(row: Json, rows: Sequence[Json]) -> Tuple[List[str], List[str]]:
     """Return the ids of the findings that may report a row, its own first, and their subjects."""
     kind, parameters = row["kind"], _parameters(row)
     places = [row["address"]]
-    places += [parameters.get(name) for name in ("device", "interface", "controller")]
+    places += [parameters.get(name) for name in ("device", "interface", "controller", "subject")]
     about = [str(place) for place in places if place]
     if kind not in ("xid", "sxid", "bus_lost"):
-        names = [_IDS.get(kind, "events.unknown")]
+        form = log_lines.form(str(parameters.get("id"))) if kind == "line" else None
+        names = [form.finding if form else _IDS.get(kind, "events.unknown")]
         if kind == "link_down":
             names.append("pcie.slot_down")
         return names, about or [""]
@@ -256,10 +261,7 @@ def _of_this_boot(row: Json, log: Json) -> bool:
 def _key(row: Mapping[str, Any]) -> str:
     more = _parameters(row)
     parts = [row.get(name) for name in ("kind", "code", "address", "mig")]
-    parts += [
-        more.get(name)
-        for name in ("severity", "device", "interface", "slot", "driver", "cgroup", "controller")
-    ]
+    parts += [more.get(name) for name in APART]
     return "/".join("" if part is None else str(part) for part in parts)
 
 
@@ -643,7 +645,9 @@ def _others(capture: Mapping[str, Any], rows: Sequence[Json], limits: Json) -> L
     findings = []
     for row in rows:
         judge_kind = _KINDS.get(str(row.get("kind")))
-        if judge_kind is not None:
+        if row.get("kind") == "line":
+            findings.append(_line(row, rows, limits))
+        elif judge_kind is not None:
             findings.append(judge_kind(row, capture, limits))
         elif row.get("kind") not in ("xid", "sxid", "bus_lost"):
             text = f"an event of the unknown kind {row.get('kind')}"
@@ -680,6 +684,52 @@ def _of_row(
         return _note(name, "none", got, [row], subject=where, severity=severity)
     evidence = _evidence_of([row])
     return _wrong(name, got, evidence, remedy=remedy, blast=blast, subject=where, severity=severity)
+
+
+def _line(row: Json, rows: Sequence[Json], limits: Json) -> Finding:
+    """Judge a line by its row in facts/log_lines.yml.
+
+    A later line may withdraw it for the same device. With a limit it counts only above that rate.
+    """
+    form = log_lines.form(str(_parameters(row).get("id")))
+    if form is None:  # a capture of another version
+        evidence = _evidence_of([row])
+        got = "a line of another version"
+        return Finding("events.unknown", UNREAD, None, got, evidence=evidence, blast=NOTHING)
+    subject = _parameters(row).get("subject") or row.get("address")
+    text = form.means
+    settled = any(_withdraws(other, row, form) for other in rows) if form.settled_by else False
+    if settled:
+        text += ", and a later line withdraws it"
+    rate, most = _rate(row), limits.get(form.limit or "")
+    rare = form.limit is not None and not (isinstance(most, (int, float)) and rate > most)
+    if form.remedy is None or form.severity == NONE or settled or rare:
+        return _of_row(row, form.finding, text, subject=subject)
+    if form.limit is not None:
+        text += f", {rate:.0f} a minute"
+    sentence, blast, *steps = log_lines.remedy(form.remedy)
+    if not {REBOOT, REPAIR} & set(steps):  # the log does not show that it is done
+        sentence, steps = f"{sentence} {ACK}", [*steps, ACKNOWLEDGE]
+    remedy = Remedy(sentence, *steps).about(str(subject or "the device"))
+    return _of_row(row, form.finding, text, remedy, blast, severity=form.severity, subject=subject)
+
+
+def _withdraws(later: Json, row: Json, form: log_lines.Form) -> bool:
+    """Return whether a line withdraws another one: listed for it, later, and of no other device."""
+    if _parameters(later).get("id") not in form.settled_by.split(" "):
+        return False
+    wheres = {row.get("address"), later.get("address")} - {None}
+    at, after = _seq(row), _seq(later)
+    return len(wheres) < 2 and at is not None and after is not None and after > at
+
+
+def _rate(row: Json) -> float:
+    """Return the lines per minute, of at least one minute."""
+    first, last = row.get("uptime_s"), row.get("last_uptime_s")
+    minutes = 1.0
+    if isinstance(first, (int, float)) and isinstance(last, (int, float)):
+        minutes = max(1.0, (last - first) / 60)
+    return _count(row) / minutes
 
 
 def _api_mismatch(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
@@ -760,11 +810,7 @@ def _aer(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
     )
     if severity == "corrected":
         most = limits.get("aer_correctable_minute")
-        first, last = row.get("uptime_s"), row.get("last_uptime_s")
-        minutes = 1.0
-        if isinstance(first, (int, float)) and isinstance(last, (int, float)):
-            minutes = max(1.0, (last - first) / 60)
-        rate = _count(row) / minutes
+        rate = _rate(row)
         if isinstance(most, (int, float)) and rate > most:
             return _of_row(row, "pcie.aer", f"{text}, {rate:.0f} a minute", remedy, NODE)
         return _of_row(row, "pcie.aer", text)

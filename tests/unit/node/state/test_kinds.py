@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import goldnode.node
+from goldnode.facts import log_lines
 from goldnode.node.state import kinds
 from goldnode.node.state.finding import Finding
 from goldnode.node.verdict import blame, rules, table
@@ -30,6 +31,7 @@ NAMED = {
         "driver.init_failed",
         "driver.probe_failed",
     ),
+    ("events.py", "form.finding"): tuple({row.finding for row in log_lines.lines().values()}),
     ("events.py", "_id(kind, fault.row.get('code'))"): ("xid.79",),
     ("finding.py", "name"): (),
     ("settings.py", "name"): (),  # of the table of rules
