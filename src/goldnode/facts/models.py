@@ -662,6 +662,7 @@ class LineRemedyRow(FactsRow):
     text: str
     steps: list[Literal["site", "gpu_reset", "reboot", "command", "repair", "person"]]
     blast: Literal["nothing", "process", "gpu", "node", "hardware"]
+    source: Keys
 
 
 def _line_form(text: str) -> str:
