@@ -57,6 +57,13 @@ MARKS = (
     b"ink ",
     b"blocked for",
     b"illed process",
+    b"oom-kill:",
+    b" [#",
+    b"BUG",
+    b"LOCKUP",
+    b"RIP: ",
+    b" [nvidia",
+    b" [amdgpu",
 )
 NVRM = b"NVRM: "
 # How the driver's lines that matter go on: it can write a hundred thousand others.
@@ -67,6 +74,26 @@ BOOT = b"Linux version "  # the first line of each boot
 
 # Drivers whose failed probes are reported; those of other drivers fail on healthy machines.
 DRIVERS = ("nvidia", "nvidia-nvswitch", "amdgpu", "xe", "i915", "mlx5_core", "nvme")
+# Seconds in which the lines of one message are written, and in which a boot finds the machine checks of the one before.
+MOMENT, BOOT_MOMENTS = 5.0, 10.0
+# Services without which a node takes no work, by the 15 characters that the kernel has of a name.
+SERVICES = frozenset(
+    (
+        *(
+            "slurmd",
+            "munged",
+            "kubelet",
+            "containerd",
+            "dockerd",
+            "crio",
+            "sshd",
+            "dbus-daemon",
+            "chronyd",
+        ),
+        *("systemd-journal", "systemd-udevd", "goldnode-node"),
+        *("nvidia-persiste", "nv-fabricmanage", "nvidia-imex", "nv-hostengine"),
+    )
+)
 # NV2080_CTRL_GPU_RECOVERY_ACTION_* (ctrl2080gpu.h), which is NVML's field 230 too.
 RECOVERY = (
     "none",
@@ -102,14 +129,21 @@ _PATTERNS = {
     "io": r"(?:\w+: )?(?:I/O|critical [\w ]+|[\w-]+) error, dev (?P<a>[\w!/-]+),|Buffer I/O error on dev(?:ice)? (?P<b>[\w!/-]+)"
     r"|[\w-]+ \((?P<c>[\w!/-]+)\): .*(?:I/O error|[Cc]orruption)|[\w-]+ error \(device (?P<d>[\w!/-]+)\)"
     r"|nvme (?P<e>nvme\d+): .*(?:timeout, |controller is down)",
-    "edac": r"EDAC (?P<controller>\w+): (?P<number>\d+) (?P<word>CE|UE)\b",
+    "edac": r"EDAC (?P<controller>\w+): (?P<number>\d+) (?P<word>CE|UE)\b(?:.* on (?P<label>[^()]+?) \()?",
+    "dimm": r"(?:DIMM location: ?(?!not present)|fru_text: )(.+?)(?: page:.*|$)",
     "bank": r"Machine Check(?: Exception)?: [0-9a-fA-F]+ Bank \d+: ([0-9a-fA-F]{16})",
     "down": r"(?:\S+ (?P<address>"
     + _BDF
-    + r"\.[0-7]):? )?(?:(?P<port>[\w.@-]+): )?(?:.*: ?)?(?:[\w.@-]+ )*[Ll]ink (?:is )?(?:down|Down|DOWN)\b",
+    + r"\.[0-7]):? )?(?:(?P<port>[\w.@-]+): )?(?:.*: ?)?(?:[\w.@-]+ )*[Ll]ink (?:is )?(?:down|Down|DOWN)\b(?!/Up)",
     "program": r"[\w.@/-]+\[\d+\]: ",
     "hung": r"INFO: task (?P<name>.*):(?P<pid>\d+) blocked for more than (?P<seconds>\d+) seconds",
     "oom": r"(?P<cgroup>Memory cgroup o|O)ut of memory(?: \([^)]*\))?: Killed process (?P<pid>\d+),? \((?P<name>.*?)\)",
+    # Written before the line above: who has the memory of the process (mm/oom_kill.c, dump_global_header and others).
+    "victim": r"oom-kill:.*,task_memcg=/system\.slice/(?P<unit>[^/,]+\.service)(?:/[^,]*)?,task=.*,pid=(?P<pid>\d+),",
+    # An oops, and the function in which it, or a lockup, was. A module is named for what is not in the kernel's image.
+    "crash": r"(?:(?:NMI )?watchdog: |BUG: |CPU\d+: )*(?:(?P<lockup>soft lockup - CPU#\d+ stuck for \d+s!|Watchdog detected hard LOCKUP)"
+    r"|(?P<die>[A-Za-z][\w ,-]*:.* \[#\d+\])|unable to handle .*(?:page fault|paging request|NULL pointer)|kernel NULL pointer deref|kernel BUG at )",
+    "module": r"(?:RIP: [\da-f]+:|\? )?[\w.]+\+0x[\da-f]+/0x[\da-f]+ \[(\w+)",
     # What drivers put before their message: dev_printk, netdev_printk and DRM's macros.
     "board": r"(?:(?P<name>[\w-]+) )?(?P<address>"
     + _BDF
@@ -259,6 +293,11 @@ class LogParser:
         self._gpu: Optional[str] = None
         self._gpu_age = 0
         self._mismatch: Optional[Row] = None
+        # Rows that the lines after them complete, and when they were written.
+        self._crash: Optional[Row] = None
+        self._hardware: Optional[Row] = None
+        self._victim: Tuple[int, str] = (0, "")
+        self._begun: Dict[str, Tuple[Optional[float], Optional[str]]] = {}
         self.seq: Optional[int] = None
         self.uptime: Optional[float] = None
         self.stamp: Optional[str] = None
@@ -331,8 +370,8 @@ class LogParser:
                 return None
             self.stamp = clean(" ".join(words[:-1]))[:40] or None
             text = rest
-        elif text[:8] == "kernel: ":
-            text = text[8:]
+        elif text.lstrip()[:7] == "kernel:":  # without a space as `wall` shows it
+            text = text.partition("kernel:")[2]
         else:
             talos = _re("talos").match(text)
             facility = _re("facility").match(text)
@@ -370,7 +409,8 @@ class LogParser:
             self.rows.clear()
             self._seen.clear()
             self.dropped = 0
-            self._gpu = None
+            self._gpu = self._crash = self._hardware = None
+            self._begun.clear()
             return
         known = self._seen.get(text)
         if known is not None:
@@ -396,6 +436,11 @@ class LogParser:
         if text[:5] == "NVRM:":
             return self.nvrm(text)
         self._gpu_age += 1
+        if self._crash is not None and (
+            text[:4] == "RIP:" or " [nvidia" in text or " [amdgpu" in text
+        ):
+            self.module(self._crash, text)
+            return None
         if "SXid (" in text:
             return self.sxid(text)
         if "PCIe Bus Error: " in text or " AER: " in text:
@@ -640,16 +685,34 @@ class LogParser:
             bad = match.group("word") == "UE"
             severity = "uncorrected" if bad else "corrected"
             parameters = {"controller": match.group("controller"), "severity": severity}
-            event = LogEvent("mce", parameters=parameters, fatal=bad, qualifier="EDAC " + severity)
-            return self.note(text, event)
-        if not 0 <= text.find("[Hardware Error]: ") <= 8:  # after `mce: ` or a number
+            label = match.group("label") or ""
+            if label[:7] in ("", "unknown", "any mem"):
+                dimm = _re("dimm").search(text)
+                label = dimm.group(1) if dimm else ""
+            parameters.update({"subject": clean(label)[:40]} if label else {})
+            qualifier = f"EDAC {severity} {match.group('controller')} {label}"
+            return self.note(
+                text, LogEvent("mce", None, None, parameters, bad, qualifier=qualifier)
+            )
+        if text[:24] == "BERT: Error records from":
+            self._begun["bert"] = (self.uptime, self.stamp)
             return None
+        at = text.find("[Hardware Error]: ")
+        if not 0 <= at <= 8:  # after `mce: ` or a number
+            return None
+        if at == 0 and self.together("bert"):
+            return self.previous(text)
         low = text.lower()
+        dimm = _re("dimm").search(text)
+        if dimm and self._hardware is not None:
+            self._hardware["parameters"].setdefault("dimm", clean(dimm.group(1))[:40])
         bank = _re("bank").search(text)
         if bank:
             # MCi_STATUS: bit 61 is set where the error was not corrected (Intel SDM volume 3, machine-check
             # architecture).
             bad = bool(int(bank.group(1), 16) >> 61 & 1)
+            if bad and "Exception" not in text and (self.uptime or 99) < BOOT_MOMENTS:
+                return self.previous(text)  # registers that the restart has left
             severity = "uncorrected" if bad else "corrected"
             event = LogEvent(
                 "mce", parameters={"severity": severity}, fatal=bad, qualifier=severity
@@ -661,7 +724,46 @@ class LogParser:
             severity = "uncorrected"
         event = LogEvent("mce", parameters={"severity": severity}, fatal=bad or None)
         # A line without a severity goes with the one that has it.
-        return self.note(text, event._replace(qualifier=severity, weak=severity == "unknown"))
+        row = self.note(text, event._replace(qualifier=severity, weak=severity == "unknown"))
+        self._hardware = row if severity != "unknown" else self._hardware
+        return row
+
+    def previous(self, text: str) -> Optional[Row]:
+        """Parse a record of an error that ended the previous boot: firmware's (BERT), or a machine check that is left."""
+        parameters: Row = {"severity": "previous boot"}
+        for mark, name in (("event severity: ", "worst"), ("section_type: ", "section")):
+            if mark in text:
+                parameters[name] = clean(text.partition(mark)[2])[:40]
+        if "Machine Check" in text:
+            parameters.update(worst="fatal", section="machine check")
+        return self.note(text, LogEvent("mce", parameters=parameters, qualifier="previous boot"))
+
+    def together(self, name: str) -> bool:
+        """Return whether this line belongs to the message that began with a line of this name: both are of one moment."""
+        begun = self._begun.get(name)
+        if begun is None:
+            return False
+        if self.uptime is not None and begun[0] is not None:
+            return abs(self.uptime - begun[0]) <= MOMENT
+        return self.stamp == begun[1]
+
+    def crash(self, text: str) -> Optional[Row]:
+        """Parse the line of an oops or a lockup. Lines that follow name the module, :meth:`module`."""
+        match = _re("crash").match(text)
+        if not match:
+            return None
+        kind = "lockup" if match.group("lockup") else "oops"
+        # A line about the cause goes before the one that has the number of the oops.
+        weak = kind == "oops" and not match.group("die")
+        row = self.note(text, LogEvent(kind, weak=weak))
+        self._crash, self._begun["crash"] = row, (self.uptime, self.stamp)
+        return row
+
+    def module(self, row: Row, text: str) -> None:
+        """Store the module of the function where an oops or a lockup was: a GPU's driver before any other."""
+        match = _re("module").match(text) if self.together("crash") else None
+        if match and not str(row["parameters"].get("module")).startswith(("nvidia", "amdgpu")):
+            row["parameters"]["module"] = match.group(1)
 
     def down(self, text: str) -> Optional[Row]:
         if "SATA link" in text or text[:4] == "usb ":
@@ -685,16 +787,21 @@ class LogParser:
         return self.note(text, LogEvent("hung_task", parameters=parameters))
 
     def memory(self, text: str) -> Optional[Row]:
+        victim = _re("victim").match(text)
+        if victim:
+            self._victim = (int(victim.group("pid")), clean(victim.group("unit"))[:40])
         match = _re("oom").match(text)
         if not match:
             return None
         group = match.group("cgroup") != "O"
-        parameters = {
-            "pid": int(match.group("pid")),
-            "name": clean(match.group("name"))[:40],
-            "cgroup": group,
-        }
-        return self.note(text, LogEvent("oom", None, parameters=parameters, qualifier=str(group)))
+        pid, name = int(match.group("pid")), clean(match.group("name"))[:40]
+        parameters: Row = {"pid": pid, "name": name, "cgroup": group}
+        service = name if name in SERVICES and not group else None
+        if self._victim[0] == pid:
+            service = self._victim[1]
+        parameters.update({"subject": service} if service else {})
+        event = LogEvent("oom", None, parameters=parameters, qualifier=f"{group} {service}")
+        return self.note(text, event)
 
     # -- rows
 
@@ -780,8 +887,13 @@ _OTHERS: Tuple[Tuple[str, Callable[[LogParser, str], Optional[Row]]], ...] = (
     ("GPU init", LogParser.amd),
     ("blocked for more than", LogParser.hung),
     ("Killed process", LogParser.memory),
+    ("oom-kill:", LogParser.memory),
+    (" [#", LogParser.crash),
+    ("BUG", LogParser.crash),
+    ("LOCKUP", LogParser.crash),
     ("EDAC ", LogParser.machine),
     ("[Hardware Error]", LogParser.machine),
+    ("BERT: ", LogParser.machine),
     ("ink ", LogParser.down),
     ("rror", LogParser.storage),
     ("orruption", LogParser.storage),

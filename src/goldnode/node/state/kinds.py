@@ -91,6 +91,8 @@ _ROWS: Tuple[Kind, ...] = (
     Kind("stack.holds", SOFTWARE, DEGRADED, None, "apt holds all packages of the stack"),
     Kind("apt.sources", SOFTWARE, DEGRADED, None, "no other package source offers packages of the stack"),
     Kind("kernel.running", SOFTWARE, DRAIN, None, "the running kernel is the locked one"),
+    Kind("kernel.oops", SOFTWARE, DEGRADED, None, "the kernel has had no oops since boot; one in a GPU's driver drains the node"),
+    Kind("kernel.lockup", SOFTWARE, DEGRADED, None, "no processor was locked up since boot"),
     Kind("kernel.hung_task", SOFTWARE, DEGRADED, None, "the kernel's log reports no hung task"),
     Kind("boot.initramfs", SOFTWARE, DRAIN, None, "the initramfs of the locked kernel exists"),
     Kind("boot.next", SOFTWARE, DRAIN, None, "the next boot starts the locked kernel"),
@@ -188,7 +190,8 @@ _ROWS: Tuple[Kind, ...] = (
     Kind("pcie.limited", HARDWARE, DEGRADED, None, "a bandwidth limit in the kernel's log (information)"),
     Kind("pcie.slot_down", HARDWARE, DEGRADED, None, "no PCIe slot has lost its link since boot"),
     Kind("machine.mce", HARDWARE, DEGRADED, None, "the kernel's log has no machine check or hardware error"),
-    Kind("memory.oom", HARDWARE, DEGRADED, None, "the kernel has not killed a process for lack of memory"),
+    Kind("machine.previous_boot", HARDWARE, DEGRADED, None, "no hardware error ended the previous boot, by the records of the firmware"),
+    Kind("memory.oom", HARDWARE, DEGRADED, None, "the kernel has not killed a service of the node for lack of memory"),
     Kind("net.link_down", HARDWARE, DEGRADED, None, "no declared interface has lost its link since boot"),
     Kind("storage.io_error", HARDWARE, DEGRADED, None, "the kernel's log has no read or write error of a disk"),
     # GPUs

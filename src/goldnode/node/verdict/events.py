@@ -16,6 +16,8 @@ The rules, each with its source:
 * Lines of other drivers and of the kernel are judged by their row in facts/log_lines.yml: severity, remedy, the lines that withdraw them,
   and the rate below which they are a note.
 * A reset without a restart is not in the log unless Xid 154 shows it: `goldnode-node ack` settles it.
+* An oops or a lockup degrades a node, an oops in a GPU's driver drains it; the kernel's taint (D, L, M) shows them where the log has lost them.
+* A record of the previous boot (BERT, machine checks at start) is about the past: degraded, for a visit to the BMC's log.
 * A log that has lost its beginning is not a clean log.
 """
 
@@ -106,13 +108,13 @@ def judge(
     log: Json = events if isinstance(events, dict) else {}
     # A log that is incomplete still shows events, and those are judged.
     if readable.outcome in (UNREAD, ELSEWHERE) and not log.get("rows"):
-        return [readable], stored
+        return [readable, *_tainted(capture, ())], stored
     rows = [row for row in map(_row, rows_of(log.get("rows"))) if _of_this_boot(row, log)]
     open_rows = [row for row in rows if not _settled(row, stored, log)]
     limits = _limits(document)
     findings = [readable]
     gpus = _gpus(document, capture, open_rows, limits)
-    findings += gpus + _others(capture, open_rows, limits)
+    findings += gpus + _others(capture, open_rows, limits) + _tainted(capture, rows)
     findings += _acknowledged([row for row in rows if _settled(row, stored, log)])
     stored["history"] = _history(stored["history"], gpus, capture, log)
     findings += _repeated(stored["history"], limits, capture)
@@ -175,6 +177,8 @@ def _names(row: Json, rows: Sequence[Json]) -> Tuple[List[str], List[str]]:
         names = [form.finding if form else _IDS.get(kind, "events.unknown")]
         if kind == "link_down":
             names.append("pcie.slot_down")
+        elif kind == "mce":
+            names.append("machine.previous_boot")
         return names, about or [""]
     names = [_id(kind, row["code"]), "xid.programs"]
     if kind == "bus_lost":
@@ -849,16 +853,76 @@ def _io_error(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
 
 
 def _mce(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
-    severity = _parameters(row).get("severity")
-    subject = _parameters(row).get("controller")
+    more = _parameters(row)
+    severity, dimm = more.get("severity"), f" ({more['dimm']})" if more.get("dimm") else ""
+    if severity == "previous boot":
+        return _previous_boot(row)
+    subject = more.get("subject") or more.get("controller")
     if row.get("fatal") is True:
         remedy = Remedy(
             "Drain the node; have the memory module or the CPU that the line names replaced (`ras-mc-ctl --errors`).",
             REPAIR,
         )
-        text = "a hardware error that was not corrected"
+        text = "a hardware error that was not corrected" + dimm
         return _of_row(row, "machine.mce", text, remedy, VISIT, severity=DRAIN, subject=subject)
-    return _of_row(row, "machine.mce", f"hardware errors: {severity}", subject=subject)
+    return _of_row(row, "machine.mce", f"hardware errors: {severity}{dimm}", subject=subject)
+
+
+def _previous_boot(row: Json) -> Finding:
+    """Judge a record of an error that ended the previous boot. Some firmware has a reference without content at every boot."""
+    section, worst = map(_parameters(row).get, ("section", "worst"))
+    text = f"an error ended the previous boot: {section or 'of an unknown kind'}"
+    known_kind = section and section != "Firmware Error Record Reference"
+    if worst not in ("fatal", "recoverable") or not known_kind:
+        return _of_row(row, "machine.previous_boot", text)
+    remedy = Remedy(
+        f"Read the BMC's event log for the part; where it comes back, have the part replaced. {ACK}",
+        PERSON,
+        ACKNOWLEDGE,
+    )
+    return _of_row(row, "machine.previous_boot", text, remedy)
+
+
+# Drivers of GPUs: after an oops in one of them no GPU can be trusted.
+_GPU_DRIVERS = ("nvidia", "amdgpu", "xe", "i915", "nova", "nouveau")
+
+
+def _crashed(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
+    """Judge an oops or a lockup. After an oops the kernel's state is not defined (Documentation/admin-guide/tainted-kernels.rst)."""
+    kind, module = str(row.get("kind")), str(_parameters(row).get("module") or "")
+    text = "the kernel had an oops" if kind == "oops" else "a processor was locked up"
+    text += f" in module {module}" if module else ""
+    remedy = Remedy(
+        "Restart the node when nothing runs on it, and keep the trace for the vendor; where it comes back, change the driver's or the kernel's "
+        f"version. {ACK}",
+        REBOOT,
+        ACKNOWLEDGE,
+    )
+    if kind == "lockup":
+        return _of_row(row, "kernel.lockup", text, remedy, NODE)
+    severity = DRAIN if module.startswith(_GPU_DRIVERS) else DEGRADED
+    return _of_row(row, "kernel.oops", text, remedy, NODE, severity=severity)
+
+
+def _tainted(capture: Mapping[str, Any], rows: Sequence[Json]) -> List[Finding]:
+    """Report an oops, a lockup or a machine check that only the kernel's taint shows: the log has lost its lines.
+
+    One that is in the log is judged, and acknowledged, there.
+    """
+    flags = as_map(as_map(capture.get("os")).get("kernel")).get("taint_flags")
+    kinds = {row["kind"] for row in rows}
+    findings = []
+    for letter, kind, name, text in (
+        ("D", "oops", "kernel.oops", "an oops"),
+        ("L", "lockup", "kernel.lockup", "a lockup"),
+        ("M", "mce", "machine.mce", "a machine check"),
+    ):
+        if isinstance(flags, str) and letter in flags and kind not in kinds:
+            got = f"the kernel's taint {letter} shows {text} since boot; the log has no line of it"
+            remedy = Remedy("Restart the node when nothing runs on it.", REBOOT)
+            row = _wrong(name, got, (), remedy=remedy, blast=NODE, severity=DEGRADED)
+            findings.append(row)
+    return findings
 
 
 def _link_down(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
@@ -871,7 +935,9 @@ def _link_down(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
         remedy = Remedy(
             "Restart the node; where the device stays away, have it inspected.", REBOOT, REPAIR
         )
-        return _of_row(row, "pcie.slot_down", f"the link of slot {slot} went down", remedy, NODE)
+        severity = DRAIN if row.get("address") in _gpu_path(capture) else DEGRADED
+        text = f"the link of slot {slot} went down"
+        return _of_row(row, "pcie.slot_down", text, remedy, NODE, severity=severity)
     return _of_row(
         row, "net.link_down", "the link went down", subject=_parameters(row).get("interface")
     )
@@ -900,8 +966,19 @@ def _hung(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
 
 
 def _oom(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
-    """Note a job that the kernel has ended for lack of memory. The node is not at fault."""
+    """Note a job that the kernel has ended for lack of memory. A service of the node that was ended is a fault."""
+    service = _parameters(row).get("subject")
     names = ", ".join(map(str, _parameters(row).get("names") or ["a process"]))
+    where = "its own limit" if _parameters(row).get("cgroup") else "the node's memory"
+    if service:
+        remedy = Remedy(
+            f"Restart {service} if it does not run, and keep memory for services (Slurm's MemSpecLimit, the kubelet's system-reserved, "
+            f"OOMScoreAdjust). {ACK}",
+            PERSON,
+            ACKNOWLEDGE,
+        )
+        text = f"the kernel ended the service {service} ({names}) at {where}"
+        return _of_row(row, "memory.oom", text, remedy, PROCESS, subject=service)
     if _parameters(row).get("cgroup"):
         return _of_row(row, "memory.oom", f"{names} ended at its own limit", subject="jobs")
     return _of_row(row, "memory.oom", f"{names} ended at the node's memory", subject="node")
@@ -918,6 +995,8 @@ _KINDS = {
     "link_down": _link_down,
     "hung_task": _hung,
     "oom": _oom,
+    "oops": _crashed,
+    "lockup": _crashed,
 }
 
 
@@ -932,6 +1011,8 @@ _IDS = {
     "link_down": "net.link_down",
     "hung_task": "kernel.hung_task",
     "oom": "memory.oom",
+    "oops": "kernel.oops",
+    "lockup": "kernel.lockup",
 }
 
 
