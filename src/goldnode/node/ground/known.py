@@ -24,7 +24,7 @@ def facts() -> Dict[str, Any]:
 # fmt: off
 TEXT = r"""
 {
-"compiled": "2026-11-27",
+"compiled": "2026-11-28",
 "limits": {
   "aer_correctable_minute": 60,
   "aer_uncorrected": 0,
@@ -43,6 +43,7 @@ TEXT = r"""
   "flaps": 2,
   "hung_task_recent_s": 900,
   "inodes_percent": 2,
+  "iommu_fault_minute": 5,
   "margin_c": 2,
   "memory_reserved": 0.035,
   "memory_tolerance": 0.05,

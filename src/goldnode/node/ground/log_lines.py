@@ -65,19 +65,70 @@ def remedy(name: str) -> List[str]:
 
 
 # fmt: off
-WRITERS = frozenset(["NVRM","amdgpu"])
+WRITERS = frozenset(["AMD-Vi","BTRFS","CPU","DMAR","EXT4-fs","IO_PAGE_FAULT","Memory","NETDEV","NVRM","XFS","amdgpu","bnxt_en","clocksource","device-mapper","ena","i40e","iavf","ib_core","ice","igb","ixgbe","mce","md","megaraid_sas","mlx4_core","mlx5_core","mlx5_ib","mpt2sas_cm","mpt3sas_cm","nvidia","nvidia_drm","nvidia_modeset","nvidia_peermem","nvidia_uvm","nvme","pcieport","tg3","virtio_net"])
 TEXT = r"""
 {"remedies":{
 "amd_reset":["Drain the node, then reset the GPU (`amd-smi reset --gpureset`, or restart the node).","gpu","gpu_reset"],
 "restart":["Drain the node and restart it; where SUBJECT stays faulty, have it inspected.","node","reboot","repair"],
 "flavour":["Install the other flavour of the kernel modules: the class's `flavour` (open or proprietary) must fit SUBJECT; then site.yml and a restart.","node","site","reboot"],
-"unblock":["Keep the other driver out (`blacklist nouveau`, which site.yml writes), rebuild the initramfs and restart the node.","node","site","reboot"]
+"unblock":["Keep the other driver out (`blacklist nouveau`, which site.yml writes), rebuild the initramfs and restart the node.","node","site","reboot"],
+"module":["Build the module for the running kernel (`dkms autoinstall`, or site.yml), and load it or restart the node.","node","site","reboot"],
+"power_cycle":["Drain the node and switch it off and on (a restart leaves an adapter its power); where SUBJECT stays faulty, have it replaced.","node","reboot","repair"],
+"cool_adapter":["Check fans, air inlet and transceivers at SUBJECT.","hardware","repair"],
+"restart_free":["Restart the node when nothing runs on it; where SUBJECT stays faulty, update its firmware or have it inspected.","node","reboot","repair"],
+"iommu":["Restart the node; where faults of SUBJECT come back, update its firmware and driver, or run with `iommu=pt`.","node","reboot","person"],
+"disk":["Drain the node, restart it, and read the health of SUBJECT (`nvme smart-log`, `smartctl -a`); replace it where it fails again.","hardware","reboot","repair"],
+"controller":["Drain the node and restart it; where SUBJECT fails again, update its firmware or replace it.","hardware","reboot","repair"],
+"filesystem":["Drain the node, unmount SUBJECT, check it (`fsck`, `xfs_repair`, `btrfs check`) and the disk below it, then restart the node.","node","repair","reboot"],
+"raid":["Find the member with `mdadm --detail`, replace the disk, and add the new one: `mdadm --add`.","hardware","repair"],
+"path":["Check cable and target of the path (`multipath -ll`).","hardware","repair"],
+"dimm":["Drain the node; have the memory module that `ras-mc-ctl --errors` or the BMC's event log names replaced.","hardware","repair"],
+"clock":["Restart the node when nothing runs on it; where it comes back, update the firmware.","node","reboot","person"],
+"seat":["Restart the node; where it comes back, have seating, riser and cable below SUBJECT inspected.","hardware","reboot","repair"]
 },"rows":[
 ["amd.ring_timeout","amdgpu"," timeout, ","ring (?P<ring>[\\w.]+) timeout, (?:but soft recovered|signaled seq)","gpu.driver_fault","degraded","a ring of the GPU did not end its work in time","amd_reset","amd.reset_succeeded",null],
 ["amd.reset_succeeded","amdgpu","succeeded!","GPU reset\\(\\d+\\) succeeded!","gpu.program_fault","none","the driver has reset the GPU, and it works again",null,"",null],
 ["amd.reset_failed","amdgpu",") failed","GPU reset\\(\\d+\\) failed","gpu.driver_fault","drain","the driver could not reset the GPU","restart","amd.reset_succeeded",null],
 ["nvidia.open_unsupported","NVRM","is not supported by open","installed in this (?:vGPU host )?system is not supported by open","driver.refused","drain","the open kernel modules do not support this GPU, which has no GSP","flavour","",null],
 ["nvidia.conflicting_driver","NVRM","already bound","GPU (?P<address>\\S+) is already bound to (?P<driver>\\w+)","driver.conflict","drain","another driver has this GPU","unblock","",null],
-["nvidia.nvlink_post_rx","NVRM","DetLinkMask failed","knvlinkDiscoverPostRxDetLinks\\w*: Getting peer\\d+(?:'s)? postRxDetLinkMask failed","nvlink.driver_fault","drain","an NVLink did not come up between this GPU and a peer","restart","",null]
+["nvidia.nvlink_post_rx","NVRM","DetLinkMask failed","knvlinkDiscoverPostRxDetLinks\\w*: Getting peer\\d+(?:'s)? postRxDetLinkMask failed","nvlink.driver_fault","drain","an NVLink did not come up between this GPU and a peer","restart","",null],
+["mlx5.recovered","mlx5_core","health recovery succeeded","(?:\\w+:\\d+:? ?(?:\\(pid \\d+\\):)? ?)?health recovery succeeded","net.driver_fault","none","the driver has restarted the adapter's firmware",null,"",null],
+["mlx5.compromised","mlx5_core","health compromised","(?:\\w+:\\d+:? ?(?:\\(pid \\d+\\):)? ?)?device's health compromised - reached miss count","net.driver_fault","drain","the firmware of the adapter does not answer any more","power_cycle","mlx5.recovered",null],
+["mlx5.fatal","mlx5_core","atal error ","(?:\\w+:\\d+:? ?(?:\\(pid \\d+\\):)? ?)?Fatal error \\d+ detected","net.driver_fault","drain","the adapter reports a fatal error","power_cycle","mlx5.recovered",null],
+["mlx5.recovery_failed","mlx5_core","health recovery f","(?:\\w+:\\d+:? ?(?:\\(pid \\d+\\):)? ?)?health recovery (?:failed|flow aborted)","net.driver_fault","drain","the driver could not restart the adapter's firmware","power_cycle","mlx5.recovered",null],
+["mlx5.internal","mlx5_core","firmware internal error","(?:\\w+:\\d+:? ?(?:\\(pid \\d+\\):)? ?)?(?:Health issue observed, |synd 0x\\w+: )firmware internal error","net.driver_fault","drain","the firmware of the adapter met an error of its own","power_cycle","mlx5.recovered",null],
+["mlx5.command","mlx5_core","leak of a command resource","(?:\\w+:\\d+:? ?(?:\\(pid \\d+\\):)? ?)?.*timeout\\. Will cause a leak of a command resource","net.driver_fault","drain","the firmware did not end a command","power_cycle","mlx5.recovered",null],
+["mlx5.hot","mlx5_core","igh temperature","(?:\\w+:\\d+:? ?(?:\\(pid \\d+\\):)? ?)?(?:High temperature on sensors|synd 0x10: High temperature)","net.driver_fault","degraded","the adapter is hotter than its firmware allows","cool_adapter","",null],
+["mlx5.module","mlx5_core","Port module event[error]","(?:\\w+:\\d+:? ?(?:\\(pid \\d+\\):)? ?)?Port module event\\[error\\]: module \\d+, (?P<status>.*)","net.driver_fault","degraded","a transceiver or cable reports an error","cool_adapter","",null],
+["mlx4.internal","mlx4_core","Internal error detected","Internal error detected","net.driver_fault","drain","the adapter met an internal error and is reset","power_cycle","",null],
+["bnxt.firmware","bnxt_en","atal reset event",".*Firmware [Ff]atal reset event","net.driver_fault","degraded","the firmware of the adapter stopped and was started again","restart_free","",null],
+["bnxt.command","bnxt_en","Error (timeout: ",".*Error \\(timeout: \\d+\\) msg","net.driver_fault","degraded","the firmware did not answer a request","restart_free","",null],
+["intel.unrecoverable","ice i40e iavf","tx_timeout recovery unsuccessful","tx_timeout recovery unsuccessful","net.driver_fault","drain","the driver could not restart the adapter","power_cycle","",null],
+["intel.recovery_mode","ice i40e ixgbe","irmware recovery mode","Firmware recovery mode detected","net.driver_fault","drain","the adapter's firmware is damaged and runs in its recovery mode","restart_free","",null],
+["net.tx_timeout","NETDEV mlx5_core ice i40e ixgbe igb bnxt_en tg3 ena virtio_net","timed out","NETDEV WATCHDOG: (?:CPU: \\d+: |(?P<subject>\\S+) \\([\\w-]+\\): )transmit queue","net.driver_fault","none","a queue stalled and the driver reset it",null,"",null],
+["iommu.dmar","DMAR"," fault addr","(?:DMAR:)?\\[DMA (?:Read|Write)[^\\]]*\\] Request device \\[(?:0x)?(?P<address>[0-9a-f]+:(?:0x)?[0-9a-f]+\\.[0-7])\\]","iommu.fault","degraded","the device reads or writes memory that is not its own, and the IOMMU refuses","iommu","","iommu_fault_minute"],
+["iommu.amd","AMD-Vi IO_PAGE_FAULT nvidia amdgpu nvme mlx5_core ice i40e bnxt_en ixgbe","IO_PAGE_FAULT","(?:(?:AMD-Vi: )?Event logged \\[)?IO_PAGE_FAULT(?: device=(?P<address>[0-9a-f:.]+))?","iommu.fault","degraded","the device reads or writes memory that is not its own, and the IOMMU refuses","iommu","","iommu_fault_minute"],
+["iommu.timeout","DMAR","Invalidation Time-out","VT-d detected Invalidation Time-out Error","iommu.fault","degraded","a device did not answer the IOMMU in time","iommu","",null],
+["nvme.disabled","nvme","Disabling device after reset failure","nvme (?P<subject>nvme\\d+): Disabling device after reset failure","storage.driver_fault","drain","the disk did not come back from a reset and is gone","disk","",null],
+["nvme.removed","nvme","emoving after probe failure","nvme (?P<subject>nvme\\d+): Removing after probe failure","storage.driver_fault","degraded","the disk could not be started and is not there","disk","",null],
+["nvme.not_ready","nvme","Device not ready","nvme (?P<subject>nvme\\d+): Device not ready; aborting (?:reset|initialisation)","storage.driver_fault","degraded","the disk did not get ready","disk","",null],
+["mpt.dead","mpt3sas_cm mpt2sas_cm","non-operational","SAS host is non-operational","storage.driver_fault","drain","the controller does not answer any more","controller","",null],
+["mpt.fault","mpt3sas_cm mpt2sas_cm"," fault info from","\\w+ fault info from func","storage.driver_fault","degraded","the firmware of the controller stopped and was reset","controller","",null],
+["megaraid.lost","megaraid_sas","reset adapter never cleared","Diag reset adapter never cleared","storage.driver_fault","drain","the controller did not come back from a reset","controller","",null],
+["megaraid.fault","megaraid_sas","FAULT state","FW in FAULT state","storage.driver_fault","degraded","the firmware of the controller stopped","controller","",null],
+["fs.readonly","EXT4-fs","filesystem read-only","EXT4-fs \\((?P<subject>(?!loop)[^)]+)\\): Remounting filesystem read-only","storage.filesystem","drain","the kernel has made the filesystem read-only after an error","filesystem","",null],
+["fs.shutdown","XFS","hutting down filesystem","XFS \\((?P<subject>(?!loop)[^)]+)\\): .*(?:Error|Corruption).*[Ss]hutting down filesystem","storage.filesystem","drain","the kernel has shut the filesystem down after an error","filesystem","",null],
+["fs.forced","BTRFS","forced readonly","BTRFS \\w+ \\(device (?P<subject>(?!loop)[^):]+)[^)]*\\): forced readonly","storage.filesystem","drain","the kernel has made the filesystem read-only after an error","filesystem","",null],
+["md.failed","md","Disk failure on","md/\\w+:(?P<subject>md\\w+): Disk failure on (?P<member>\\w+)","storage.raid","degraded","the array works without a member","raid","",null],
+["md.stale","md","kicking non-fresh","kicking non-fresh (?P<subject>\\w+) from array","storage.raid","degraded","a member is older than the array and was left out","raid","",null],
+["multipath.back","device-mapper","einstating path","multipath: (?:\\d+:\\d+: )?Reinstating path (?P<subject>\\d+:\\d+)","storage.raid","none","the path is back",null,"",null],
+["multipath.failed","device-mapper","ailing path","multipath: (?:\\d+:\\d+: )?Failing path (?P<subject>\\d+:\\d+)","storage.raid","degraded","a path to a disk is lost","path","multipath.back",null],
+["memory.consumed","mce","hardware memory error","Uncorrected hardware memory error in user-access","machine.mce","drain","a program has read memory with an error that could not be corrected","dimm","",null],
+["memory.offlined","Memory","Memory failure: 0x","Memory failure: 0x[0-9a-f]+: (?:recovery action|Sending SIGBUS|Killing|forcibly killing)","machine.mce","degraded","a page of memory was taken out after an error that could not be corrected","dimm","",null],
+["cpu.throttled","mce CPU","emperature above threshold","(?:CPU\\d+: )?(?:Core|Package) temperature above threshold","machine.mce","none","a processor was hot and lowered its clock for a moment",null,"",null],
+["clock.unstable","clocksource","as unstable","timekeeping watchdog on CPU\\d+: Marking clocksource '(?P<subject>\\w+)' as unstable","kernel.clocksource","degraded","the kernel has given up its fast clock: each reading of the time is slow","clock","",null],
+["pcie.contained","pcieport","containment event","DPC: containment event","pcie.aer","degraded","the port has cut off its device after an error that was not corrected","seat","",null],
+["kmod.version","nvidia nvidia_uvm nvidia_modeset nvidia_drm nvidia_peermem amdgpu mlx5_core mlx5_ib ib_core","version magic","version magic '.*' should be '","driver.refused","drain","the kernel refused the module: it was built for another kernel","module","",null],
+["kmod.symbol","nvidia nvidia_uvm nvidia_modeset nvidia_drm nvidia_peermem amdgpu mlx5_core mlx5_ib ib_core","symbol ","(?:disagrees about version of|Unknown) symbol ","driver.refused","drain","the kernel refused the module: it does not fit the kernel or a module below it","module","",null]
 ]}
 """

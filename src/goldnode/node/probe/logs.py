@@ -63,7 +63,19 @@ MARKS = (
     b"LOCKUP",
     b"RIP: ",
     b" [nvidia",
-    b" [amdgpu",
+    b" fault",
+    b"FAULT",
+    b"health ",
+    b"emperature",
+    b"irmware recovery",
+    b"symbol ",
+    b"version magic",
+    b"read-only",
+    b"readonly",
+    b"ing path",
+    b"non-",
+    b"containment",
+    b"unstable",
 )
 NVRM = b"NVRM: "
 # How the driver's lines that matter go on: it can write a hundred thousand others.
@@ -436,9 +448,7 @@ class LogParser:
         if text[:5] == "NVRM:":
             return self.nvrm(text)
         self._gpu_age += 1
-        if self._crash is not None and (
-            text[:4] == "RIP:" or " [nvidia" in text or " [amdgpu" in text
-        ):
+        if self._crash is not None and (text[:4] == "RIP:" or " [nvidia" in text):
             self.module(self._crash, text)
             return None
         if "SXid (" in text:

@@ -650,7 +650,7 @@ def _others(capture: Mapping[str, Any], rows: Sequence[Json], limits: Json) -> L
     for row in rows:
         judge_kind = _KINDS.get(str(row.get("kind")))
         if row.get("kind") == "line":
-            findings.append(_line(row, rows, limits))
+            findings.append(_line(row, rows, capture, limits))
         elif judge_kind is not None:
             findings.append(judge_kind(row, capture, limits))
         elif row.get("kind") not in ("xid", "sxid", "bus_lost"):
@@ -690,7 +690,7 @@ def _of_row(
     return _wrong(name, got, evidence, remedy=remedy, blast=blast, subject=where, severity=severity)
 
 
-def _line(row: Json, rows: Sequence[Json], limits: Json) -> Finding:
+def _line(row: Json, rows: Sequence[Json], capture: Mapping[str, Any], limits: Json) -> Finding:
     """Judge a line by its row in facts/log_lines.yml.
 
     A later line may withdraw it for the same device. With a limit it counts only above that rate.
@@ -702,9 +702,13 @@ def _line(row: Json, rows: Sequence[Json], limits: Json) -> Finding:
         return Finding("events.unknown", UNREAD, None, got, evidence=evidence, blast=NOTHING)
     subject = _parameters(row).get("subject") or row.get("address")
     text = form.means
-    settled = any(_withdraws(other, row, form) for other in rows) if form.settled_by else False
+    settled = (
+        any(_withdraws(other, row, form, rows) for other in rows) if form.settled_by else False
+    )
     if settled:
         text += ", and a later line withdraws it"
+    if form.id.startswith("kmod.") and _loaded(row, capture):
+        text, settled = text + ", and it is loaded now", True
     rate, most = _rate(row), limits.get(form.limit or "")
     rare = form.limit is not None and not (isinstance(most, (int, float)) and rate > most)
     if form.remedy is None or form.severity == NONE or settled or rare:
@@ -718,13 +722,28 @@ def _line(row: Json, rows: Sequence[Json], limits: Json) -> Finding:
     return _of_row(row, form.finding, text, remedy, blast, severity=form.severity, subject=subject)
 
 
-def _withdraws(later: Json, row: Json, form: log_lines.Form) -> bool:
+def _withdraws(later: Json, row: Json, form: log_lines.Form, rows: Sequence[Json]) -> bool:
     """Return whether a line withdraws another one: listed for it, later, and of no other device."""
     if _parameters(later).get("id") not in form.settled_by.split(" "):
         return False
-    wheres = {row.get("address"), later.get("address")} - {None}
+    for one, other in (
+        (row.get("address"), later.get("address")),
+        (_parameters(row).get("subject"), _parameters(later).get("subject")),
+    ):
+        if None not in (one, other) and one != other:
+            return False
     at, after = _seq(row), _seq(later)
-    return len(wheres) < 2 and at is not None and after is not None and after > at
+    if (
+        at is None and after is None
+    ):  # stamps only: the order of the first lines, which is enough for a single one
+        return _count(row) == 1 and rows.index(later) > rows.index(row)
+    return at is not None and after is not None and after > at
+
+
+def _loaded(row: Json, capture: Mapping[str, Any]) -> bool:
+    """Return whether the module that a line names first is loaded now."""
+    module = str(row.get("text")).partition(":")[0]
+    return module in as_list(as_map(capture.get("os")).get("modules"))
 
 
 def _rate(row: Json) -> float:
