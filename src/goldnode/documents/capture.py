@@ -328,6 +328,9 @@ class CapturedGpu(Part):
     nvlink: CapturedNvlink | MissingValue | None = None
     fabric: CapturedFabric | MissingValue | None = None
     processes: list[dict[str, Any]] | MissingValue | None = None
+    other_processes: Number = Field(
+        None, description="graphics and MPS processes; only where memory or use has no other one"
+    )
     partition: dict[str, Text] | MissingValue | None = None
     ras: dict[str, dict[str, int | MissingValue] | MissingValue] | MissingValue | None = None
     bad_pages: dict[str, int | MissingValue] | MissingValue | None = None

@@ -12,7 +12,7 @@ import json
 import math
 import os
 from ctypes import byref
-from time import monotonic
+from time import monotonic, sleep
 
 from . import SCHEMA
 from . import nvidia as settings
@@ -88,6 +88,7 @@ class NvmlGpu:
         self.lost = False
         self.why: Optional[Json] = None  # the fault that shows it
         self.fields: Dict[int, Any] = {}
+        self.in_use = False  # memory or use of which there must be a process
 
     def ask(self, name: str, *arguments: Any) -> Any:
         """Return the result of a getter, or its fault; text as str."""
@@ -210,6 +211,8 @@ def modes(gpu: NvmlGpu) -> Json:
 
 def memory(gpu: NvmlGpu) -> Json:
     whole, bar1 = gpu.ask("nvmlDeviceGetMemoryInfo"), gpu.ask("nvmlDeviceGetBAR1MemoryInfo")
+    if not is_fault(whole):
+        gpu.in_use = whole.used > whole.total * UNEXPLAINED
     return {
         "memory": {
             "total_mib": whole if is_fault(whole) else whole.total // MIB,
@@ -244,6 +247,7 @@ def load(gpu: NvmlGpu) -> Json:
     if not is_fault(state) and state >= 16:  # P0 to P15; 32 is NVML's own unknown
         state = unknown("performance state", state)
     if not is_fault(rates):
+        gpu.in_use = gpu.in_use or rates.gpu > BUSY
         rates = {"gpu": rates.gpu, "memory": rates.memory}
     return {"pstate": state, "utilization": rates}
 
@@ -473,17 +477,59 @@ def fabric(gpu: NvmlGpu) -> Json:
     return {"fabric": result}
 
 
+# What there is no process for is looked into from here on: share of the memory (a driver's own part is smaller), per cent of use.
+UNEXPLAINED, BUSY = 0.05, 50
+OTHERS = ("nvmlDeviceGetGraphicsRunningProcesses", "nvmlDeviceGetMPSComputeRunningProcesses")
+# The driver gives the memory of a process that ends back some time after it is gone: seconds for all GPUs together.
+PATIENCE = 3.0
+_patience: List[float] = []
+
+
 def processes(gpu: NvmlGpu) -> Json:
+    listed = _listed(gpu)
+    while not is_fault(listed) and any("state" in row for row in listed):
+        if not _patience:
+            _patience.append(monotonic() + PATIENCE)
+        if monotonic() > _patience[0]:
+            break
+        sleep(0.2)
+        listed = _listed(gpu)
+    if listed or not gpu.in_use:
+        return {"processes": listed}
+    others = [gpu.ask(name) for name in OTHERS]
+    read = [len(rows) for rows in others if not is_fault(rows)]
+    return {"processes": listed, "other_processes": sum(read) if read else others[0]}
+
+
+def _listed(gpu: NvmlGpu) -> Any:
+    """Return the processes that compute, each with its `state` if it has ended."""
     rows = gpu.either(settings.PROCESSES)
     if is_fault(rows):
-        return {"processes": rows}
+        return rows
     listed = []
     for row in rows:
         used: Any = fault(3, "the driver does not report it")
         if row.usedGpuMemory is not None:
             used = row.usedGpuMemory // MIB
-        listed.append({"pid": row.pid, "memory_mib": used})
-    return {"processes": listed}
+        state = ended(row.pid)
+        listed.append({"pid": row.pid, "memory_mib": used, **({"state": state} if state else {})})
+    return listed
+
+
+def ended(pid: int) -> Optional[str]:
+    """Return "gone" or "zombie" for a process that has ended; None for one that lives, or of which nothing is known."""
+    try:
+        os.kill(pid, 0)  # works where /proc hides the processes of others
+        with open(f"/proc/{pid}/stat", "rb") as opened:
+            state = opened.read().rpartition(b") ")[2][:1]
+        # Where only the main thread has ended, the process lives.
+        return (
+            "zombie" if state in (b"Z", b"X") and len(os.listdir(f"/proc/{pid}/task")) < 2 else None
+        )
+    except ProcessLookupError:
+        return "gone"
+    except (OSError, OverflowError):
+        return None
 
 
 def inforom(gpu: NvmlGpu) -> Json:

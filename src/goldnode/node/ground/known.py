@@ -41,6 +41,7 @@ TEXT = r"""
   "edac_corrected_minute": 10,
   "edac_uncorrected": 0,
   "flaps": 2,
+  "held_share": 0.05,
   "hung_task_recent_s": 900,
   "inodes_percent": 2,
   "iommu_fault_minute": 5,
@@ -62,6 +63,8 @@ TEXT = r"""
   "symbol_errors_minute": 10,
   "throttle_mask": 232,
   "throttle_ms": 100,
+  "unexplained_share": 0.15,
+  "unexplained_use": 90,
   "volatile_uncorrected": 0,
   "xid_repeats": 2
 },

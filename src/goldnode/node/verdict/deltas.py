@@ -19,7 +19,7 @@ from ..probe.values import is_fault
 from ..state.finding import DEFERRED, MISMATCH, UNREAD, Finding
 from ..state.kinds import NODE, NOTHING
 from ..state.remedy import ACKNOWLEDGE, PERSON, REPAIR, STEPS, Remedy
-from .hardware import gpu_key
+from .hardware import gpu_key, without_process
 from .rules import as_list, as_map, fetch, is_number, number_of, rows_of, sanitized
 
 TYPE_CHECKING = False
@@ -74,6 +74,7 @@ class Deltas:
         self.rows: Dict[str, Delta] = {}
         self.first_of_boot = True
         self.blocked: Tuple[Any, ...] = ()
+        self.held: Tuple[Any, ...] = ()  # GPUs that were in use without a process
         self.clock_jump: Optional[float] = None
         self.findings: List[Finding] = []
 
@@ -273,6 +274,7 @@ def step(memory: Mapping[str, Any], capture: Mapping[str, Any]) -> Tuple[Deltas,
         passed = uptime - last
     changed.first_of_boot = not same
     changed.blocked = tuple(as_list(memory.get("blocked"))) if same else ()
+    changed.held = tuple(as_list(memory.get("held"))) if same else ()
     clock = number_of(fetch(capture, "time_sync.clock"))
     changed.clock_jump, jumped = _clock_jump(memory, clock, uptime, passed, same)
     last_counters = as_map(memory.get("counters"))
@@ -321,6 +323,7 @@ def step(memory: Mapping[str, Any], capture: Mapping[str, Any]) -> Tuple[Deltas,
         "pending": [[item.id, item.subject, item.expected, item.got] for item in reported],
         "jump": jumped,
         "blocked": [row.get("pid") for row in rows_of(capture.get("blocked"))][:64],
+        "held": [gpu_key(row) for row in rows_of(capture.get("gpus")) if without_process(row)][:64],
         "standing": as_map(memory.get("standing")),
         "events": memory.get("events", {}),
         "acks": as_list(memory.get("acks"))[-100:],

@@ -9,7 +9,7 @@ from typing import cast
 from ..probe.values import is_fault
 from ..state import gpumodel
 from ..state.domains import policy
-from ..state.finding import ELSEWHERE, NOT_EXPOSED, UNREAD
+from ..state.finding import DEFERRED, ELSEWHERE, NOT_EXPOSED, UNREAD
 from ..state.kinds import GPU, NODE, NOTHING, PROCESS, RESET, RMA, SILENT_LIBRARY, VISIT
 from ..state.modes import Mode, open_remedy
 from ..state.remedy import COMMAND, GPU_RESET, PERSON, REBOOT, REPAIR, SITE, Remedy
@@ -23,6 +23,7 @@ from .rules import (
     equal,
     fetch,
     gpu_rule,
+    is_guest,
     is_number,
     ok,
     ok_if,
@@ -848,6 +849,59 @@ def processes(node: Node) -> Answer:
         for row in rows_of(gpu.get("processes"))
     ]
     return ok_if(not own, "none at boot", ", ".join(own[:6]))
+
+
+@gpu_rule("gpu.held")
+def held(node: Node, gpu: Any) -> Answer:
+    """Judge whether memory and use of a GPU belong to living processes.
+
+    A container sees numbers of processes that are not its own. A process that ends may give its memory back
+    a moment later, so that what has no process at all is judged at the second check.
+    """
+    listed = gpu.get("processes")
+    if node.partial or node.container or not isinstance(listed, list):
+        return node.absent(listed, None) if is_fault(listed) and not node.partial else None
+    total = fetch(gpu, "memory.total_mib")
+    dead = [row for row in rows_of(listed) if row.get("state") in ("gone", "zombie")]
+    if dead:
+        size = sum(row["memory_mib"] for row in dead if is_number(row.get("memory_mib")))
+        texts = [f"pid {row.get('pid')} ({row['state']})" for row in dead]
+        few = is_number(total) and size < total * node.limit("held_share", 0)
+        severity = "degraded" if few else "drain"
+        return bad(LIVING, f"{size} MiB held by {', '.join(texts[:4])}", severity=severity)
+    text = _unexplained(node, gpu, total) if without_process(gpu) else None
+    vgpus = "nvidia_vgpu_vfio" in as_list(fetch(node.capture, "os.modules"))
+    if text is None or is_guest(node.capture) or vgpus:
+        return ok(LIVING)
+    if node.deltas is None or gpu_key(gpu) not in node.deltas.held:
+        remedy = Remedy("Nothing to do: the next check sees whether it is still held.", PERSON)
+        return RuleResult(DEFERRED, LIVING, text, remedy=remedy, blast=NOTHING)
+    return bad(LIVING, f"{text}, at two checks")
+
+
+LIVING = "used by living processes only"
+
+
+def without_process(gpu: Mapping[str, Any]) -> bool:
+    """Return whether a GPU is in use and has no process of any kind.
+
+    With MIG the list is another one. The memory of Grace's GPUs is also the kernel's, which caches files there.
+    """
+    shared = str(gpu.get("name")).startswith(("NVIDIA GH", "NVIDIA GB"))
+    alone = gpu.get("processes") == [] and gpu.get("other_processes") == 0
+    return alone and not shared and fetch(gpu, "mig.current") is not True
+
+
+def _unexplained(node: Node, gpu: Mapping[str, Any], total: Any) -> Optional[str]:
+    """Return the memory or use of a GPU beyond what the driver itself may have; None without any."""
+    used, use = fetch(gpu, "memory.used_mib"), fetch(gpu, "utilization.gpu")
+    share, most = node.limit("unexplained_share"), node.limit("unexplained_use")
+    if share and is_number(used) and is_number(total) and used > total * share:
+        return f"{used} MiB without a process"
+    # Without persistence the question itself starts the GPU, and scrubbing its memory counts as use.
+    if most and is_number(use) and use > most and gpu.get("persistence_mode") is True:
+        return f"{use} % used without a process"
+    return None
 
 
 @rule("driver.agree")

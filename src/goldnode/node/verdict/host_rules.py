@@ -9,7 +9,6 @@ from ..state.finding import DEFERRED, MATCH
 from ..state.kinds import NOTHING
 from ..state.remedy import ACKNOWLEDGE, COMMAND, PERSON, REPAIR, Remedy
 from .hardware import in_driver
-from .links import is_guest
 from .rules import (
     Answer,
     Node,
@@ -20,6 +19,7 @@ from .rules import (
     bad,
     equal,
     fetch,
+    is_guest,
     is_number,
     ok,
     ok_if,

@@ -19,6 +19,7 @@ from .rules import (
     equal,
     fetch,
     gpu_rule,
+    is_guest,
     is_number,
     number_of,
     ok,
@@ -73,11 +74,6 @@ def hosted(capture: Mapping[str, Any], gpu: Mapping[str, Any]) -> bool:
         if fetch(other, "pci_id") == gpu.get("pci_id")
     }
     return is_guest(capture) and len(widths) == 1
-
-
-def is_guest(capture: Mapping[str, Any]) -> bool:
-    """Return whether the capture is of a virtual machine."""
-    return as_map(capture.get("identity")).get("virtual") not in (None, "none")
 
 
 def hops(node: Node, address: str) -> Hops:

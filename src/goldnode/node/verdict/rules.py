@@ -175,6 +175,11 @@ def fetch(place: Any, path: str) -> Any:
     return place
 
 
+def is_guest(capture: Mapping[str, Any]) -> bool:
+    """Return whether the capture is of a virtual machine."""
+    return as_map(capture.get("identity")).get("virtual") not in (None, "none")
+
+
 def is_number(value: Any) -> bool:
     """Return whether it is a number that can be compared: no flag, and not NaN."""
     # A flag is an int in Python, and NaN is the one value that differs from itself.

@@ -62,7 +62,7 @@ def findings(capture: Mapping[str, Any], models: Mapping[str, Any]) -> List[Find
     judged: List[Finding] = []
     for rule in RULES:
         judged += _rows(gpus, rule)
-    remedy = links.HOSTED if links.is_guest(capture) else LINK
+    remedy = links.HOSTED if rules.is_guest(capture) else LINK
     links_ = [
         row
         for gpu in gpus

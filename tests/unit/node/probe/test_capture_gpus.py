@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -202,9 +206,49 @@ CASES: list[tuple[str, str, Any]] = [
     ("fabric.summary=2", "fabric.health.summary", "unhealthy"),
     ("fabric.state=0", "fabric", {"state": "not_supported"}),
     ("fabric.newest=2", "fabric.health", {}),  # a driver that has version 2 of the structure only
-    ("processes=4242:1073741824", "processes", [{"pid": 4242, "memory_mib": 1024}]),
+    (
+        f"processes={os.getpid()}:1073741824",
+        "processes",
+        [{"pid": os.getpid(), "memory_mib": 1024}],
+    ),
+    # Larger than any number that Linux gives to a process.
+    (
+        "processes=4194400:1048576",
+        "processes",
+        [{"pid": 4194400, "memory_mib": 1, "state": "gone"}],
+    ),
     ("name=error:unknown", "name", "SIMULATED"),
 ]
+
+
+# Its main thread ends and another one goes on: the state of the process is Z, and it lives.
+HEADLESS = """
+import ctypes, threading, time
+threading.Thread(target=time.sleep, args=(60,)).start()
+ctypes.CDLL(None).syscall({number}, 0)
+"""
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the number of exit(2) differs")
+def test_process_that_has_ended_is_told_from_one_that_lives() -> None:
+    child_pid = os.fork()
+    if not child_pid:
+        os._exit(0)
+    os.waitid(os.P_PID, child_pid, os.WEXITED | os.WNOWAIT)
+    assert collect.ended(child_pid) == "zombie"
+    os.waitpid(child_pid, 0)
+    assert collect.ended(child_pid) == "gone"
+    assert collect.ended(os.getpid()) is None
+    assert collect.ended(1) is None  # also for a user who may not signal it
+    with subprocess.Popen([sys.executable, "-c", HEADLESS.format(number=60)]) as headless:
+        stat = Path(f"/proc/{headless.pid}/stat")
+        for _ in range(600):
+            if stat.read_text().rpartition(") ")[2][0] == "Z":
+                break
+            time.sleep(0.1)
+        assert stat.read_text().rpartition(") ")[2][0] == "Z"
+        assert collect.ended(headless.pid) is None
+        headless.kill()
 
 
 def at(value: Any, path: str) -> Any:

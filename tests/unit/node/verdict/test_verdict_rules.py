@@ -105,6 +105,12 @@ def loaded(*gpus: int) -> tuple[Any, ...]:
     return tuple(changes)
 
 
+def unexplained(**more: Any) -> tuple[Any, ...]:
+    """Changes by which one GPU has 60 GiB in use without a process."""
+    values = {"memory.used_mib": 61440, "processes": [], "other_processes": 0, **more}
+    return tuple(part for path, value in values.items() for part in (f"gpus.3.{path}", value))
+
+
 def clock_of(mhz: int) -> tuple[str, int]:
     """A change of one GPU's clock."""
     return "gpus.3.clocks.current.graphics_mhz", mhz
@@ -185,6 +191,10 @@ CASES: list[tuple[str, tuple[Any, ...], str, str, bool]] = [
     ("gpu.throttle", ("gpus.3.throttle.mask", 0x8), MISMATCH, "drain", False),
     ("gpu.clock", (*loaded(), *clock_of(345)), MISMATCH, "degraded", False),
     ("gpu.clock", (*loaded(3), *clock_of(345)), MISMATCH, "degraded", False),
+    ("gpu.held", ("gpus.3.processes", [{"pid": 7, "memory_mib": 61440, "state": "gone"}]), MISMATCH, "drain", False),
+    ("gpu.held", ("gpus.3.processes", [{"pid": 7, "memory_mib": 500, "state": "zombie"}]), MISMATCH, "degraded", False),
+    ("gpu.held", ("gpus.3.processes", LOST), UNREAD, "drain", False),
+    ("gpu.held", unexplained(), DEFERRED, "drain", False),
     ("gpu.power.enforced", ("gpus.3.power.enforced_w", 500.0), MISMATCH, "degraded", False),
     ("gpu.temperature", ("gpus.3.temperature.margin_c", 0), MISMATCH, "degraded", False),
     ("gpu.temperature", ("gpus.3.temperature.margin_c", 1), MISMATCH, "degraded", False),
@@ -376,6 +386,14 @@ TRAPS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ),
     ("a virtual machine's lanes", class_document(), spoiled(healthy(), "identity.virtual", "kvm", "pci", {}, "gpus.*.pcie.width.current", 8)),
     ("a laptop at its limit", class_document(), spoiled(healthy(), "gpus.*.name", "NVIDIA GeForce RTX 4090 Laptop GPU", "gpus.*.temperature.margin_c", 1)),
+    ("a display's memory", class_document(), spoiled(healthy(), *unexplained(other_processes=2))),
+    (
+        "memory of MIG's instances",
+        class_document(),
+        spoiled(healthy(), *unexplained(), "gpus.*.mig.current", True, "gpus.*.mig.pending", True),
+    ),
+    ("the kernel's cache in the memory of Grace", class_document(), spoiled(healthy(), *unexplained(name="NVIDIA GH200 480GB"))),
+    ("memory of the vGPUs of a host", class_document(), spoiled(healthy(), *unexplained(), "os.modules", ["nvidia", "nvidia_vgpu_vfio"])),
     ("a passive check", declared(), spoiled(node(), "storage.paths", {})),
     ("no node of a GPU", {**class_document(), "gpu": None}, spoiled(healthy(), "gpus", [], "pci", {}, "devices", {}, "driver", {})),
 ]  # fmt: skip
@@ -438,6 +456,34 @@ def test_odd_board_among_eight_is_the_odd_one() -> None:
         ((subject, text),) = {(f.subject, str(f.remedy)) for f in wrong(judged(document, capture))}
         assert subject == G3
         assert "another board variant" in text
+
+
+def test_memory_without_a_process_counts_at_the_second_check() -> None:
+    capture = spoiled(healthy(), *unexplained())
+    for state in (
+        capture,
+        spoiled(
+            healthy(), *unexplained(), "gpus.3.memory.used_mib", 9, "gpus.3.utilization.gpu", 100
+        ),
+    ):
+        counted, memory = deltas.step({}, state)
+        outcomes = []
+        for _ in range(2):
+            counted, memory = deltas.step(memory, state)
+            outcomes += [
+                f.outcome
+                for f in table.judge(class_document(), state, counted)
+                if f.id == "gpu.held"
+            ]
+        assert outcomes == [MISMATCH, MISMATCH]
+        assert [f.outcome for f in judged(class_document(), state) if f.id == "gpu.held"] == [
+            DEFERRED
+        ]
+    assert not wrong(judged(class_document(), healthy(), memory))
+    inside = spoiled(
+        capture, "gpus.3.processes", [{"pid": 7, "state": "gone"}], "identity.container", True
+    )
+    assert not [f for f in judged(class_document(), inside, memory) if f.id == "gpu.held"]
 
 
 def test_power_brake_is_no_fan() -> None:
