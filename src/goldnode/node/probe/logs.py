@@ -126,6 +126,7 @@ _PATTERNS = {
     "recovery": r"changed from 0x([0-9a-f]+) \([^)]*\) to 0x([0-9a-f]+) \(",
     "nvlink": r"(?P<unit>[A-Z0-9_/]+) +(?P<word>Fatal|Non-?fatal) +XC\d+ i\d+ Link (?P<link>-?\d+) \((?P<info>0x[0-9a-fA-F]+) (?P<status>0x[0-9a-fA-F]+)",
     "link": r"[Ll]ink (\d+)",
+    "place": r"GPC \d+, TPC \d+(?:, SM \d+)?",
     "sxid": r"nvidia-nvswitch\d+: SXid \((?:PCI:)?(?P<address>[0-9a-fA-F:.]+)\): (?P<code>\d+)(?:, ?(?P<rest>.*))?",
     "gpu": r"(?:NVRM: )?(?:The NVIDIA )?GPU (?:at )?(?:PCI:)?([0-9a-fA-F]*:?[0-9a-fA-F]+:[0-9a-fA-F]+(?:\.[0-7])?)\b",
     "mismatch": r"API mismatch: the client (?:'(?P<name>[^']*)' \(pid (?P<pid>\d+)\))?(?:\s*(?:NVRM: )?has the version (?P<client>[\w.]+))?",
@@ -568,6 +569,10 @@ class LogParser:
                     intrinfo=nvlink.group("info"),
                     status=nvlink.group("status"),
                 )
+        elif code == 13:
+            place = _re("place").search(rest)
+            if place:
+                parameters["places"] = [place.group()]
         elif code == 74:
             mild = "on-fatal" in rest or "onfatal" in rest
             fatal = True if "atal error" in rest and not mild else None
@@ -872,7 +877,7 @@ class LogParser:
         """
         if name == "recovery":
             have[name] = value
-        elif name == "links":
+        elif name in ("links", "places"):
             have[name] = sorted({*have.get(name, []), *value})[:64]
         elif name in ("pid", "name"):
             have.setdefault(name, value)

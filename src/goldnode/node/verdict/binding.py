@@ -221,7 +221,7 @@ def connected(findings: List[Finding], capture: Mapping[str, Any]) -> List[Findi
     silent = table.SILENT[UNREAD]
     error = as_map(capture).get("gpu_error")
     whole = rules.sanitized(error.get("text")) if isinstance(error, dict) else None
-    linked = []
+    linked, roots = [], []
     for item in findings:
         # A finding that repeats the driver's absence gets the remedy of that; the same fault is fixed once.
         root: Optional[Finding] = None
@@ -231,10 +231,42 @@ def connected(findings: List[Finding], capture: Mapping[str, Any]) -> List[Findi
             elif item.remedy == silent and whole and str(item.got).startswith(whole):
                 root = cause or reported.get("gpu.library")
             elif item.remedy == silent and "does not list this GPU" in str(item.got):
-                ids = ("gpu.lost", "gpu.bound", "gpu.visible", "gpu.count")
-                root = next((reported[name] for name in ids if name in reported), None)
+                root = next((reported[name] for name in GONE if name in reported), None)
+            else:
+                root = _missing(item, reported)
         if root is not None and root is not item and root.remedy is not None:
             text = f"Fix `{root.id}` first: {FOLLOWS}"
             item = item._replace(remedy=Remedy(text, *root.remedy.steps))
+            roots.append(root.id)
         linked.append(item)
-    return sorted(linked, key=lambda item: item is not cause)
+    # The cause, then what follows from it, then the rest.
+    return sorted(linked, key=lambda item: (item is not cause, _place(item, roots)))
+
+
+# Findings that show a GPU to be gone, the most certain first.
+GONE = ("gpu.lost", "gpu.bound", "gpu.count", "gpu.visible")
+
+
+def _place(item: Finding, roots: List[str]) -> int:
+    """Return the place of a finding: 0 for one from which others follow, 1 for these, 2 for the rest."""
+    if str(item.remedy).endswith(FOLLOWS):
+        return 1
+    return 0 if item.id in roots and item.outcome in (MISMATCH, UNREAD) else 2
+
+
+def _missing(item: Finding, reported: Mapping[str, Finding]) -> Optional[Finding]:
+    """Return the finding about a missing GPU that explains another one; None without such a finding."""
+    root = next((reported[name] for name in GONE if name in reported), None)
+    if root is None or root.outcome != MISMATCH:
+        return None
+    got = str(item.got)
+    settings = item.outcome == UNREAD and item.id.startswith("policy.")
+    if settings and ("do not answer" in got or "GPU is lost" in got):
+        return root
+    if item.id.startswith("runtime.cdi") and "/dev/nvidia" in got:
+        return root
+    # The library and /dev show what the bus shows: there is one GPU too few, and not one in each of the three places.
+    numbers = {part.rpartition(" ")[2] for part in got.split(", ")}
+    if item.id == "gpu.visible" and root.id == "gpu.count" and numbers == {root.got}:
+        return root
+    return None

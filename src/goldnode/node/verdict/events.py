@@ -604,7 +604,8 @@ def _programs(
 ) -> List[Finding]:
     """Report errors of programs that only one GPU has, with several programs (workflows 13 and 31).
 
-    The GPU needs a test.
+    The GPU needs a test. Where all of them name one TPC in their Xid 13, two processes and a single GPU are enough: a
+    bug in a program shows on many (catalogue, workflow 13: "repeat TPC and GPC"; NVIDIA/NVSentinel 270 and 345).
     """
     names, numbers = limits.get("app_xid_names"), limits.get("app_xid_processes")
     having = {
@@ -613,18 +614,28 @@ def _programs(
     having = {where: faults for where, faults in having.items() if faults}
     if not isinstance(names, int) or not isinstance(numbers, int):
         return []
-    # On a node with one GPU, every program fails on that one: it proves nothing.
-    if len(having) != 1 or len(rows_of(capture.get("gpus"))) < 2:
+    if len(having) != 1:
         return []
     ((where, faults),) = having.items()
+    places = sorted(
+        {str(place) for fault in faults for place in _parameters(fault.row).get("places") or ()}
+    )
+    one = len({place.partition(", SM")[0] for place in places}) == 1
+    one = one and all(fault.what == 13 for fault in faults)
+    # On a node with one GPU, every program fails on that one: it proves nothing.
+    if not one and len(rows_of(capture.get("gpus"))) < 2:
+        return []
     programs = {str(name) for fault in faults for name in _parameters(fault.row).get("names") or ()}
     processes = {str(pid) for fault in faults for pid in _parameters(fault.row).get("pids") or ()}
     # One job with many processes has one program name, and its bug shows on its GPUs alone.
-    if len(programs) < names or len(processes) < numbers:
+    if len(programs) < names or len(processes) < (names if one else numbers):
         return []
-    text = f"{len(programs)} programs ({', '.join(sorted(programs))}) failed on this GPU, and none on another: {_fault_text(faults[0])}"
+    text = f"{len(programs)} programs ({', '.join(sorted(programs))}) failed on this GPU"
+    text += f", all on {'; '.join(places)}" if one else ", and none on another"
+    text += f": {_fault_text(faults[0])}"
     remedy = Remedy(
-        "Test the GPU with `dcgmi diag -r 3` when it is free; `goldnode-node ack` when it passes.",
+        "Test the GPU with `dcgmi diag -r 3` when it is free; `goldnode-node ack` when it passes. If errors on one TPC return, "
+        "run NVIDIA's field diagnostic.",
         PERSON,
         ACKNOWLEDGE,
     )

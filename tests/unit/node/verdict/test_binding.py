@@ -14,9 +14,12 @@ from goldnode.node.diagnose import checks, sample
 from goldnode.node.ground import known
 from goldnode.node.ground.host import Host
 from goldnode.node.probe.values import unread
+from goldnode.node.state import remedy
+from goldnode.node.state.finding import MATCH, MISMATCH, UNREAD, Finding
 from goldnode.node.state.kinds import KINDS
-from goldnode.node.verdict import report, undeclared
+from goldnode.node.verdict import binding, report, undeclared
 
+DMESG = remedy.Remedy("Read dmesg.", remedy.PERSON)
 GPU, RELEASE = "0000:01:00.0", "6.8.0-60-generic"
 # Packages of a workstation with Ubuntu's driver, and their states in dpkg.
 DRIVER = {
@@ -191,3 +194,37 @@ def test_seven_of_eight_gpus_in_the_library_point_to_the_row_that_counts_them() 
     assert named(verdict) <= {
         row["id"] for row in verdict["findings"] if row["outcome"] == "mismatch"
     }
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["7 of 8", "one is lost"])
+def test_missing_gpu_is_one_cause_with_its_consequences_below_it(lost: bool) -> None:
+    """F04 and F15 of a node with a class: what the missing GPU takes along is not a fault beside it."""
+    whole = Finding("gpu.lost", MATCH, "answers", "8 answer")
+    rows = [
+        Finding("policy.ecc", UNREAD, "on", "on 7 of 8; 1 of 8 GPUs do not answer", DMESG),
+        Finding("gpu.visible", MISMATCH, "8 each", "library 7, PCI bus 7, /dev 7", DMESG),
+        Finding("runtime.cdi_paths", MISMATCH, "all", "1 missing: /dev/nvidia7", DMESG),
+        Finding("net.mtu", MISMATCH, "9000", "1500", DMESG),
+        Finding("gpu.count", MISMATCH, "8", "7", DMESG) if not lost else whole,
+    ]
+    if lost:
+        rows[0] = rows[0]._replace(got="GPU 3: GPU is lost (return code 15)")
+        rows[1] = rows[1]._replace(outcome=MATCH)
+        rows.append(Finding("gpu.lost", MISMATCH, "answers", "lost", DMESG, subject="0000:5d:00.0"))
+    root = "gpu.lost" if lost else "gpu.count"
+    linked = binding.connected(rows, {})
+    assert linked[0].id == root
+    assert linked[0].remedy == DMESG
+    following = [item.id for item in linked if str(item.remedy).endswith(remedy.FOLLOWS)]
+    assert following == [item.id for item in linked[1 : 1 + len(following)]]
+    assert set(following) == {"policy.ecc", "runtime.cdi_paths"} | (
+        set() if lost else {"gpu.visible"}
+    )
+    # Without the cause nothing follows from it.
+    alone = binding.connected([item for item in rows if item.id != root], {})
+    assert not [item for item in alone if f"`{root}`" in str(item.remedy)]
+    # Three places that differ are a fault of their own.
+    rows[1] = Finding("gpu.visible", MISMATCH, "8 each", "library 6, PCI bus 7, /dev 7", DMESG)
+    assert DMESG in [
+        item.remedy for item in binding.connected(rows, {}) if item.id == "gpu.visible"
+    ]

@@ -379,6 +379,29 @@ def test_several_programs_that_fail_on_one_gpu_only() -> None:
     )
 
 
+def test_programs_that_fail_on_one_tpc_suspect_the_board() -> None:
+    """Catalogue, workflow 13: errors that repeat on one TPC are a possible fault of the hardware."""
+    text = "Graphics SM Warp Exception on (GPC {}, TPC {}, SM {}): Out Of Range Address"
+
+    def lines(*places: tuple[str, int, int, int]) -> list[str]:
+        return [
+            line(13, B, f"pid={pid}, name={name}, {text.format(*place)}")
+            for pid, (name, *place) in enumerate(places, 100)
+        ]
+
+    alone = {"gpus": [{"address": B}]}
+    same = lines(("train", 5, 2, 1), ("infer", 5, 2, 0))
+    (found,) = [f for f in findings(*same, **alone) if f.id == "xid.programs"]
+    assert "all on GPC 5, TPC 2, SM 0; GPC 5, TPC 2, SM 1" in str(found.got)
+    assert "field diagnostic" in str(found.remedy)
+    for others in (
+        lines(("train", 5, 2, 1), ("train", 5, 2, 1)),  # one program
+        lines(("train", 5, 2, 1), ("infer", 1, 0, 1)),  # two places
+        [same[0], line(31, B, "pid=9, name=infer, MMU Fault")],  # of the other no place is known
+    ):
+        assert bad(findings(*others, **alone)) == []
+
+
 @pytest.mark.parametrize(
     "document",
     [
