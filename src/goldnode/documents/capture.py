@@ -80,6 +80,7 @@ class CapturedDriver(Part):
     reported: Text = None
     cuda: Text = None
     nvml: Text = None
+    dcgm: Text = Field(None, description="version of DCGM 3, if its library is installed")
     options: dict[str, str] | MissingValue | None = None
 
 

@@ -101,6 +101,7 @@ TEXT = r"""
   "620": {"end_of_life":"2029-09","security":{"bulletin":null,"date":null,"fixed":false,"floor":null}}
 },
 "known_bad": [
+  {"fix":"plan for proprietary modules on Debian 12 or use the NVIDIA repository","id":"debian12-open-lag","match":[{"branch":"535","os":"debian 12","packages":["nvidia-open-kernel-dkms"]}],"symptom":"no open module of the same version; apt replaces it by proprietary nvidia-kernel-dkms or holds the upgrade"},
   {"fix":"NVIDIA repository, 570.133.20 or later, open modules","id":"debian13-blackwell","match":[{"architecture":["Blackwell","Blackwell Ultra"],"driver":"=550.163.01","os":"debian 13"}],"symptom":"GPU not recognised (first Blackwell ids are in 570.86.15)"},
   {"fix":"stay on 580","id":"volta-after-580","match":[{"architecture":["Maxwell","Pascal","Volta"],"branch":">=590"}],"symptom":"GPU not supported"},
   {"fix":"stay on 470 (no security fixes since June 2024)","id":"kepler-after-470","match":[{"architecture":["Kepler"],"branch":">=495"}],"symptom":"GPU not supported"},
@@ -115,6 +116,7 @@ TEXT = r"""
   {"fix":"580.82.07 or later","id":"b300-too-old","match":[{"driver":"<580.82.07","gpu":["B300*","GB300*"]}],"symptom":"id not listed"},
   {"fix":"580 or later","id":"rtxpro6000","match":[{"driver":"<575.57.08","gpu":["RTX-PRO-6000-Blackwell-Server"]},{"driver":"=575.57.08","features":["MIG"],"gpu":["RTX-PRO-6000-Blackwell-Server"]}],"symptom":"unsupported; on 575.57.08 MIG does not work and CUDA may fail to initialise unless HMM is off"},
   {"fix":"set the kernel arguments and use open modules","id":"gh200-boot","match":[{"cmdline_lacks":["init_on_alloc=0","memhp_default_state=online_movable"],"gpu":["GH200*"]}],"symptom":"not stated; the operator documentation requires these boot parameters"},
+  {"fix":"DCGM 4 for CUDA 13 (datacenter-gpu-manager-4-cuda13)","id":"dcgm-3-driver-580","match":[{"driver":">=580","packages":["datacenter-gpu-manager"]}],"symptom":"DCGM 3 does not know CUDA 13; dcgmi diag fails, and a health check that calls it drains every node after its first job"},
   {"fix":"525.105.17 or later; EnableGpuFirmware=0 with proprietary modules","id":"xid119-525","match":[{"architecture":["Turing","Ampere","Ada Lovelace","Hopper"],"driver":">=525 <525.105.17"}],"symptom":"Xid 119, GSP RPC timeout, hang"},
   {"fix":"none confirmed","id":"xid119-590-595","match":[{"driver":["=590.48.01","=595.58.03","=595.71.05"],"gpu":["GeForce-RTX-50*","RTX-PRO-6000*"]}],"symptom":"Xid 119 / 109 / 154, GSP heartbeat timeout under load"},
   {"fix":"615.71.09 (fix listed there)","id":"blackwell-615-fix","match":[{"architecture":["Blackwell","Blackwell Ultra"],"driver":"<615.71.09"}],"symptom":"rare wrong results in nested divergent code"}

@@ -233,6 +233,9 @@ def driver(files: Files, answer: Optional[Json], vendors: List[Optional[str]]) -
         "nvml": answer["nvml"] if answer else unasked,
         "options": options(files),
     }
+    monitor = files.real(f"{LIBRARIES[os.uname().machine == 'aarch64']}/libdcgm.so.3")
+    if monitor is not None:
+        versions["dcgm"] = os.path.basename(monitor).partition(".so.")[2]
     if isinstance(proc, str):
         # NVRM version: NVIDIA UNIX [Open Kernel Module for] x86_64 [Kernel Module]  570.86.15  Release Build …
         words = proc.splitlines()[0].split() if proc else []

@@ -157,6 +157,8 @@ def _host(capture: Mapping[str, Any], facts: Facts, version: str) -> Dict[str, A
         "flavour": rules.as_map(capture.get("driver")).get("flavour"),
         "os": f"{system.get('id')} {system.get('version')}",
         "features": ["MIG"] if any(rules.fetch(gpu, "mig.current") is True for gpu in gpus) else [],
+        # The name that the package had up to DCGM 3.
+        "packages": ["datacenter-gpu-manager"] * ("dcgm" in rules.as_map(capture.get("driver"))),
         "cmdline": line.split() if isinstance(line, str) else None,
     }
 
@@ -191,6 +193,7 @@ CONDITIONS = (
     "flavour",
     "os",
     "features",
+    "packages",
     "mixed",
     "cmdline_lacks",
 )

@@ -62,6 +62,13 @@ def test_known_bad_driver_and_gpu_is_a_mismatch(version: str, pci_id: str, row: 
     assert row is None or row in text
 
 
+@pytest.mark.parametrize(("version", "bad"), [("580.95.05", True), ("575.57.08", False)])
+def test_dcgm_3_with_a_driver_of_cuda_13_is_advice(version: str, bad: bool) -> None:
+    for more in ({}, {"dcgm": "3.3.9"}):
+        _, text = judged(version, "10de:2330", **more)["driver.known_bad"]
+        assert ("dcgm-3-driver-580" in text) == (bad and bool(more))
+
+
 def test_an_unknown_flavour_is_no_known_bad_combination() -> None:
     assert (
         "open-on-volta" not in judged("580.95.05", "10de:1db5", flavour=None)["driver.known_bad"][1]
