@@ -230,7 +230,7 @@ ctypes.CDLL(None).syscall({number}, 0)
 
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="the number of exit(2) differs")
-def test_process_that_has_ended_is_told_from_one_that_lives() -> None:
+def test_process_that_has_ended_differs_from_one_that_lives() -> None:
     child_pid = os.fork()
     if not child_pid:
         os._exit(0)

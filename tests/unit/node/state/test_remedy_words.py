@@ -114,7 +114,7 @@ def test_remedies_name_only_what_exists() -> None:
     assert {(file, text, why) for file, text in texts if (why := fault(text))} == set()
 
 
-def test_what_does_not_exist_is_found() -> None:
+def test_remedy_with_an_unknown_command_or_row_is_refused() -> None:
     wrong = (
         "goldnode-node akc",
         "goldnode-node ack --idd x",

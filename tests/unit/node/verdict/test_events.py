@@ -389,7 +389,7 @@ def test_programs_that_fail_on_one_tpc_suspect_the_board() -> None:
             for pid, (name, *place) in enumerate(places, 100)
         ]
 
-    alone = {"gpus": [{"address": B}]}
+    alone: dict[str, Any] = {"gpus": [{"address": B}]}
     same = lines(("train", 5, 2, 1), ("infer", 5, 2, 0))
     (found,) = [f for f in findings(*same, **alone) if f.id == "xid.programs"]
     assert "all on GPC 5, TPC 2, SM 0; GPC 5, TPC 2, SM 1" in str(found.got)
