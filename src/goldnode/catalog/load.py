@@ -22,6 +22,7 @@ from goldnode.core.data import data
 from goldnode.core.errors import CatalogError, GoldnodeError, nearest
 from goldnode.core.site import load_site
 from goldnode.core.yamlsource import YamlSource
+from goldnode.node.ground.optional import group
 
 Item = TypeVar("Item", bound=models.Strict)
 
@@ -233,8 +234,7 @@ def _defined_name(kind: str, fault: GoldnodeError) -> str | None:
     except OSError:
         return None
     # The file may be no YAML at all: search for the key as text.
-    key = re.search(rf"(?m)^{kind}:[ \t]*[\"']?([\w.-]+)", text)
-    return key.group(1) if key else None
+    return group(re.search(rf"(?m)^{kind}:[ \t]*[\"']?([\w.-]+)", text))
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from goldnode.channels.product import Location
 from goldnode.commands.options import FILE, NEW_FILE, Decorator, grouped, options
 from goldnode.commands.output import emit, say
 from goldnode.core.errors import GoldnodeError, ImageError, nearest
+from goldnode.node.ground.text import phrase
 
 if TYPE_CHECKING:
     from securesystemslib.signer import SSlibKey
@@ -554,6 +555,6 @@ def _channel_lines(document: dict[str, Any], with_history: bool) -> Iterator[str
         waived = ", ".join(one["gate"] for one in row["gates"] if one["state"] != "passed")
         yield (
             f"  {row['number']:>4}  {row['date']}  {row['action']} {row['channel']}: {(row['from'] or 'nothing')[:19]}"
-            f" -> {row['to'][:19]} ({row['tag']})  by {row['by']}{': ' + row['reason'] if row['reason'] else ''}"
-            f"{'  not passed: ' + waived if waived else ''}"
+            f" -> {row['to'][:19]} ({row['tag']})  by {row['by']}{phrase(': {}', row['reason'])}"
+            f"{phrase('  not passed: {}', waived)}"
         )

@@ -12,6 +12,7 @@ import click
 
 from goldnode.commands.options import FILE, NEW_FILE, OFFLINE_INDEXES, WAIT, grouped, out_directory
 from goldnode.commands.output import emit, reports, say
+from goldnode.node.ground.optional import optional
 
 if TYPE_CHECKING:
     from goldnode.lock.pairbuild import PairRequest
@@ -54,7 +55,7 @@ def build(
     from goldnode.lock.modulebuild import BuildSettings, build_stack
 
     catalog, site = load_catalog(), load_site()
-    root = Base.read(base) if base is not None else None
+    root = optional(Base.read, base)
     settings = BuildSettings(say, root, offline)
     made = build_stack(catalog.stack(stack), catalog, site, settings, out=out, wait=wait)
     row = made.modules.package
@@ -191,7 +192,7 @@ def matrix(
     chosen = [catalog.stack(name) for name in dict.fromkeys(stacks)] or modulebuild.locked(
         catalog, site
     )
-    root = Base.read(base) if base is not None else None
+    root = optional(Base.read, base)
     results = modulebuild.build_combinations(
         modulebuild.Combinations(chosen, kernels, flavours, everywhere=not stacks),
         catalog,

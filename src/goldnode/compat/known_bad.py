@@ -40,6 +40,7 @@ from goldnode.compat.remedies import CompatRemedy
 from goldnode.facts import host as facts
 from goldnode.facts.host import numbers
 from goldnode.facts.workload import torch
+from goldnode.node.ground.json_lines import as_rows
 from goldnode.node.state.debversion import compare
 
 FILE = "known_bad.yml"
@@ -74,7 +75,7 @@ def rows() -> tuple[KnownBad, ...]:
 
 
 def _row(row: Mapping[str, Any]) -> KnownBad:
-    match = row["match"] if isinstance(row["match"], list) else [row["match"]]
+    match = as_rows(row["match"])
     doubt = "; ".join(part for part in (facts.doubt(row), row.get("note")) if part)
     return KnownBad(
         id=row["id"],
@@ -438,7 +439,7 @@ def _known(value: Any, present: bool, wanted: Any) -> Answer:
 
 
 def _list(wanted: object) -> list[object]:
-    return wanted if isinstance(wanted, list) else [wanted]
+    return as_rows(wanted)
 
 
 def _realtime(host: CompatHost, wanted: Any) -> Answer:

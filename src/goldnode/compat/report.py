@@ -17,6 +17,7 @@ from goldnode.core.errors import CatalogError, GoldnodeError
 from goldnode.core.progress import text_width
 from goldnode.core.site import acceptance, exception_entry, file_to_edit
 from goldnode.facts import host as facts
+from goldnode.node.ground.text import phrase
 
 SCHEMA = "goldnode.check/1"
 SARIF = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -178,7 +179,7 @@ def last_lines(report: CompatReport) -> list[str]:
     line = (
         f"{', '.join(things)} validated against {rules} and facts of {facts.compiled()}: {totals}."
     )
-    line += f" Not checked: {'; '.join(report.not_checked)}." if report.not_checked else ""
+    line += phrase(" Not checked: {}.", "; ".join(report.not_checked))
     line += f" {not_applicable(report.unlocked)}" if report.unlocked else ""
     return _wrapped("", line, "")
 
@@ -254,7 +255,7 @@ def error(finding: CompatFinding) -> CatalogError:
 def explain(rule: CompatRule) -> str:
     """Return what a rule compares, why, and its sources."""
     origins = [
-        str(origin) + (f", {origin.where}" if origin.where else "")
+        str(origin) + phrase(", {}", origin.where)
         for file, keys in rule.facts.items()
         for origin in facts.origins(file, list(keys))
     ]

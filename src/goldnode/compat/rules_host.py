@@ -30,6 +30,7 @@ from goldnode.facts import host as facts
 from goldnode.facts import module_builds
 from goldnode.facts.host import GpuModel, Origin, numbers
 from goldnode.facts.module_builds import ModuleBuildFact
+from goldnode.node.ground.optional import optional
 
 
 def _branch(host: CompatHost) -> facts.Branch | None:
@@ -1098,7 +1099,7 @@ def security_floor(
     list, which block or record it. A waiver for use past the end of life covers this finding too,
     and is shown.
     """
-    branch = _branch(host) if host is not None else None
+    branch = optional(_branch, host)
     if host is None or branch is None:
         return
     try:
@@ -1182,7 +1183,7 @@ def end_of_life(
     host: CompatHost | None, workload: Workload | None = None
 ) -> Iterator[CompatFinding]:
     """Check that the stack is supported on the day, or that a waiver in force lets the class use it."""
-    support = _support(host) if host is not None else None
+    support = optional(_support, host)
     if host is None or support is None:
         return
     sources = _branch_ends(host)

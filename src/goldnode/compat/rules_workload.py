@@ -30,6 +30,7 @@ from goldnode.facts import wheels
 from goldnode.facts import workload as facts
 from goldnode.facts.host import GpuModel, Origin, load, origins
 from goldnode.facts.workload import CudaMinor, closest, key, minor, same, satisfies
+from goldnode.node.ground.text import and_more, phrase
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class CudaRuntime:
     family: bool = False  # only the CUDA family is known, and `version` is its first minor
 
     def __str__(self) -> str:
-        return f"CUDA {self.version}" + (f" of {self.bringer}" if self.bringer else "")
+        return f"CUDA {self.version}" + phrase(" of {}", self.bringer)
 
 
 def runtimes(workload: Workload) -> list[CudaRuntime]:
@@ -89,7 +90,7 @@ def _with_families(workload: Workload) -> list[CudaRuntime]:
     for major in sorted(set(workload.families.values()) - known):
         names = [name for name, family in workload.families.items() if family == major]
         first = next((item for item in facts.cudas() if item.startswith(f"{major}.")), f"{major}.0")
-        shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+        shown = ", ".join(names[:4]) + and_more(len(names) - 4)
         doubt = f"only the CUDA family is stated, by name or local version; {first} is its first release"
         stated.append(CudaRuntime(first, shown, doubt=doubt, family=True))
     return stated
@@ -484,7 +485,7 @@ def _forward(
             doubt=(*reported,),
         )
     names = _and(gpu.sku for gpu in _models(host))
-    version = f" {workload.forward_compat_version}" if workload.forward_compat_version else ""
+    version = phrase(" {}", workload.forward_compat_version)
     message = (
         f"{needs}, and runs there only by forward compatibility: the image carries "
         f"{package.package}{version}, {names} is a data-centre GPU, and branch {branch} is among those it "

@@ -24,6 +24,7 @@ from goldnode.core.errors import WorkloadError, nearest
 from goldnode.facts import wheels
 from goldnode.facts import workload as facts
 from goldnode.facts.workload import key, minor, same
+from goldnode.node.ground.optional import group
 
 if TYPE_CHECKING:
     from goldnode.catalog import models
@@ -802,8 +803,7 @@ def _python_of_header(path: Path) -> str | None:
         head = path.read_text(encoding="utf-8-sig")[:2000]
     except (OSError, UnicodeDecodeError):
         return None  # `_read` reports it
-    header = _COMPILED_FOR.search(head)
-    return header.group(1) if header else None
+    return group(_COMPILED_FOR.search(head))
 
 
 def _build(version: str, line: _Line, reading: _Reading) -> str:
@@ -915,8 +915,7 @@ def _option(line: _Line, reading: _Reading, constraint: bool) -> None:
 
 def _build_of_url(url: str) -> str | None:
     """Return the build that an index URL implies: cu128 for ``…/whl/cu128``."""
-    label = re.search(r"(?:^|[/._-])(cu\d{3}|rocm\d+(?:\.\d+)*|cpu)(?:$|[/._-])", url)
-    return label.group(1) if label else None
+    return group(re.search(r"(?:^|[/._-])(cu\d{3}|rocm\d+(?:\.\d+)*|cpu)(?:$|[/._-])", url))
 
 
 def _requirement(line: _Line, reading: _Reading, constraint: bool) -> None:

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from goldnode.core.errors import CatalogError, GoldnodeError, nearest
+from goldnode.node.ground.optional import group
 
 KeyPath = tuple[str | int, ...]
 Model = TypeVar("Model", bound=BaseModel)
@@ -55,8 +56,9 @@ class YamlSource:
     def number(self, line: int, key: str) -> str | None:
         """Return the number behind a key of a line as it is written there: 1.10, of which YAML makes 1.1."""
         text = "".join(self.text.splitlines()[line - 1 : line])
-        match = re.search(rf"(?:^|[\s{{,\"']){re.escape(key)}[\"']?\s*:\s*([0-9][\w.+-]*)", text)
-        return match[1] if match else None
+        return group(
+            re.search(rf"(?:^|[\s{{,\"']){re.escape(key)}[\"']?\s*:\s*([0-9][\w.+-]*)", text)
+        )
 
 
 def read(path: Path, *, error: type[GoldnodeError] = CatalogError) -> YamlSource:

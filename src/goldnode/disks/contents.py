@@ -28,6 +28,7 @@ from goldnode.evidence.layers import (
     read_file,
 )
 from goldnode.inspect.disk import read_partition
+from goldnode.node.ground.json_lines import as_dict, as_text
 
 CLASS = "etc/goldnode/class.json"
 # depmod prefers modules in updates/. Those of goldnode and DKMS are installed there.
@@ -78,8 +79,7 @@ class DiskContents:
     @property
     def backend(self) -> str:
         """Return the backend of the class, or an empty string if the disk does not state it."""
-        name = self.document.get("backend")
-        return name if isinstance(name, str) else ""
+        return as_text(self.document.get("backend")) or ""
 
 
 @dataclass(frozen=True)
@@ -247,7 +247,7 @@ def _class(index: LayerIndex) -> dict[str, Any]:
         document = json.loads(index.texts.get(CLASS, "{}"))
     except ValueError:
         return {}
-    return document if isinstance(document, dict) else {}
+    return as_dict(document)
 
 
 def _modules(contents: Contents, disk: BuiltDisk) -> list[Module]:
@@ -273,7 +273,7 @@ def _modules(contents: Contents, disk: BuiltDisk) -> list[Module]:
                 entry=entry,
                 how=match["how"],
                 origin=origin,
-                built=built if isinstance(built, dict) else {},
+                built=as_dict(built),
             )
         )
     return modules

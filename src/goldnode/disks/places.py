@@ -19,6 +19,7 @@ from goldnode.disks.contents import digest_of
 from goldnode.disks.directory import full
 from goldnode.disks.lines import CLASS_NAME, COMMAND, HISTORY, line_of
 from goldnode.disks.model import MANIFEST, BuiltDisk, builds
+from goldnode.node.ground.optional import optional
 from goldnode.oci.layout import canonical
 
 if TYPE_CHECKING:
@@ -74,8 +75,7 @@ class DiskStorePlace(channels_moves.LocalPlace):
         return self.store.named(channels_moves.local_name(self.name, line, channel))
 
     def published(self, line: ChannelLine, tag: str) -> str | None:
-        directory = self.find(line, tag)
-        return None if directory is None else digest_of(directory)
+        return optional(digest_of, self.find(line, tag))
 
     def find(self, line: ChannelLine, tag: str) -> BuiltDisk | None:
         """Return a build of the class by its id, or None."""

@@ -22,6 +22,7 @@ from goldnode.disks import evidence
 from goldnode.disks.contents import digest_of
 from goldnode.disks.model import BuiltDisk
 from goldnode.evidence import signatures
+from goldnode.node.ground.text import and_more, phrase
 
 BOOTS = 2
 REQUIREMENTS = requirements(
@@ -101,8 +102,8 @@ def _hygiene(disk: BuiltDisk, given: Decisions) -> Requirement:
         why = "; ".join(f"{row.check}: {row.detail}" for row in bad)
         return Requirement("hygiene", "failed", why, remedy="fix the root, and build it again")
     let = [row.check for row in disk.hygiene if row.outcome == "waived"]
-    reported = f"{len(disk.hygiene)} checks" + (
-        f", waived by the definition: {', '.join(let)}" if let else ""
+    reported = f"{len(disk.hygiene)} checks" + phrase(
+        ", waived by the definition: {}", ", ".join(let)
     )
     return Requirement("hygiene", "passed", reported, (digest_of(disk),))
 
@@ -176,7 +177,7 @@ def _booted(disk: BuiltDisk, given: Decisions) -> Requirement:
 
 
 def _more(number: int) -> str:
-    return f", and {number} more" if number > 0 else ""
+    return and_more(number, ", and {} more")
 
 
 def _inspection(disk: BuiltDisk, given: Decisions) -> Requirement:

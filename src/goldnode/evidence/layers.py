@@ -20,6 +20,7 @@ from typing import IO, Any
 
 from goldnode.core.elf import MAGIC, dynamic
 from goldnode.evidence.licences import synopses
+from goldnode.node.ground.optional import optional
 from goldnode.oci.layout import OciImage, clean, follow, overlay, parents
 
 # Part of the name of every cached index. Increase it when the content of an index changes.
@@ -113,8 +114,7 @@ class Snapshot:
         """Follow links and return the content of one of the indexed text files; None if there is no such
         text.
         """
-        real = self.resolve(path)
-        return None if real is None else self.texts.get(real)
+        return optional(self.texts.get, self.resolve(path))
 
     def files(self) -> Iterator[tuple[str, FileEntry]]:
         """Return regular files and hard links, sorted by path."""

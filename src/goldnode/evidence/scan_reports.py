@@ -30,6 +30,7 @@ from goldnode.evidence.vulnerabilities import (
     named_file,
     severity_of,
 )
+from goldnode.node.ground.optional import group
 from goldnode.oci.layout import OciImage
 
 SCANNERS = ("grype", "trivy", "osv-scanner")
@@ -319,8 +320,7 @@ def _osv_finding(
 
 
 def _day(text: Any) -> str:
-    match = _DATE.match(str(text or ""))
-    return match[0] if match else ""
+    return group(_DATE.match(str(text or "")), 0) or ""
 
 
 def _listed(item: InstalledDeb | InstalledWheel) -> tuple[str, str, str]:

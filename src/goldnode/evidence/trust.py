@@ -20,6 +20,7 @@ from goldnode.core.errors import ImageError, SigningKeyError
 from goldnode.evidence import cosign, verify
 from goldnode.evidence.signatures import load_public, read_public
 from goldnode.evidence.verify import AttachedDocument
+from goldnode.node.ground.json_lines import as_dict
 
 if TYPE_CHECKING:
     from securesystemslib.signer import SSlibKey
@@ -214,8 +215,8 @@ def load_policy(file: Path) -> TrustPolicy:
         )
     transports = document.get("transports") or {}
     # The transport of registries. The others (docker-archive, dir …) are not used here.
-    docker = transports.get("docker") if isinstance(transports, dict) else None
-    scopes = {"": document["default"], **(docker if isinstance(docker, dict) else {})}
+    docker = as_dict(transports).get("docker")
+    scopes = {"": document["default"], **as_dict(docker)}
     return TrustPolicy({scope: _rules(rows, scope, file) for scope, rows in scopes.items()}, file)
 
 

@@ -31,6 +31,7 @@ from goldnode.core.errors import (
     quoted,
     squeezed,
 )
+from goldnode.node.ground.optional import optional
 
 FACTS = Path(__file__).parent
 
@@ -616,7 +617,6 @@ def _gpu(row: Mapping[str, Any]) -> GpuModel:
     profiles = mig.get("profiles")
     if profiles is not None:  # "3g.93gb|3g.95gb": the source has two spellings of one profile
         profiles = tuple(part for profile in profiles for part in str(profile).split("|"))
-    first = row.get("min_driver_branch")
     return GpuModel(
         sku=row["sku"],
         vendor=row["vendor"],
@@ -635,7 +635,7 @@ def _gpu(row: Mapping[str, Any]) -> GpuModel:
         min_driver=tuple(
             part.strip() for part in str(row.get("min_driver") or "").split("/") if part.strip()
         ),
-        min_driver_branch=str(first) if first is not None else None,
+        min_driver_branch=optional(str, row.get("min_driver_branch")),
         min_rocm=row.get("min_rocm"),
         min_amdgpu=row.get("min_amdgpu"),
         doubt=doubt(row),

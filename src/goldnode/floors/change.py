@@ -43,6 +43,8 @@ from goldnode.floors.results import (
     short,
 )
 from goldnode.floors.verdicts import SpeedAnswer, SpeedReport, SpeedVerdict, command, why_uncounted
+from goldnode.node.ground.optional import optional
+from goldnode.node.ground.text import phrase
 
 _Arm = tuple[str, str]  # (changed or control, before or after)
 _Circumstances = TypeVar("_Circumstances", bound=Hashable)
@@ -340,7 +342,7 @@ class _Comparison:
 
     @property
     def size(self) -> ComparisonSize:
-        control = None if self.control is None else len(self.control)
+        control = optional(len, self.control)
         alpha = self.question.alpha
         return ComparisonSize(len(self.losses.changed), control, alpha, alpha / self.metrics)
 
@@ -365,7 +367,7 @@ class _Comparison:
         loss: tuple[float | None, ...] = (None, None, None)
         if bounds is not None:
             loss = (bounds.estimate, bounds.low, bounds.high)
-        estimate, low, high = (None if one is None else self.share(one) for one in loss)
+        estimate, low, high = (optional(self.share, one) for one in loss)
         return SpeedVerdict(
             subject=self._subject(),
             metric=str(self.metric),
@@ -380,7 +382,7 @@ class _Comparison:
             reason=reason,
             details=(
                 ("changed_nodes", len(self.losses.changed)),
-                ("control_nodes", None if self.control is None else len(self.control)),
+                ("control_nodes", optional(len, self.control)),
                 ("median_before", self.losses.before),
                 ("loss", _rounded(estimate)),
                 ("loss_at_least", _rounded(low)),
@@ -405,8 +407,7 @@ class _Comparison:
             own = [
                 row for row in uncounted if row.metric in (None, self.metric.name, str(self.metric))
             ]
-            reasons = why_uncounted(own)
-            return SpeedAnswer.INCONCLUSIVE, few + (f" ({reasons})" if reasons else ""), None, None
+            return SpeedAnswer.INCONCLUSIVE, few + phrase(" ({})", why_uncounted(own)), None, None
         bounds = loss_bounds(self.losses.changed, self.control, self.question.alpha)
         seen = smallest_loss_seen(
             self.size, pooled_spread(self.losses.changed, self.control), self.margin
@@ -441,7 +442,7 @@ class _Comparison:
 
 
 def _rounded(value: float | None) -> float | None:
-    return None if value is None else rounded(value)
+    return optional(rounded, value)
 
 
 def _written(metric: ChangeMetric) -> str:

@@ -32,6 +32,7 @@ from goldnode.images import platform_index
 from goldnode.images.channels import RegistryPlace
 from goldnode.images.cosign_tags import SUFFIXES
 from goldnode.images.requirements import PUBLICATION
+from goldnode.node.ground.json_lines import as_dict
 from goldnode.oci.identity import IMMUTABLE
 from goldnode.oci.layout import REF, Descriptor, Layout, OciImage
 from goldnode.oci.model import LABELS
@@ -271,8 +272,7 @@ def _publications(target: Repository, digest: str) -> Iterator[str]:
 
 
 def _blob(target: Repository, manifest: Mapping[str, Any]) -> dict[str, Any]:
-    document = json.loads(target.read_blob(Descriptor.of(manifest["layers"][0])))
-    return document if isinstance(document, dict) else {}
+    return as_dict(json.loads(target.read_blob(Descriptor.of(manifest["layers"][0]))))
 
 
 def _delete(target: Repository, digest: str) -> None:

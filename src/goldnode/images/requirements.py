@@ -32,6 +32,8 @@ from goldnode.evidence import (
     VULNERABILITIES,
     verify,
 )
+from goldnode.node.ground.optional import group
+from goldnode.node.ground.text import phrase
 from goldnode.oci.layout import Layout, OciImage
 from goldnode.oci.model import LABELS
 
@@ -189,7 +191,7 @@ def _smoke(tier: str, image: OciImage) -> Requirement:
             return Requirement(
                 name,
                 "failed",
-                f"the smoke tests of tier {tier} failed{': ' + why if why else ''}",
+                f"the smoke tests of tier {tier} failed{phrase(': {}', why)}",
                 evidence,
                 "fix the image, and build it again",
             )
@@ -204,7 +206,7 @@ def _smoke(tier: str, image: OciImage) -> Requirement:
     return Requirement(
         name,
         "not_run",
-        f"the smoke tests of tier {tier} were not run{': ' + why if why else ''}",
+        f"the smoke tests of tier {tier} were not run{phrase(': {}', why)}",
         evidence,
         _REMEDY[name],
     )
@@ -278,5 +280,4 @@ def majors(
 
 
 def _major(version: str | None) -> str | None:
-    number = re.match(r"(?:\d+:)?(\d+)", version or "")
-    return number.group(1) if number else None
+    return group(re.match(r"(?:\d+:)?(\d+)", version or ""))

@@ -32,6 +32,7 @@ from urllib3.exceptions import HTTPError, SSLError
 
 from goldnode.core.errors import ImageError
 from goldnode.core.files import sha256_of
+from goldnode.node.ground.optional import group
 from goldnode.oci.auth import Login, login
 from goldnode.oci.layout import EMPTY, INDEX, MANIFEST, Descriptor, Layout, canonical, digest_of
 
@@ -567,8 +568,9 @@ class Repository:
             if answer.status == 404:
                 break
             names += json.loads(answer.data).get("tags") or []
-            follows = re.match(r'\s*<([^>]*)>\s*;\s*rel="?next"?', answer.headers.get("link", ""))
-            url = follows.group(1) if follows else None
+            url = group(
+                re.match(r'\s*<([^>]*)>\s*;\s*rel="?next"?', answer.headers.get("link", ""))
+            )
         return sorted(set(names))
 
     # Blobs
@@ -985,8 +987,9 @@ class Repository:
             if answer.status == 404 or kind != INDEX:
                 return self._fallback(digest), False
             rows += json.loads(answer.data).get("manifests") or []
-            follows = re.match(r'\s*<([^>]*)>\s*;\s*rel="?next"?', answer.headers.get("link", ""))
-            url = follows.group(1) if follows else None
+            url = group(
+                re.match(r'\s*<([^>]*)>\s*;\s*rel="?next"?', answer.headers.get("link", ""))
+            )
         return rows, True
 
     def _fallback(self, digest: str) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ import os
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple, cast
 
+from goldnode.node.ground.json_lines import as_map
 from goldnode.prove.session import FinishedProcess, NotChecked, Session
 
 SCHEMA = "goldnode.prove-gpu-state/1"
@@ -126,8 +127,7 @@ def _clocks(gpu: Mapping[str, Any], value: Any) -> Tuple[Any, str]:
 
 def _supported(gpu: Mapping[str, Any]) -> Json:
     """Return the graphics clocks of a GPU as runs by memory clock; empty if the driver lists none."""
-    runs = gpu["clocks"].get("supported")
-    return runs if isinstance(runs, dict) and not is_fault(runs) else {}
+    return as_map(gpu["clocks"].get("supported"))
 
 
 def _compute(gpu: Mapping[str, Any], value: Any) -> Tuple[Any, str]:

@@ -21,6 +21,8 @@ from typing import IO, Any, Callable, Dict, List, Optional, Tuple, cast
 
 from goldnode.node.__main__ import SEAL
 from goldnode.node.ground.errors import NodeError
+from goldnode.node.ground.json_lines import as_dict, as_list
+from goldnode.node.ground.text import phrase
 from goldnode.node.probe import smi
 from goldnode.node.state.finding import Finding
 from goldnode.node.verdict import check as checking
@@ -231,7 +233,7 @@ def _at(gpu: Json, path: str) -> Any:
     """Return a plain value at a path of a capture's GPU; None for a fault or a missing one."""
     value: Any = gpu
     for key in path.split("."):
-        value = value.get(key) if isinstance(value, dict) else None
+        value = as_dict(value).get(key)
     return None if isinstance(value, dict) else value
 
 
@@ -712,9 +714,7 @@ def smoke(session: Session) -> StepOutcome:
     }
     status = {"passed": PASSED, "failed": FAILED}.get(tier["state"], UNCHECKED)
     count = sum(test["state"] == "passed" for test in tier["tests"])
-    reason = f"{count} of {len(tier['tests'])} tests passed" + (
-        f"; {tier['why']}" if tier["why"] else ""
-    )
+    reason = f"{count} of {len(tier['tests'])} tests passed" + phrase("; {}", tier["why"])
     return StepOutcome(status, reason, figures)
 
 
@@ -792,7 +792,7 @@ def change(session: Session) -> StepOutcome:
         for item in results
         if item["field"] == "clocks"
     )
-    unseen = f", {locks} locks of clocks, which nothing reads back" if locks else ""
+    unseen = phrase(", {} locks of clocks, which nothing reads back", locks)
     reason = (
         f"{taken} of {len(rows)} settings were taken: {taken - locks} read back{unseen}; all were put "
         "back, and all settings are as found"
@@ -827,8 +827,7 @@ def _wanted(
 
 
 def _pids(gpu: Json) -> List[Any]:
-    pids = gpu.get("processes")
-    return pids if isinstance(pids, list) else []
+    return as_list(gpu.get("processes"))
 
 
 def _not_taken(

@@ -18,6 +18,8 @@ from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 
+from goldnode.node.ground.optional import optional
+
 try:
     from goldnode.ansible.follow import counted, followed
     from goldnode.ansible.release import require_ansible
@@ -412,11 +414,14 @@ class ActionModule(ActionBase):
         try:
             if not isinstance(report, dict):
                 raise ValueError("it is not an object")
-            cohort = self.option(task_vars, COHORT, None)
             put(
                 data,
                 name,
-                {**report, "source": "ansible", "cohort": None if cohort is None else str(cohort)},
+                {
+                    **report,
+                    "source": "ansible",
+                    "cohort": optional(str, self.option(task_vars, COHORT, None)),
+                },
             )
         except (OSError, ValueError) as problem:
             text = f"the report of {name} cannot be stored in {data}: {problem}"

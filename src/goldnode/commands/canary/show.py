@@ -11,6 +11,7 @@ import click
 from goldnode.commands.options import EXISTING
 from goldnode.commands.output import emit, reports, table
 from goldnode.core.errors import GoldnodeError
+from goldnode.node.ground.text import phrase
 
 if TYPE_CHECKING:
     from goldnode.canary.results import Quantile
@@ -43,7 +44,7 @@ def show(places: tuple[Path, ...], form: str) -> None:
 
 def lines(document: CanaryDocument) -> Iterator[str]:
     """Yield a document as text."""
-    class_ = f", class {document.class_}" if document.class_ else ""
+    class_ = phrase(", class {}", document.class_)
     yield f"{document.node}: {document.platform}{class_}, {document.started}, by {document.how}"
     if document.simulated:
         yield "SIMULATED HARDWARE: no result of a real device"
@@ -86,9 +87,9 @@ def _rows(job: CanaryJob) -> Iterator[list[str]]:
         if not levels:
             continue
         given = metric.conditions
-        outside = f" throttled: {', '.join(given.throttled)}" if given.throttled else ""
+        outside = phrase(" throttled: {}", ", ".join(given.throttled))
         yield [
-            metric.name + (f" {metric.device}" if metric.device else ""),
+            metric.name + phrase(" {}", metric.device),
             metric.unit,
             metric.phase + outside,
             str(len(metric.samples)),

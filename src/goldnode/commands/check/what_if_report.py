@@ -24,6 +24,7 @@ from goldnode.documents.what_if import (
     WhatIfMove,
     WhatIfSubject,
 )
+from goldnode.node.ground.text import phrase
 
 OWNERS = (
     "canary pool, waves, soak times, requirements, windows and approvals are the owner's to add"
@@ -81,7 +82,7 @@ def moved(item: WhatIfMove) -> str:
 
 def title(subject: WhatIfSubject) -> str:
     """Return a subject with its class."""
-    return f"{subject.kind} {subject.name}{f' on class {subject.class_}' if subject.class_ else ''}"
+    return f"{subject.kind} {subject.name}{phrase(' on class {}', subject.class_)}"
 
 
 def rollout_text(document: RolloutDocument) -> str:
@@ -177,9 +178,7 @@ def _locks(locks: WhatIfLocks) -> list[str]:
             move = f"{part.before or 'none'} -> {part.after or 'none'}"
         lines += _wrapped(f"{part.part:<{width}}  {move}", "  ")
         if part.before != part.after:
-            lines += _wrapped(
-                f"{part.why}{f' [{part.rule}]' if part.rule else ''}", " " * (width + 4)
-            )
+            lines += _wrapped(f"{part.why}{phrase(' [{}]', part.rule)}", " " * (width + 4))
     held = [row for row in locks.packages if row.held]
     if held:
         lines.append(

@@ -14,6 +14,7 @@ from goldnode.documents.dual import (
     DualQuantile,
     DualSide,
 )
+from goldnode.node.ground.text import and_more, phrase
 
 _ROWS = 400  # of the table of layers in a page
 _WIDTH, _HEIGHT = 900, 150  # of a chart
@@ -57,7 +58,7 @@ def _lines(document: DualDocument) -> Iterator[str]:
     if document.differences:
         names = ", ".join(row.what for row in document.differences[:12])
         more = len(document.differences) - 12
-        yield f"what differs: {names}{f' and {more} more' if more > 0 else ''}"
+        yield f"what differs: {names}{and_more(more)}"
 
 
 def side(half: DualSide) -> str:
@@ -74,7 +75,7 @@ def place(point: DualPlace | None) -> str:
     """Return a place in the order of execution."""
     if point is None:
         return "none"
-    return f"{point.role} {point.name}{f' ({point.module})' if point.module else ''}, step {point.step}"
+    return f"{point.role} {point.name}{phrase(' ({})', point.module)}, step {point.step}"
 
 
 def number(value: float | None) -> str:

@@ -13,6 +13,7 @@ from markupsafe import Markup
 from goldnode.commands.output import html_page
 from goldnode.documents import fleet_report as doc
 from goldnode.fleet.report.causes import nodes_of
+from goldnode.node.ground.text import phrase
 
 LIMIT = 300  # rows of a table of the page; the list of nodes has all
 # States from the worst to the best, with their words and the tag of page.css. Other statuses are shown as they are.
@@ -250,9 +251,9 @@ def basis(one: doc.ReportSlow) -> str:
 
 def slow_line(one: doc.ReportSlow) -> str:
     """Return a slow metric in one sentence."""
-    part = f" of {one.part}" if one.part else ""
+    part = phrase(" of {}", one.part)
     quantity = "quantile" if one.metric.endswith((" p95", " p99")) else "median"
-    unit = f" {one.unit}" if one.unit else ""
+    unit = phrase(" {}", one.unit)
     doubt = "" if one.verified else "; the job is not verified on such hardware"
     return (
         f"{one.metric}{part}: {one.loss:.1%} slower than usual; {quantity} {figure(one.median)}{unit} of {one.samples} "
@@ -263,13 +264,13 @@ def slow_line(one: doc.ReportSlow) -> str:
 
 def slowing_line(one: doc.ReportSlowing) -> str:
     """Return a metric that becomes slower in one sentence."""
-    part = f" of {one.part}" if one.part else ""
+    part = phrase(" of {}", one.part)
     return f"{one.metric}{part} loses {one.a_day:.2%} a day: {one.loss:.1%} in {figure(one.days)} days, {one.results} results"
 
 
 def job_line(one: doc.ReportFailedJob) -> str:
     """Return a canary job that did not pass in one sentence."""
-    return f"canary job {one.job} {one.state.replace('_', ' ')}{f': {one.why}' if one.why else ''}"
+    return f"canary job {one.job} {one.state.replace('_', ' ')}{phrase(': {}', one.why)}"
 
 
 def measured_line(one: doc.ReportMeasured) -> str:
@@ -286,7 +287,7 @@ def measured_line(one: doc.ReportMeasured) -> str:
 
 def trend_line(one: doc.ReportTrend) -> str:
     """Return a trend in one sentence."""
-    part = f" of {one.part}" if one.part else ""
+    part = phrase(" of {}", one.part)
     return f"{one.counter}{part} grows by {figure(one.an_hour)} an hour: {figure(one.growth)} in {figure(one.hours)} hours"
 
 

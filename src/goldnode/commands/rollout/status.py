@@ -16,6 +16,8 @@ from goldnode.commands.options import NEW_FILE, every_option, grouped
 from goldnode.commands.output import emit, reports
 from goldnode.commands.rollout.log import ROLLOUT, line_text
 from goldnode.core.files import replace_file
+from goldnode.node.ground.optional import optional
+from goldnode.node.ground.text import phrase
 
 if TYPE_CHECKING:
     from goldnode.documents.rollout_status import RolloutStatusDocument
@@ -126,7 +128,7 @@ def explain(node: str, rollout: str | None, where: str | None, form: str) -> Non
         "simulated": facts.simulated,
         "state": explanation.state,
         "wave": explanation.wave,
-        "step": None if explanation.step is None else asdict(explanation.step),
+        "step": optional(asdict, explanation.step),
         "reasons": [asdict(reason) for reason in explanation.reasons],
         "holds": [asdict(hold) for hold in facts.state.ledger.by_node.get(node, {}).values()],
         "report": _as_dict(facts.observations.nodes.get(node)),
@@ -153,7 +155,7 @@ def _read(reader: RolloutReader, store: StoreDatabase) -> RolloutStatusDocument:
 
 
 def _as_dict(item: Any) -> dict[str, Any] | None:
-    return None if item is None else asdict(item)
+    return optional(asdict, item)
 
 
 def _explained(explanation: NodeExplanation, content: dict[str, Any]) -> Iterator[str]:
@@ -162,7 +164,7 @@ def _explained(explanation: NodeExplanation, content: dict[str, Any]) -> Iterato
     node = content["node"]
     if content["simulated"]:
         yield SIMULATED
-    wave = f", wave {explanation.wave}" if explanation.wave else ""
+    wave = phrase(", wave {}", explanation.wave)
     yield f"{explanation.node} in rollout {explanation.rollout}: {explanation.state}{wave}"
     for reason in explanation.reasons:
         yield f"- {reason.text}"
@@ -175,8 +177,7 @@ def _explained(explanation: NodeExplanation, content: dict[str, Any]) -> Iterato
     report, scheduler = content["report"], content["scheduler"]
     if report is not None:
         verdict = report["verdict"] or "no verdict"
-        codes = ", ".join((*report["software"], *report["hardware"]))
-        more = f": {codes}" if codes else ""
+        more = phrase(": {}", ", ".join((*report["software"], *report["hardware"])))
         yield f"{'report:':11}{moment(report['at'])}, boot {report['boot_id']}, {verdict}{more}"
     if scheduler is not None:
         if scheduler["in_service"]:

@@ -12,6 +12,7 @@ from goldnode.documents.rollout_status import (
     RolloutStatusRemains,
     RolloutStatusWave,
 )
+from goldnode.node.ground.text import and_more, phrase
 
 _NAMES = 12  # nodes of one state that the text names
 
@@ -63,7 +64,7 @@ def by_state(document: RolloutStatusDocument) -> dict[str, list[str]]:
 def _lines(document: RolloutStatusDocument) -> Iterator[str]:
     if document.simulated:
         yield SIMULATED
-    yield headline(document) + (f": {document.why}" if document.why else "")
+    yield headline(document) + phrase(": {}", document.why)
     yield f"from {document.from_}"
     yield f"to   {document.to}"
     yield controller(document)
@@ -71,7 +72,7 @@ def _lines(document: RolloutStatusDocument) -> Iterator[str]:
     if document.waits:
         yield "held back by:"
         for wait in document.waits:
-            until = f", until {wait.until}" if wait.until else ""
+            until = phrase(", until {}", wait.until)
             yield f"- {wait.subject}: {wait.reason}{until}"
             if wait.remedy:
                 yield f"  `{wait.remedy}`"
@@ -114,7 +115,7 @@ def _lines(document: RolloutStatusDocument) -> Iterator[str]:
         yield ""
     yield f"nodes: {', '.join(f'{number} {name}' for name, number in document.states.items()) or 'none'}"
     for state, names in by_state(document).items():
-        more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
+        more = and_more(len(names) - _NAMES)
         yield f"  {state}: {' '.join(names[:_NAMES])}{more}"
     causes = [
         (node.node, node.state, node.cause or "-") for node in document.nodes if serious(node.state)
@@ -143,7 +144,7 @@ def remains(document: RolloutStatusDocument) -> Iterator[str]:
         rows.setdefault(item.reason, []).append(item)
     for reason, items in rows.items():
         names = [item.node for item in items]
-        more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
+        more = and_more(len(names) - _NAMES)
         yield f"- {' '.join(names[:_NAMES])}{more}: {reason}"
         each = "" if len({item.remedy for item in items}) == 1 else ", and so for each of them"
         yield f"  `{items[0].remedy}`{each}"

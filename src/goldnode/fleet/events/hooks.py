@@ -23,6 +23,7 @@ from goldnode.core.site import SiteHook, SiteHookAlertmanager, SiteHookCommand, 
 from goldnode.documents.event import EventDocument
 from goldnode.fleet.events.alerts import alerts, payload
 from goldnode.fleet.events.event import body
+from goldnode.node.ground.text import phrase
 
 SECRET = "whsec_"  # noqa: S105 - the prefix of a secret, of Standard Webhooks
 _SHORTEST, _LONGEST = 24, 64  # bytes of a secret, as Standard Webhooks has them
@@ -77,9 +78,7 @@ def run(command: SiteHookCommand, event: EventDocument) -> None:
         process.wait()
     if process.returncode != 0:
         shown = _shown(output.decode("utf-8", "replace"))
-        raise EventHookError(
-            f"{name} ended with {process.returncode}{f': {shown}' if shown else ''}"
-        )
+        raise EventHookError(f"{name} ended with {process.returncode}{phrase(': {}', shown)}")
 
 
 # Webhook
@@ -191,9 +190,7 @@ def _post(
         pool.clear()
     if not 200 <= answer.status < 300:
         shown = _shown(text)
-        raise EventHookError(
-            f"{_place(url)} answered {answer.status}{f': {shown}' if shown else ''}"
-        )
+        raise EventHookError(f"{_place(url)} answered {answer.status}{phrase(': {}', shown)}")
 
 
 def _place(url: str) -> str:

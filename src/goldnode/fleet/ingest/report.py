@@ -14,6 +14,7 @@ from pydantic_core import from_json
 from goldnode.fleet.ingest.class_names import NO_CLASS, is_class
 from goldnode.fleet.ingest.refused import RefusedReportError
 from goldnode.fleet.ingest.text import clean
+from goldnode.node.ground.json_lines import as_dict, as_list
 from goldnode.node.program.reporting import BIGGEST
 from goldnode.node.program.reporting import SCHEMA as REPORT
 
@@ -82,8 +83,7 @@ def brief(report: NodeReport) -> NodeReport:
     simulated = report.capture.get("simulated") is True
     verdict = report.verdict
     if verdict is not None:
-        rows = verdict.get("findings")
-        declared = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+        declared = [row for row in as_list(verdict.get("findings")) if isinstance(row, dict)]
         findings = [{key: row.get(key) for key in ("id", "outcome")} for row in declared]
         verdict = {"status": verdict.get("status"), "findings": findings}
     return replace(report, capture={"simulated": simulated}, verdict=verdict)
@@ -106,8 +106,7 @@ def _checked(report: NodeReport) -> NodeReport:
 
 
 def _identity(capture: Mapping[str, Any]) -> Mapping[str, Any]:
-    identity = capture.get("identity")
-    return identity if isinstance(identity, dict) else {}
+    return as_dict(capture.get("identity"))
 
 
 def report_of(
@@ -151,7 +150,7 @@ def _gate(value: Any) -> dict[str, Any] | None:
     """Return the state of a gate with its types checked; None for none. Raise RefusedReportError for another form."""
     if value is None:
         return None
-    reasons = value.get("reasons") if isinstance(value, dict) else None
+    reasons = as_dict(value).get("reasons")
     if (
         not isinstance(reasons, list)
         or value.get("mode") not in GATES

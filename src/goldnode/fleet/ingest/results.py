@@ -29,6 +29,7 @@ from goldnode.floors.counting import (
     metric_problem,
     runs_needed,
 )
+from goldnode.node.ground.optional import optional
 
 SCHEMA = "goldnode.canary/1"
 _AGAIN = "measure the node again with `goldnode canary run`"
@@ -106,7 +107,7 @@ def rows(result: CanaryResult) -> Iterator[dict[str, Any]]:
         }
         why = job_problem(job)
         if why is not None or not job.metrics:
-            yield about | {"uncounted": None if why is None else clean(why)}
+            yield about | {"uncounted": optional(clean, why)}
         for metric in job.metrics if why is None else ():
             device = clean(metric.device or "")
             for row in _metric_rows(metric):
@@ -115,14 +116,13 @@ def rows(result: CanaryResult) -> Iterator[dict[str, Any]]:
 
 def _metric_rows(metric: CanaryMetric) -> Iterator[dict[str, Any]]:
     clock = metric.conditions.sm_mhz
-    problem = metric_problem(metric)
     own = {
         "metric": metric_name(clean(metric.name), metric.phase),
         "unit": clean(metric.unit),
         "better": metric.better,
         "runs": len(metric.samples),
         "sm_mhz": None if clock is None else clock[1],
-        "uncounted": None if problem is None else clean(problem),
+        "uncounted": optional(clean, metric_problem(metric)),
     }
     if not metric.samples:
         yield own | {"quantile": "p50"}

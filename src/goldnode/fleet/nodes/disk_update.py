@@ -37,7 +37,8 @@ from goldnode.fleet.drain.protocol import DrainCaller, Drainer, NoDrainer, by_ha
 from goldnode.fleet.nodes import return_tests
 from goldnode.fleet.shared import denylist
 from goldnode.node.effective import loader
-from goldnode.node.ground.text import clean
+from goldnode.node.ground.json_lines import as_dict
+from goldnode.node.ground.text import clean, phrase
 from goldnode.node.slots.write import SCHEMA
 from goldnode.node.state.domains.program import OTHER
 from goldnode.node.state.slots import FAILED, SLOTS
@@ -572,8 +573,8 @@ def spoils(target: SshNode) -> str | None:
         shown = json.loads(done.stdout)
     except ValueError:
         return None
-    reboot = shown.get("reboot") if isinstance(shown, dict) else None
-    held = reboot.get("held") if isinstance(reboot, dict) else None
+    reboot = as_dict(shown).get("reboot")
+    held = as_dict(reboot).get("held")
     return "; ".join(map(str, held)) if held else None
 
 
@@ -726,7 +727,7 @@ def text(found: Mapping[str, Any], name: str) -> str:
         state = "used up" if row["state"] == FAILED else row["state"]
         lines.append(
             f"{name}: slot {slot}: {row['image'] or 'no image'}, {state}"
-            + (f" ({', '.join(marks)})" if marks else "")
+            + phrase(" ({})", ", ".join(marks))
         )
     if found["fallback"]:
         lines.append(f"{name}: {found['fallback']}")

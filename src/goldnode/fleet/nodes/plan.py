@@ -31,6 +31,7 @@ from goldnode.fleet.nodes.plan_document import PlanError, read_plan
 from goldnode.inventory import variables
 from goldnode.inventory.listing import check_names, refuse_misread
 from goldnode.inventory.selection import check_inventory, no_host
+from goldnode.node.ground.text import phrase
 
 SCHEMA = "goldnode.plans/1"
 
@@ -390,11 +391,7 @@ def items(plan: Mapping[str, Any], parts: Mapping[str, str]) -> list[PlannedChan
 def holder(row: Mapping[str, Any]) -> str:
     """Return who has a GPU open: process, unit, container."""
     text = f"pid {row['pid']} {row['command']}"
-    return (
-        text
-        + (f", unit {row['unit']}" if row["unit"] else "")
-        + (f", container {row['container']}" if row["container"] else "")
-    )
+    return text + phrase(", unit {}", row["unit"]) + phrase(", container {}", row["container"])
 
 
 def _transaction(action: Mapping[str, Any], parts: Mapping[str, str]) -> list[PlannedChange]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from goldnode.core.errors import GoldnodeError
-from goldnode.node.ground.text import clean
+from goldnode.node.ground.text import and_more, clean, phrase
 
 SCHEMA = "goldnode.run/1"
 
@@ -289,7 +289,7 @@ class HostRun:
 
 def ended_by(lost: Sequence[str]) -> str:
     """Return why a run ends before the turn of further hosts."""
-    more = f" and {len(lost) - NAMES} more" if len(lost) > NAMES else ""
+    more = and_more(len(lost) - NAMES)
     return (
         f"The run ended before its turn: {', '.join(lost[:NAMES])}{more} did not come back into service. Nothing was done to "
         "this node; run again when they are well."
@@ -410,7 +410,7 @@ class PlaybookRun:
         simulated = sum(
             bool(host.verdict and host.verdict["simulated"]) for host in self.hosts.values()
         )
-        label = f" ({simulated} with SIMULATED HARDWARE)" if simulated else ""
+        label = phrase(" ({} with SIMULATED HARDWARE)", simulated)
         lines = [
             f"goldnode: {len(self.hosts)} host{'s'[: len(self.hosts) != 1]} in {seconds:.0f} s: {said}{label}"
         ]
@@ -498,7 +498,7 @@ def alike(text: str) -> str:
 def names(hosts: list[HostRun]) -> str:
     """Return names of hosts, the first few of many."""
     names = sorted(host.name for host in hosts)
-    more = f" and {len(names) - NAMES} more" if len(names) > NAMES else ""
+    more = and_more(len(names) - NAMES)
     return ", ".join(names[:NAMES]) + more
 
 

@@ -26,6 +26,7 @@ from goldnode.fleet.rollout.model import (
     StepPhase,
 )
 from goldnode.fleet.rollout.state import Observations, RolloutState
+from goldnode.node.ground.optional import optional
 
 # Phase of a step -> the phases that may follow it. None is a node without a step.
 _NEXT: dict[StepPhase | None, frozenset[StepPhase]] = {
@@ -65,7 +66,7 @@ class TraceAudit:
     def before(self, state: RolloutState, action: Action) -> None:
         """Remember the node of an action as it is before it."""
         node = getattr(action, "node", None)
-        self._step = state.steps.get(node) if node is not None else None
+        self._step = optional(state.steps.get, node)
         self._was_out = node in state.ledger.by_node
 
     def after(
@@ -73,7 +74,7 @@ class TraceAudit:
     ) -> None:
         """Check one action and the state that follows it."""
         node = getattr(action, "node", None)
-        now = state.steps.get(node) if node is not None else None
+        now = optional(state.steps.get, node)
         if now is not None and now is not self._step:
             allowed = _NEXT[None if self._step is None else self._step.phase]
             if now.phase not in allowed:

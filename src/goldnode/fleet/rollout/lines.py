@@ -8,6 +8,7 @@ from typing import Any
 
 from goldnode.documents.rollout_status import RolloutEventDocument
 from goldnode.fleet.rollout.model import Action, Evaluate, action_to_json
+from goldnode.node.ground.text import and_more, phrase
 
 _Content = Mapping[str, Any]
 _SHOWN = 8  # names of nodes in one sentence
@@ -106,16 +107,16 @@ def _wave(content: _Content, number: int | None = None) -> str:
 def _nodes(content: _Content) -> str:
     names = content.get("nodes", ())
     count = f"{len(names)} node" if len(names) == 1 else f"{len(names)} nodes"
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    more = and_more(len(names) - _SHOWN)
     return f"{count}: {', '.join(names[:_SHOWN])}{more}" if names else "no nodes"
 
 
 def _finish(content: _Content) -> str:
     cause, blame = content.get("cause"), content.get("blame")
-    text = f"{content['node']} {_ENDS.get(content['phase'], content['phase'])}" + (
-        f": {cause}" if cause else ""
+    text = f"{content['node']} {_ENDS.get(content['phase'], content['phase'])}" + phrase(
+        ": {}", cause
     )
-    return text + (f" (counted as {blame})" if blame else "")
+    return text + phrase(" (counted as {})", blame)
 
 
 def _proceed(content: _Content) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 
 from goldnode.fleet.rollout.model import Answer, NodeObservation
 from goldnode.node.ground import boot, verdict_files
+from goldnode.node.ground.json_lines import as_dict
 from goldnode.node.ground.text import clean, cleaned
 from goldnode.node.program.remote import CLAIM
 from goldnode.node.state.applied import INDEX
@@ -114,8 +115,7 @@ def observe(
 
 def _in_force(files: Mapping[str, str]) -> Mapping[str, Any]:
     """Return the row of the class document in force."""
-    index = _json(files.get(INDEX, ""))
-    rows = index.get("rows") if isinstance(index, dict) else None
+    rows = as_dict(_json(files.get(INDEX, ""))).get("rows")
     if isinstance(rows, list) and rows and isinstance(rows[-1], dict):
         return rows[-1]
     document = _json(files.get(CLASS, ""))

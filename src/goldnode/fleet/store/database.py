@@ -28,6 +28,7 @@ from goldnode.fleet.store.errors import (
     StoreError,
     StoreUnavailableError,
 )
+from goldnode.node.ground.json_lines import as_text
 
 _BUSY_SECONDS = 10
 _IDLE_SECONDS = 1.0  # after which a connection is tried before it is used
@@ -263,8 +264,7 @@ _PROBLEMS = (
 
 def _state(problem: BaseException | None) -> str | None:
     origin = getattr(problem, "orig", None)
-    state = getattr(origin, "sqlstate", None)
-    return state if isinstance(state, str) else None
+    return as_text(getattr(origin, "sqlstate", None))
 
 
 def _line(text: str) -> str:

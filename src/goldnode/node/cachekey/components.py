@@ -13,6 +13,7 @@ import re
 from typing import NamedTuple
 
 from ..ground.errors import NodeError
+from ..ground.json_lines import as_dict, as_list, as_map, as_text
 from ..probe.values import is_fault, not_exposed
 
 TYPE_CHECKING = False
@@ -64,7 +65,7 @@ def components(capture: Mapping[str, Any], request: KeyRequest) -> Json:
     # The firmware of the GPU's system processor is released with the driver, and loaded by it.
     driver = _driver(capture, device.pop("gsp_firmware"), unknown)
     cpu = capture.get("cpu")
-    cpu = cpu if isinstance(cpu, dict) and not is_fault(cpu) else {}
+    cpu = as_map(cpu)
     architecture = cpu.get("architecture")
     if not isinstance(architecture, str):
         unknown.append("cpu.architecture (use a capture of this version of goldnode-node)")
@@ -82,7 +83,7 @@ def components(capture: Mapping[str, Any], request: KeyRequest) -> Json:
         "host": {
             "architecture": architecture,
             "cpu_flags": " ".join(sorted(map(str, flags))) if isinstance(flags, list) else None,
-            "cpu_model": model if isinstance(model, str) else None,
+            "cpu_model": as_text(model),
             "glibc": request.glibc,
             "python_abi": request.python_abi,
         },
@@ -94,8 +95,7 @@ def components(capture: Mapping[str, Any], request: KeyRequest) -> Json:
 
 def _of_this_class(capture: Mapping[str, Any], document: Optional[Mapping[str, Any]]) -> None:
     """Raise NodeError unless `document` is the class of the capture: the class has the policy of clocks and power."""
-    identity = capture.get("identity")
-    own = identity.get("class") if isinstance(identity, dict) else None
+    own = as_dict(capture.get("identity")).get("class")
     given = document.get("class") if document is not None else None
     if own != given and isinstance(own, str):
         what = f"the class document is of {given}" if given else "no class document was given"
@@ -110,8 +110,7 @@ def chosen(capture: Mapping[str, Any], wanted: Optional[str] = None) -> Mapping[
 
     Raises NodeError without a GPU, or if the GPUs differ.
     """
-    gpus = capture.get("gpus")
-    rows = [row for row in gpus if isinstance(row, dict)] if isinstance(gpus, list) else []
+    rows = [row for row in as_list(capture.get("gpus")) if isinstance(row, dict)]
     if not rows:
         raise NodeError("the capture has no GPU. See why with `goldnode-node check`.")
     if wanted is not None:
@@ -182,7 +181,7 @@ def _device(gpu: Mapping[str, Any], request: KeyRequest, unknown: List[str]) -> 
         "application": device.pop("application_clocks"),
     }
     policy = (request.document or {}).get("policy")
-    policy = policy if isinstance(policy, dict) else {}
+    policy = as_dict(policy)
     device["policy"] = {name: _canonical(policy[name]) for name in POLICY if policy.get(name)}
     return device
 
@@ -204,7 +203,7 @@ def _profile(mig: Any, instances: Any, wanted: Optional[str], unknown: List[str]
 
 def _driver(capture: Mapping[str, Any], gsp_firmware: Any, unknown: List[str]) -> Json:
     driver = capture.get("driver")
-    driver = driver if isinstance(driver, dict) and not is_fault(driver) else {}
+    driver = as_map(driver)
     # The version that runs; an installed one may wait for a reboot.
     names = ("loaded", "proc", "reported")
     version = next((driver[name] for name in names if isinstance(driver.get(name), str)), None)
@@ -275,11 +274,11 @@ def described(data: bytes, origin: str) -> Json:
     recipe = description.get("recipe")
     libraries: Dict[str, Json] = {}
     parts = description.get("parts")
-    for name, value in (parts if isinstance(parts, dict) else {}).items():
+    for name, value in as_dict(parts).items():
         version = value.get("version") if isinstance(value, dict) else value
         libraries[str(name)] = {"version": str(version), "sha256": None}
     wheels = description.get("wheels")
-    for row in wheels if isinstance(wheels, list) else ():
+    for row in as_list(wheels):
         if isinstance(row, dict) and isinstance(row.get("name"), str):
             libraries[normal(row["name"])] = {
                 "version": str(row.get("version")),

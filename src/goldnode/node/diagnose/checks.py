@@ -13,6 +13,7 @@ sample has wrapped (32 bits) or restarted; a restarted one has no rate.
 from __future__ import annotations
 
 from ..ground.host import Json
+from ..ground.json_lines import as_list
 from ..probe.machine import printable
 from ..probe.values import is_fault, known
 from ..verdict import binding
@@ -521,7 +522,7 @@ def throttling(
                     )
                 )
         active = get(gpu, "throttle", "active")
-        active = [str(name) for name in active] if isinstance(active, list) else []
+        active = [str(name) for name in as_list(active)]
         hot = [name for name in active if name in SLOWED_NOW]
         # The share of the interval is better evidence than the state at its end.
         if hot and not any(shares.get(name, 0.0) > SLOWED for name in SLOWDOWNS):
@@ -561,7 +562,7 @@ def _declares_power(document: Mapping[str, Any]) -> bool:
 def _keys(value: Any) -> List[str]:
     if isinstance(value, dict):
         return [*map(str, value), *(name for item in value.values() for name in _keys(item))]
-    return [name for item in value for name in _keys(item)] if isinstance(value, list) else []
+    return [name for item in as_list(value) for name in _keys(item)]
 
 
 def _percent(share: float) -> str:
@@ -701,8 +702,7 @@ def _stuck(first: Optional[Json], second: Json) -> List[Json]:
 
 
 def _tasks(sample: Optional[Json]) -> List[Json]:
-    tasks = get(sample, "blocked")
-    return [row for row in tasks if isinstance(row, dict)] if isinstance(tasks, list) else []
+    return [row for row in as_list(get(sample, "blocked")) if isinstance(row, dict)]
 
 
 def _blocked_kind(stuck: List[Json]) -> str:
@@ -843,7 +843,7 @@ def _nvlinks(gpu: Json, first: Any) -> List[Suspect]:
     before, links = get(first, "nvlink", "links"), get(gpu, "nvlink", "links")
     earlier = {str(get(row, "link")): row for row in before} if isinstance(before, list) else {}
     suspects = []
-    for row in links if isinstance(links, list) else ():
+    for row in as_list(links):
         number = str(get(row, "link"))
         if get(earlier.get(number), "active") is True and get(row, "active") is False:
             suspects.append(

@@ -9,6 +9,7 @@ import time
 
 from ..ground.boot import uptime
 from ..ground.host import Host, Json
+from ..ground.json_lines import as_text
 from ..probe import Context, binding, events, gpus, machine, network, pci
 from ..probe.values import Files, is_fault, unread
 from . import running
@@ -103,8 +104,7 @@ def _sample(host: Host, document: Json, earlier: Optional[Json]) -> Json:
 
 
 def _text(files: Files, name: str) -> str:
-    text = files.text(name)
-    return text if isinstance(text, str) else ""
+    return as_text(files.text(name)) or ""
 
 
 def _safely(name: str, reader: Any, context: Context) -> Json:

@@ -7,6 +7,7 @@ import re
 from typing import NamedTuple
 
 from ..ground import boot
+from ..ground.json_lines import as_dict
 from .trust import ChannelRefusedError
 
 TYPE_CHECKING = False
@@ -97,8 +98,8 @@ def image_of(document: Json, build: str) -> Optional[Mapping[str, Any]]:
     image = document["images"].get(build)
     if image is None:
         return None
-    header = image.get("header") if isinstance(image, dict) else None
-    path: Any = image.get("path") if isinstance(image, dict) else None
+    header = as_dict(image).get("header")
+    path: Any = as_dict(image).get("path")
     right = (
         isinstance(header, dict)
         and header.get("build_id") == build

@@ -10,6 +10,7 @@ import urllib.request
 from typing import NamedTuple
 
 from ..ground.errors import NodeError
+from ..ground.json_lines import as_dict, as_text
 from ..ground.text import cleaned
 from .repository import ChannelAwayError, NoRedirect
 
@@ -111,9 +112,7 @@ def _yes(status: int, data: bytes) -> LockAnswer:
         return LockAnswer(False, kind="unexpected_answer", why=f"HTTP {status}")
     body = _json(data)  # other FleetLock servers answer without a body
     phase, target = body.get("phase"), body.get("target")
-    return LockAnswer(
-        True, phase if isinstance(phase, str) else None, target if isinstance(target, str) else None
-    )
+    return LockAnswer(True, as_text(phase), as_text(target))
 
 
 def _json(data: bytes) -> Mapping[str, Any]:
@@ -121,4 +120,4 @@ def _json(data: bytes) -> Mapping[str, Any]:
         document = cleaned(json.loads(data or b"{}"))
     except (ValueError, RecursionError):
         return {}
-    return document if isinstance(document, dict) else {}
+    return as_dict(document)

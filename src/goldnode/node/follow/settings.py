@@ -8,6 +8,7 @@ import socket
 from typing import NamedTuple
 
 from ..ground.errors import NodeError
+from ..ground.json_lines import as_dict
 from ..state import owners
 from ..state.domains.program import CLASS
 
@@ -46,8 +47,7 @@ class Settings(NamedTuple):
 def load(host: Host, options: Any) -> Settings:
     """Return the settings of a command line and the class document. Raises NodeError for what is missing."""
     document = _document(host)
-    own = document.get("follow")
-    given = own if isinstance(own, dict) else {}
+    given = as_dict(document.get("follow"))
     channel = options.channel or given.get("channel")
     service = options.service or given.get("service")
     for name, value in (("channel", channel), ("lock service", service)):

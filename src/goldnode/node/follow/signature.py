@@ -11,6 +11,7 @@ from functools import lru_cache
 
 from ..ground.errors import NodeError
 from ..ground.host import Host
+from ..ground.json_lines import as_dict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,8 +34,7 @@ def public_pem(key: Mapping[str, Any]) -> Optional[Tuple[str, str]]:
     kinds, digest = SCHEMES.get(str(key.get("scheme")), ((), ""))
     if key.get("keytype") not in kinds:
         return None
-    values = key.get("keyval")
-    public = values.get("public") if isinstance(values, dict) else None
+    public = as_dict(key.get("keyval")).get("public")
     if not isinstance(public, str):
         return None
     if digest:

@@ -9,7 +9,7 @@ from json import dumps
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Mapping
+    from typing import Any, Dict, List, Mapping, Optional
 
 
 def by_lines(document: Mapping[str, Any], *, ordered: bool = False) -> str:
@@ -36,3 +36,18 @@ def as_map(value: Any) -> Dict[str, Any]:
 def as_list(value: Any) -> List[Any]:
     """Return a list, otherwise an empty one."""
     return value if isinstance(value, list) else []
+
+
+def as_dict(value: Any) -> Dict[str, Any]:
+    """Return a mapping, otherwise an empty one. A fault is a mapping, too: see `as_map`."""
+    return value if isinstance(value, dict) else {}
+
+
+def as_text(value: Any) -> Optional[str]:
+    """Return a text, otherwise None."""
+    return value if isinstance(value, str) else None
+
+
+def as_rows(value: Any) -> List[Any]:
+    """Return a list, otherwise a list with the value as its only item."""
+    return value if isinstance(value, list) else [value]

@@ -47,3 +47,13 @@ def cleaned(value: Any) -> Any:
     if isinstance(value, list):
         return [cleaned(one) for one in value]
     return value
+
+
+def phrase(form: str, value: Any) -> str:
+    """Return a text with a value in place of its braces, or no text if the value is empty."""
+    return form.format(value) if value else ""
+
+
+def and_more(count: int, form: str = " and {} more") -> str:
+    """Return the end of a list that shows all but `count` of its items, or no text if it shows all."""
+    return form.format(count) if count > 0 else ""

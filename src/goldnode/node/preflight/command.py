@@ -8,6 +8,7 @@ import os
 from ..cachekey.node import public
 from ..ground import boot
 from ..ground.errors import NodeError
+from ..ground.json_lines import as_dict
 from ..probe.machine import printable
 from ..state.domains.program import CLASS
 from ..verdict import current
@@ -69,7 +70,7 @@ def run(host: Host, options: Any) -> int:
     node = options.node or (host.text("/proc/sys/kernel/hostname") or "").strip() or "this node"
     described = _image(options)
     nccl = options.nccl or (described or {}).get("nccl")
-    digest = verdict.get("class_digest") if isinstance(verdict, dict) else None
+    digest = as_dict(verdict).get("class_digest")
     if options.only_print:
         if capture is None:
             raise NodeError(
@@ -131,7 +132,7 @@ def _table(host: Host) -> Any:
         document = json.loads(host.text(CLASS) or "null")
     except (OSError, ValueError, RecursionError):
         document = None
-    health = document.get("health") if isinstance(document, dict) else None
+    health = as_dict(document).get("health")
     if isinstance(health, dict) and isinstance(health.get("cuda"), dict):
         return health["cuda"]
     # The class document has the drivers that its lock was made with; without one the program's facts count.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from ..ground.errors import NodeError
+from ..ground.json_lines import as_dict, as_list
 from ..probe.machine import printable
 
 TYPE_CHECKING = False
@@ -40,8 +41,7 @@ def read(name: str) -> Dict[str, Any]:
             "`docker inspect IMAGE`."
         )
     # CUDA's images have no label for their version, only variables.
-    rows = settings.get("Env")
-    pairs = [str(row).partition("=")[::2] for row in rows] if isinstance(rows, list) else []
+    pairs = [str(row).partition("=")[::2] for row in as_list(settings.get("Env"))]
     labels = settings.get("Labels")
     found_image = of_environment(dict(pairs)) or _image(None, None, None)
     if isinstance(labels, dict) and labels.get(f"{LABELS}backend"):
@@ -55,8 +55,7 @@ def described(document: Mapping[str, Any]) -> Dict[str, Any]:
     """Return the image of a description (goldnode.image/1). Pure."""
     backend = document.get("backend")
     version = document.get("version")
-    parts = document.get("parts")
-    nccl = parts.get("nccl") if isinstance(parts, dict) else None
+    nccl = as_dict(document.get("parts")).get("nccl")
     nccl = nccl.get("version") if isinstance(nccl, dict) else nccl
     cuda = version if backend == "cuda" else None
     image = _image(backend, cuda, None if nccl is None else str(nccl))

@@ -11,7 +11,7 @@ from typing import cast
 
 from ..ground import gate_files, verdict_files
 from ..ground.errors import NodeError
-from ..ground.json_lines import as_map
+from ..ground.json_lines import as_map, as_text
 from ..probe import CAPTURE
 from ..state.observe import load_json
 from ..verdict import current
@@ -94,10 +94,9 @@ def _fresh(host: Host, engine: Optional[str]) -> Json:
 
 
 def _document(capture: Json, verdict: Optional[Json], engine: Optional[str]) -> Json:
-    hostname = as_map(capture.get("identity")).get("hostname")
     return {
         "schema": SCHEMA,
-        "node": hostname if isinstance(hostname, str) else None,
+        "node": as_text(as_map(capture.get("identity")).get("hostname")),
         "class": (verdict or {}).get("class"),
         "engine": engine,
         "capture": capture,

@@ -14,6 +14,7 @@ from typing import NamedTuple, cast
 
 from ..ground.errors import NodeError
 from ..ground.json_lines import as_map
+from ..ground.text import phrase
 from ..probe.machine import printable
 from ..state import gpumodel
 
@@ -165,7 +166,7 @@ def _minor(host: Host, name: str) -> int:
 
 def gres_conf(lines: Sequence[GresLine], vendor: str, nodes: Optional[str] = None) -> List[str]:
     """Return the lines of gres.conf. Pure."""
-    start = f"NodeName={nodes} " if nodes else ""
+    start = phrase("NodeName={} ", nodes)
     rows: List[str] = []
     for line in lines:
         if not line.files and vendor in DETECTION:
@@ -186,7 +187,7 @@ def gres_conf(lines: Sequence[GresLine], vendor: str, nodes: Optional[str] = Non
 def slurm_conf(lines: Sequence[GresLine], words: Sequence[str], nodes: str) -> List[str]:
     """Return the lines of slurm.conf: the parameters that belong to the line of these nodes. Pure."""
     gres = ",".join(f"gpu:{line.kind}:{line.number}" for line in lines)
-    rows = [f"NodeName={nodes}" + (f" Gres={gres}" if gres else "") + f" Feature={','.join(words)}"]
+    rows = [f"NodeName={nodes}" + phrase(" Gres={}", gres) + f" Feature={','.join(words)}"]
     return ["GresTypes=gpu", *rows] if gres else rows
 
 

@@ -8,6 +8,8 @@ import json
 import os
 import re
 
+from ..ground.json_lines import as_text
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List
@@ -79,8 +81,7 @@ def _toolkit(host: Host, place: str) -> Any:
     """Return the version of a CUDA or ROCm toolkit from its own files."""
     try:
         versions = json.loads(host.text(f"{place}/version.json") or "null")
-        version = versions["cuda"]["version"]
-        return version if isinstance(version, str) else None
+        return as_text(versions["cuda"]["version"])
     except (OSError, ValueError, KeyError, TypeError):
         pass
     try:
