@@ -35,6 +35,7 @@ from goldnode.channels.requirements import (
 from goldnode.core.errors import GoldnodeError, ImageError, nearest
 from goldnode.core.files import replace_file
 from goldnode.core.site import VulnerabilityLimits
+from goldnode.node.ground.text import phrase
 
 if TYPE_CHECKING:
     from securesystemslib.signer import SSlibKey
@@ -306,7 +307,9 @@ def _again(history: History, digest: str, move: Move) -> list[str]:
     if not backs:
         return []
     last = max(backs, key=lambda back: back.number)
-    why = f"{last.channel} was rolled back from it on {last.date[:10]}{f' ({last.reason})' if last.reason else ''}"
+    why = (
+        f"{last.channel} was rolled back from it on {last.date[:10]}{phrase(' ({})', last.reason)}"
+    )
     if not move.reason.strip():
         raise ImageError(
             f"{move.line.repository}:{move.to} is not promoted to {move.channel}: {why}",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from goldnode.channels.history import History
 from goldnode.core.errors import ImageError, nearest
 from goldnode.core.site import VulnerabilityLimits
+from goldnode.node.ground.text import phrase
 
 if TYPE_CHECKING:
     from securesystemslib.signer import SSlibKey
@@ -215,7 +216,7 @@ def order(step: str, digest: str, history: History | None) -> Requirement:
     # A rollback is a judgement on the image, so that having been there is not enough.
     back = history.taken_back(before).get(digest) if history is not None else None
     if back is not None:
-        why = f"{before} was rolled back from it on {back.date[:10]}{f' ({back.reason})' if back.reason else ''}"
+        why = f"{before} was rolled back from it on {back.date[:10]}{phrase(' ({})', back.reason)}"
         return Requirement(
             "order",
             "failed",

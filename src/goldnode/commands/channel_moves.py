@@ -15,6 +15,7 @@ from goldnode.channels.product import Location
 from goldnode.commands.options import FILE, NEW_FILE, Decorator, grouped, options
 from goldnode.commands.output import emit, say
 from goldnode.core.errors import GoldnodeError, ImageError, nearest
+from goldnode.node.ground.optional import optional
 from goldnode.node.ground.text import phrase
 
 if TYPE_CHECKING:
@@ -235,7 +236,7 @@ def made_with(made: EvidenceKeys) -> tuple[EnvelopeSigner | None, tuple[Database
     # Files of the site file are relative to it, those of the command line to the working directory.
     base = site.file.parent if site.file is not None and not databases else None
     return (
-        load_signer(secret) if secret is not None else None,
+        optional(load_signer, secret),
         tuple(
             vulnerabilities.load(text, base) for text in databases or site.images.vulnerabilities
         ),

@@ -11,6 +11,7 @@ import click
 
 from goldnode.commands.options import DIRECTORY, DRY_RUN, FILE, OFFLINE_INDEXES
 from goldnode.commands.output import emit, reports
+from goldnode.node.ground.text import phrase
 
 
 @dataclass(frozen=True)
@@ -225,5 +226,5 @@ def _check(checked: Any, stack: str, mode: Any, form: str) -> None:
 
 def _summary(lock: Any) -> str:
     held = len([item for item in lock.packages if item.set == "stack"])
-    driver = f", driver {lock.driver_version}" if lock.driver_version else ""
+    driver = phrase(", driver {}", lock.driver_version)
     return f"kernel {lock.kernel_release}{driver}; {held} packages in the stack set, {len(lock.packages)} in all"

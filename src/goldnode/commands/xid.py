@@ -9,6 +9,7 @@ import click
 
 from goldnode.commands.output import emit, reports
 from goldnode.core.errors import GoldnodeError
+from goldnode.node.ground.text import phrase
 
 _NODE = {
     "none": "no fault of the node",
@@ -68,9 +69,7 @@ def _lines(row: dict[str, Any]) -> list[str]:
     head = f"{row['kind']} {row['code']}"
     if not row["known"]:
         return [*lines, f"{head}: {UNKNOWN}"]
-    lines.append(
-        f"{head} {row['name']}" + (f" (nverror.h: {row['driver']})" if row["driver"] else "")
-    )
+    lines.append(f"{head} {row['name']}" + phrase(" (nverror.h: {})", row["driver"]))
     pairs = [
         ("means", row["means"] or ("never printed, says the catalogue" if row["unused"] else None)),
         (

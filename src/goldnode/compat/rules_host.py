@@ -30,6 +30,7 @@ from goldnode.facts import host as facts
 from goldnode.facts import module_builds
 from goldnode.facts.host import GpuModel, Origin, numbers
 from goldnode.facts.module_builds import ModuleBuildFact
+from goldnode.node.ground.json_lines import as_rows
 from goldnode.node.ground.optional import optional
 
 
@@ -786,7 +787,7 @@ def _distro_origins(row: Mapping[str, Any], *keys: str) -> tuple[Origin, ...]:
     sources = [row["source"][key] for key in keys if key in row["source"]]
     return facts.origins(
         "distros.yml",
-        [item for part in sources for item in (part if isinstance(part, list) else [part])],
+        [item for part in sources for item in as_rows(part)],
     )
 
 

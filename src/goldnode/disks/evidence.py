@@ -40,6 +40,7 @@ from goldnode.evidence.provenance import PREDICATE as SLSA
 from goldnode.evidence.size import human
 from goldnode.evidence.verify import Verification, VerificationRow
 from goldnode.evidence.writer import EvidenceOptions, EvidenceWriter, WrittenEvidence
+from goldnode.node.ground.text import phrase
 from goldnode.oci.layout import canonical
 
 if TYPE_CHECKING:
@@ -571,7 +572,7 @@ def authenticate(
             )
         absent = [row.format for row in disk.files if not (disk.directory / row.file).is_file()]
         here = len(disk.files) - len(absent)
-        note = f"; not here: {', '.join(absent)}" if absent else ""
+        note = phrase("; not here: {}", ", ".join(absent))
         state: Literal["ok", "note"] = "ok" if content and here else "note"
         result = (
             f"{here} files are what the manifest says" if content else "the files were not read"

@@ -21,6 +21,7 @@ from goldnode.disks.definition import HygieneWaiver
 from goldnode.disks.model import Hygiene
 from goldnode.disks.sanitise import MACHINE_ID
 from goldnode.inspect.packages import paragraphs
+from goldnode.node.ground.text import and_more
 
 # Known set-user-ID and set-group-ID programs in Debian packages. Any other is a finding.
 _SETID = """
@@ -353,7 +354,7 @@ def check(root: Path, waivers: Sequence[HygieneWaiver] = ()) -> list[Hygiene]:
                 Hygiene(
                     name,
                     "failed",
-                    "; ".join(bad[:8]) + (f" and {len(bad) - 8} more" if len(bad) > 8 else ""),
+                    "; ".join(bad[:8]) + and_more(len(bad) - 8),
                 )
             )
         elif waived:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from goldnode.core.errors import DiskError, GoldnodeError, nearest
+from goldnode.node.ground.optional import optional
 
 SCHEMA = 1
 MANIFEST = "disk.json"
@@ -274,7 +275,7 @@ class BuiltDisk:
             "disk_lock": self.disk_lock,
             "os": asdict(self.os),
             "kernel": {"release": self.kernel},
-            "driver": None if self.driver is None else asdict(self.driver),
+            "driver": optional(asdict, self.driver),
             "modules": list(self.modules),
             "loader": self.loader,
             "layout": self.layout,

@@ -30,6 +30,7 @@ from types import TracebackType
 from typing import Any
 
 from goldnode.core.errors import DiskError
+from goldnode.node.ground.text import phrase
 
 # Debian packages that this module requires.
 REQUIREMENTS = ("openssh-client", "ovmf", "qemu-system-x86", "qemu-utils", "util-linux")
@@ -410,8 +411,7 @@ class VirtualMachine:
             ]
             words += [
                 "-device",
-                f"virtio-blk-pci,drive=drive{number}"
-                + (f",serial={drive.serial}" if drive.serial else ""),
+                f"virtio-blk-pci,drive=drive{number}" + phrase(",serial={}", drive.serial),
             ]
         if self.options.network:
             # restrict: the guest reaches neither this machine nor any network. Port 0: the system picks a

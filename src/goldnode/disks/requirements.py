@@ -22,6 +22,7 @@ from goldnode.disks import evidence
 from goldnode.disks.contents import digest_of
 from goldnode.disks.model import BuiltDisk
 from goldnode.evidence import signatures
+from goldnode.node.ground.json_lines import as_list
 from goldnode.node.ground.text import and_more, phrase
 
 BOOTS = 2
@@ -138,7 +139,7 @@ def _booted(disk: BuiltDisk, given: Decisions) -> Requirement:
     if after != disk.raw.sha256:
         return shut(f"the disk was not the same after it was booted: {after}")
     boots = data.get("boots")
-    boots = boots if isinstance(boots, list) else []
+    boots = as_list(boots)
     checks = [
         check
         for boot in boots

@@ -27,6 +27,8 @@ from goldnode.dual.numbers import floats, is_float, stored
 from goldnode.dual.recorder.values import Value
 from goldnode.dual.store import DualRecord
 from goldnode.dual.tolerances import DualTolerances, TolerancesSamples
+from goldnode.node.ground.optional import optional
+from goldnode.node.ground.text import and_more
 
 _SHOWN = 3  # names in one reason
 
@@ -244,7 +246,7 @@ def _sampled(name: str) -> str:
 
 
 def _names(names: list[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    more = and_more(len(names) - _SHOWN)
     return f"{', '.join(names[:_SHOWN])}{more}"
 
 
@@ -326,4 +328,4 @@ def _leaves(path: str, content: Any) -> Iterator[tuple[str, str | None]]:
             if name != "boot_id":
                 yield from _leaves(f"{path}.{name}" if path else name, below)
     else:
-        yield path, None if content is None else str(content)
+        yield path, optional(str, content)

@@ -9,6 +9,7 @@ from pathlib import Path
 from goldnode.core.errors import GoldnodeError, ImageError
 from goldnode.core.files import replace_file
 from goldnode.evidence.signatures import load_public, load_signer, open_envelope
+from goldnode.node.ground.optional import optional
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ def write(path: Path, data: bytes, key: Path | None, kind: SignedKind) -> None:
     Without a key, a signature of an earlier document is removed: it does not hold any more.
     """
     # The key is read first, so that a wrong one changes nothing.
-    signer = None if key is None else load_signer(key)
+    signer = optional(load_signer, key)
     if signer is not None and _signed(path, data, key, kind):
         return
     replace_file(path, data)

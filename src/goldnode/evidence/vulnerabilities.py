@@ -24,6 +24,7 @@ from packaging.utils import canonicalize_name
 
 from goldnode.core.errors import ImageError, nearest
 from goldnode.evidence.contents import Contents, InstalledDeb, InstalledWheel
+from goldnode.node.ground.json_lines import as_rows
 from goldnode.node.state.debversion import compare
 from goldnode.oci.layout import canonical
 
@@ -254,7 +255,7 @@ class _Osv:
             # Over the records in their order: an archive and its unpacked directory have the same digest.
             hasher.update(data)
             read = json.loads(data)
-            for row in read if isinstance(read, list) else [read]:
+            for row in as_rows(read):
                 if not isinstance(row, dict) or "id" not in row:
                     raise ValueError("it has something that is no OSV record")
                 self._count += 1

@@ -23,6 +23,7 @@ from goldnode.evidence.provenance import PREDICATE, provenance
 from goldnode.evidence.scan_reports import ScanReport
 from goldnode.evidence.verify import documents, sign
 from goldnode.evidence.writer import EvidenceOptions, EvidenceWriter, WrittenEvidence
+from goldnode.node.ground.text import phrase
 from goldnode.oci.layout import Layout, OciImage, canonical
 from goldnode.oci.model import Built, ImageSpec
 
@@ -114,7 +115,7 @@ def _write(
             put(
                 evidence.DIFF,
                 difference.document(),
-                f"to {options.against[:19]}…{f'; MAJOR {major}' if major else ''}",
+                f"to {options.against[:19]}…{phrase('; MAJOR {}', major)}",
             )
         )
     if options.signer is not None:

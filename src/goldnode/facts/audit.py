@@ -25,6 +25,8 @@ from goldnode.core.errors import FactsError, nearest
 from goldnode.facts import host as facts
 from goldnode.facts import site
 from goldnode.facts.models import FILES, module_build_key
+from goldnode.node.ground.json_lines import as_rows
+from goldnode.node.ground.optional import optional
 from goldnode.node.state.debversion import compare
 
 if TYPE_CHECKING:
@@ -782,7 +784,7 @@ def _security(folder: _Folder) -> None:
             for bulletin in data["bulletins"]
             if name in bulletin["fixed_linux_tesla"]
         ]
-        floor = None if row["floor"] is None else str(row["floor"])
+        floor = optional(str, row["floor"])
         stated = (floor, row["from_bulletin"], row["bulletin_date"])
         expected = max(
             fixes, key=lambda fix: (_numbers(fix[0]), fix[2]), default=(None, None, None)
@@ -933,7 +935,7 @@ def _known_bad(folder: _Folder) -> None:
     architectures |= {row["architecture"] for row in models}
     for index, row in enumerate(data["known_bad"]):
         path = ("known_bad", index)
-        for part in row["match"] if isinstance(row["match"], list) else [row["match"]]:
+        for part in as_rows(row["match"]):
             for name in sorted(set(part.get("architecture") or ()) - architectures):
                 folder.report(
                     "known_bad.yml",

@@ -31,6 +31,7 @@ from goldnode.core.errors import (
     quoted,
     squeezed,
 )
+from goldnode.node.ground.json_lines import as_rows
 from goldnode.node.ground.optional import optional
 
 FACTS = Path(__file__).parent
@@ -438,7 +439,7 @@ def origins(file: str, keys: object) -> tuple[Origin, ...]:
         return ()
     table = load(file)["sources"]
     rows = []
-    for key in keys if isinstance(keys, list) else [keys]:
+    for key in as_rows(keys):
         entry = table[key]
         rows.append(
             Origin(

@@ -15,6 +15,7 @@ from goldnode.core import yamlsource
 from goldnode.core.errors import FactsError
 from goldnode.facts import host as facts
 from goldnode.facts import site
+from goldnode.node.ground.json_lines import as_dict
 
 STALE_AFTER = 90  # days
 
@@ -62,7 +63,7 @@ def _rows(
     value: Any, path: yamlsource.KeyPath = ()
 ) -> Iterator[tuple[yamlsource.KeyPath, dict[str, Any]]]:
     """Yield every mapping below `value` with its path, except `meta` and the table of sources."""
-    items: Any = value.items() if isinstance(value, dict) else ()
+    items: Any = as_dict(value).items()
     if isinstance(value, list):
         items = enumerate(value)
     if isinstance(value, dict) and path:

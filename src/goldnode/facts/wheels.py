@@ -10,6 +10,7 @@ from functools import cache
 from packaging.requirements import Requirement
 
 from goldnode.facts.host import Origin, load, origins
+from goldnode.node.ground.optional import optional
 
 FILE = "wheels.yml"
 
@@ -93,7 +94,7 @@ def packages() -> dict[str, dict[str, WheelRelease]]:
                     for machines, tags in item["wheels"].items()
                     for machine in machines.split()
                 },
-                requires=None if item["requires"] is None else tuple(item["requires"]),
+                requires=optional(tuple, item["requires"]),
                 missing=tuple(item.get("missing") or ()),
             )
             for item in row["releases"]

@@ -13,6 +13,7 @@ from goldnode.documents.floors import FloorsDocument
 from goldnode.evidence import signed_file
 from goldnode.evidence.signed_file import SignedKind, envelope_of
 from goldnode.floors.results import FloorsError
+from goldnode.node.ground.json_lines import as_dict
 
 PAYLOAD_TYPE = "application/vnd.goldnode.floors+json"
 SCHEMA = "goldnode.floors/1"
@@ -65,7 +66,7 @@ def read(path: Path, keys: Sequence[Path] = ()) -> FloorBaseline:
             remedy="write it again with `goldnode floors learn`",
         ) from problem
     # First the schema, so that a file of another kind is named as such.
-    schema = content.get("schema") if isinstance(content, dict) else None
+    schema = as_dict(content).get("schema")
     if schema != SCHEMA:
         raise FloorsError(
             f"the file has the schema {schema}, and {SCHEMA} is expected",

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from goldnode.floors.counting import CONFIDENCE
+from goldnode.node.ground.optional import optional
 
 Values = NDArray[np.float64]
 
@@ -147,7 +148,7 @@ class LossBounds:
 def loss_bounds(changed: Values, control: Values | None, alpha: float) -> LossBounds:
     """Return the Hodges-Lehmann estimate of the loss with its one-sided bounds, by inverting the test."""
     ordered = _differences(changed, control)
-    place = _critical(len(changed), None if control is None else len(control), alpha)
+    place = _critical(len(changed), optional(len, control), alpha)
     estimate = float(np.median(ordered))
     if place is None:
         return LossBounds(estimate, None, None)

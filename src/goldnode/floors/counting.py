@@ -12,6 +12,7 @@ from functools import lru_cache
 
 from goldnode.documents.canary import CanaryJob, CanaryMetric
 from goldnode.documents.floors import Quantile
+from goldnode.node.ground.text import phrase
 
 CONFIDENCE = 0.99  # of the bounds of quantiles
 RUNS = 9  # of a device, for a judgement of its median
@@ -36,7 +37,7 @@ def job_problem(job: CanaryJob) -> str | None:
     """Return why no metric of a job counts; None if they may."""
     if job.state == "passed":
         return None
-    return f"job {job.name} is {job.state.replace('_', ' ')}" + (f": {job.why}" if job.why else "")
+    return f"job {job.name} is {job.state.replace('_', ' ')}" + phrase(": {}", job.why)
 
 
 def metric_problem(metric: CanaryMetric) -> str | None:

@@ -50,6 +50,7 @@ from goldnode.floors.results import (
     rows,
     short,
 )
+from goldnode.node.ground.text import phrase
 
 MARGIN = 0.03  # loss that is accepted where a metric has no margin of its own
 LEAVE = 0.2  # share of the nodes that may leave
@@ -523,7 +524,7 @@ def _check_margins(settings: LearnSettings, devices: Mapping[MetricKey, object])
 
 
 def _named(row: UncountedRow) -> str:
-    return f"{row.node}{f' {row.device}' if row.device else ''}, {row.metric}: {row.why}"
+    return f"{row.node}{phrase(' {}', row.device)}, {row.metric}: {row.why}"
 
 
 def _reasons(left_out: Sequence[UncountedRow]) -> str:

@@ -20,6 +20,7 @@ from goldnode.core.file_cache import FileCache
 from goldnode.documents.canary import CanaryDocument, CanaryJob, CanaryMetric
 from goldnode.floors.bounds import Values, oriented
 from goldnode.floors.counting import CLOCK_TOLERANCE, job_problem, metric_name, metric_problem
+from goldnode.node.ground.json_lines import as_dict
 
 _SHOWN = 12  # names in a message
 _LARGEST = 64 << 20  # bytes of a document that is read
@@ -226,7 +227,7 @@ def _read(path: Path, named: bool) -> CanaryDocument | None:
             line=getattr(problem, "lineno", None),
             remedy="measure the node again, or remove the file",
         ) from problem
-    schema = content.get("schema") if isinstance(content, dict) else None
+    schema = as_dict(content).get("schema")
     if schema != "goldnode.canary/1":
         if not named:
             return None

@@ -40,6 +40,7 @@ from goldnode.images.recipe import (
 )
 from goldnode.images.store import ImageStore
 from goldnode.lock.pool import stanza
+from goldnode.node.ground.optional import optional
 from goldnode.oci import emulation, engines
 from goldnode.oci.engines import root_start
 from goldnode.oci.identity import step_of
@@ -505,7 +506,7 @@ class Builder(LayerCache):
             what = f"dpkg: {len(item.debs)} packages" if item.debs else "ldconfig"
             own.append((f"goldnode {what}", self._step(item)[0]))
         own.append((step_of(item.image.name), write_layer(layout, with_directories(entries))))
-        below = self.made_image(item.parent) if item.parent is not None else None
+        below = optional(self.made_image, item.parent)
         date = item.labels["org.opencontainers.image.created"]
         labels = item.all_labels
         if below is not None:

@@ -31,6 +31,7 @@ from goldnode.core.files import sha256_of
 from goldnode.images.matrix import MatrixSystem
 from goldnode.images.pip_login import pip_login
 from goldnode.lock.transport import Transport, masked
+from goldnode.node.ground.optional import group
 from goldnode.oci.model import MACHINES
 
 _ACCEPT = "application/vnd.pypi.simple.v1+json, text/html;q=0.5"
@@ -342,7 +343,7 @@ def _of_html(text: str, url: str) -> Iterator[WheelFile]:
             yield WheelFile(
                 file,
                 address,
-                said.group(1) if said else None,
+                group(said),
                 None,
                 bool(apart) and apart != "false",
             )

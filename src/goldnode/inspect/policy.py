@@ -24,6 +24,7 @@ from goldnode.inspect import start
 from goldnode.inspect.elf import Elf
 from goldnode.inspect.packages import InstalledPackage, InstalledPackages
 from goldnode.inspect.scan import Scan, View, shown
+from goldnode.node.ground.text import and_more
 
 Severity = Literal["refuse", "warn", "note"]
 INSIDE = "!/"
@@ -745,7 +746,7 @@ def _any(patterns: tuple[str, ...]) -> re.Pattern[str]:
 
 def _some(names: Sequence[str], most: int = 3) -> str:
     rows = list(dict.fromkeys(names))
-    return ", ".join(rows[:most]) + (f" and {len(rows) - most} more" if len(rows) > most else "")
+    return ", ".join(rows[:most]) + and_more(len(rows) - most)
 
 
 def _bytes(size: int) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from goldnode.inspect.policy import Inspection
 from goldnode.inspect.truth import Truth
+from goldnode.node.ground.text import and_more
 from goldnode.oci.layout import OciImage, canonical
 
 INSPECTION = "application/vnd.goldnode.inspection.v1+json"
@@ -83,8 +84,8 @@ def text(inspection: Inspection, truth: Truth | None) -> Iterator[str]:
         if row.path and row.path not in row.message:
             yield f"    at: {row.path}"
         if row.required_by:
-            yield f"    required by: {', '.join(row.required_by[:6])}" + (
-                f" and {len(row.required_by) - 6} more" if len(row.required_by) > 6 else ""
+            yield f"    required by: {', '.join(row.required_by[:6])}" + and_more(
+                len(row.required_by) - 6
             )
         if row.waived:
             yield f"    accepted by {row.waived}"

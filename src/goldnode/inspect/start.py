@@ -16,6 +16,7 @@ from typing import Literal, NamedTuple
 
 from goldnode.inspect.packages import InstalledPackages
 from goldnode.inspect.scan import View, shown
+from goldnode.node.ground.text import and_more
 
 # Where runc and crun look if the image sets no PATH.
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -188,7 +189,7 @@ def _stem(name: str) -> str:
 
 def _listed(names: list[str], most: int = 3) -> str:
     rows = [shown(name) for name in dict.fromkeys(names)]
-    return ", ".join(rows[:most]) + (f" and {len(rows) - most} more" if len(rows) > most else "")
+    return ", ".join(rows[:most]) + and_more(len(rows) - most)
 
 
 def _remedy(libraries: list[str], names: set[str]) -> str:

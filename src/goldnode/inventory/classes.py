@@ -16,6 +16,7 @@ from goldnode.catalog.load import Catalog
 from goldnode.core import yamlsource
 from goldnode.core.errors import InventoryError
 from goldnode.core.yamlsource import YamlSource
+from goldnode.node.ground.json_lines import as_dict
 
 _RANGE = re.compile(
     r"\[(?P<first>[0-9]+|[A-Za-z]):(?P<last>[0-9]+|[A-Za-z])(?::(?P<step>[1-9][0-9]*))?\]"
@@ -171,7 +172,7 @@ def _read_group(
         group.children.setdefault(
             child, InventoryLine(source.file, source.line((*path, "children", child)))
         )
-        inner = children.get(child) if isinstance(children, dict) else None
+        inner = as_dict(children).get(child)
         _read_group(child, inner, (*path, "children", child), source, groups)
 
 

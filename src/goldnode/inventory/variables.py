@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from goldnode.core.errors import InventoryError, candidates, nearest
+from goldnode.node.ground.text import and_more
 
 DRAINS = ("none", "command", "slurm", "kubectl")  # the values of `goldnode_drain`
 
@@ -143,7 +144,7 @@ class UnknownVariables:
     @staticmethod
     def _line(name: str, hosts: list[str]) -> str:
         close = candidates(name, SETTINGS, cutoff=0.8)
-        more = f" and {len(hosts) - 3} more" if len(hosts) > 3 else ""
+        more = and_more(len(hosts) - 3)
         whose = f"host{'s' * (len(hosts) > 1)} {', '.join(hosts[:3])}{more}"
         return f"{name} ({whose}) is not a variable of goldnode" + (
             f': use "{close[0]}"' if close else ""

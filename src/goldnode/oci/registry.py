@@ -33,6 +33,7 @@ from urllib3.exceptions import HTTPError, SSLError
 from goldnode.core.errors import ImageError
 from goldnode.core.files import sha256_of
 from goldnode.node.ground.optional import group
+from goldnode.node.ground.text import phrase
 from goldnode.oci.auth import Login, login
 from goldnode.oci.layout import EMPTY, INDEX, MANIFEST, Descriptor, Layout, canonical, digest_of
 
@@ -935,7 +936,7 @@ class Repository:
             left = self.registry.tries if have - kept >= BLOCK else left - 1
             if left <= 0:
                 raise UnreachableError(
-                    f"blob {descriptor.digest} of {self} ends after {have} of {descriptor.size} bytes{f': {cut}' if cut else ''}",
+                    f"blob {descriptor.digest} of {self} ends after {have} of {descriptor.size} bytes{phrase(': {}', cut)}",
                     remedy="run it again: what came is kept",
                 )
             time.sleep(self.registry.pause)

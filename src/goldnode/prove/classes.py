@@ -12,6 +12,7 @@ import platform
 import time
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, cast
 
+from goldnode.node.ground.text import phrase
 from goldnode.node.state.domains.program import document_digest
 from goldnode.node.state.finding import MISMATCH
 from goldnode.node.verdict import check as checking
@@ -211,8 +212,7 @@ EMPTY: Json = {
 def wrong(findings: List[Json]) -> List[str]:
     """Return the mismatches, each as `id subject: got (expected)`."""
     return [
-        f"{row['id']}{' ' + row['subject'] if row['subject'] else ''}: {row['got']} (expected "
-        f"{row['expected']})"
+        f"{row['id']}{phrase(' {}', row['subject'])}: {row['got']} (expected {row['expected']})"
         for row in findings
         if row["outcome"] == MISMATCH
     ]

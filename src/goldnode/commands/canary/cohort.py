@@ -25,6 +25,7 @@ from goldnode.commands.canary.run import (
 from goldnode.commands.options import grouped
 from goldnode.commands.output import emit, reports, table
 from goldnode.core.errors import GoldnodeError
+from goldnode.node.ground.optional import optional
 
 if TYPE_CHECKING:
     from goldnode.canary.cohort import CohortSettings
@@ -276,7 +277,7 @@ def _runs(
     given = suite.request(
         suite.load_suite(),
         (cohorts.JOB,),
-        class_=None if class_name is None else class_of(class_name),
+        class_=optional(class_of, class_name),
         tier=tier,
         watch=launch.how != "slurm" and launch.image is None,
     )

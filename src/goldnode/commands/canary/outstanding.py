@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from goldnode.core.errors import GoldnodeError
 from goldnode.node.gate.return_tests import CAUSES
+from goldnode.node.ground.optional import optional
 
 if TYPE_CHECKING:
     from goldnode.canary.session import CanaryRun
@@ -48,7 +49,7 @@ class NodeOutcome:
             fields["tests"] = (
                 self.tests.model_dump(by_alias=True) if self.tests is not None else None
             )
-            fields["undelivered"] = str(self.undelivered) if self.undelivered is not None else None
+            fields["undelivered"] = optional(str, self.undelivered)
         return fields
 
     @property

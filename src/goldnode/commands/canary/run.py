@@ -28,6 +28,7 @@ from goldnode.commands.options import (
 from goldnode.commands.output import emit, reports, say
 from goldnode.core.errors import GoldnodeError
 from goldnode.node.gate.return_tests import CAUSES
+from goldnode.node.ground.optional import optional
 
 if TYPE_CHECKING:
     from goldnode.canary.session import Arrived, CanaryRun
@@ -277,7 +278,7 @@ def prepared(nodes: tuple[str, ...], launch: LaunchOptions, suite: SuiteOptions)
     from goldnode.canary import suite as suites
 
     loaded = suites.load_suite(suite.file)
-    class_ = class_of(suite.class_name) if suite.class_name is not None else None
+    class_ = optional(class_of, suite.class_name)
     names = suite.names or before_return(suite)
     here = launch.how in ("local", "engine")
     if here and nodes:

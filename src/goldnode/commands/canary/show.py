@@ -87,7 +87,7 @@ def _rows(job: CanaryJob) -> Iterator[list[str]]:
         if not levels:
             continue
         given = metric.conditions
-        outside = phrase(" throttled: {}", ", ".join(given.throttled))
+        outside = phrase(" throttled: {}", ", ".join(given.throttled or ()))
         yield [
             metric.name + phrase(" {}", metric.device),
             metric.unit,

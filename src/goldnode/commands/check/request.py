@@ -22,6 +22,8 @@ from goldnode.core.site import Site, load_site
 from goldnode.inventory.listing import hosts_of_group, listed
 from goldnode.inventory.selection import check_inventory, put_right
 from goldnode.inventory.variables import UnknownVariables, check_written
+from goldnode.node.ground.optional import optional
+from goldnode.node.ground.text import phrase
 
 
 @dataclasses.dataclass(frozen=True)
@@ -327,11 +329,11 @@ def hosts_of_inventory(inventory: str, limit: str | None, catalog: Catalog) -> I
                     remedy="write its value",
                 )
             # As text: YAML may have made a number of it.
-            of_class[host] = (name, None if cohort is None else str(cohort))
+            of_class[host] = (name, optional(str, cohort))
             check_written(host, variables.get(host, {}))
             unknown.add(host, variables.get(host, {}))
     if not of_class:
-        among = f" among those that --limit {limit} names" if limit else ""
+        among = phrase(" among those that --limit {} names", limit)
         groups = sorted(set(data) - {"_meta", "all", "ungrouped"})
         raise NoHostError(
             f'inventory "{inventory}" has no host of any class{among} (its groups: '

@@ -36,6 +36,7 @@ from goldnode.documents.rollout import RolloutDocument
 from goldnode.documents.what_if import WhatIfDocument, WhatIfSubject
 from goldnode.facts import host as facts
 from goldnode.lock.model import Lock, check_intent, find_lock, load_lock
+from goldnode.node.ground.text import phrase
 
 Json = dict[str, Any]
 Given = Callable[[str], list[Workload]]
@@ -362,7 +363,7 @@ def _refuse(
         if target.lock is not None:
             check_installable(moved.classes[name], target.stack, target.lock, site)
     except GoldnodeError as problem:
-        line = f":{problem.line}" if problem.line else ""
+        line = phrase(":{}", problem.line)
         where = "" if problem.file is None else f" ({problem.file}{line})"
         item.refusals.append((f"{problem.message}{where}", problem.remedy))
 

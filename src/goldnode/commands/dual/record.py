@@ -21,6 +21,7 @@ from goldnode.commands.options import (
 )
 from goldnode.commands.output import emit, reports
 from goldnode.dual.recorder.model import PRECISIONS
+from goldnode.node.ground.optional import optional
 
 if TYPE_CHECKING:
     from goldnode.dual.store import DualRecord
@@ -219,7 +220,7 @@ def record(
         gpus=place.gpus,
         devices=place.devices,
     )
-    given = None if how.inputs is None else store.read(how.inputs)
+    given = optional(store.read, how.inputs)
     job = launch.DualJob(_arguments(how, content, bool(words)), model, words, given, content.limit)
     key = signing_key(content.key)
     recorded = launch.record(target, job, out)

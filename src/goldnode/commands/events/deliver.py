@@ -19,6 +19,7 @@ from goldnode.commands.output import emit, reports, say
 from goldnode.core import extras
 from goldnode.core.errors import GoldnodeError
 from goldnode.core.site import Site
+from goldnode.node.ground.text import phrase
 
 if TYPE_CHECKING:
     from goldnode.fleet.events.deliver import EventDelivery
@@ -125,9 +126,7 @@ class _Sources:
 def _line(count: int, state: HookState) -> str:
     if not count:
         return "has all events"
-    return f"{count} {'event waits' if count == 1 else 'events wait'}" + (
-        f": {state.error}" if state.error else ""
-    )
+    return f"{count} {'event waits' if count == 1 else 'events wait'}" + phrase(": {}", state.error)
 
 
 @click.command()

@@ -19,6 +19,7 @@ from goldnode.commands.fleet.report_page import (
 )
 from goldnode.commands.output import table
 from goldnode.documents import fleet_report as doc
+from goldnode.node.ground.text import phrase
 
 _MOST = 30  # lines of one section
 _NAMES = 100  # characters of the nodes of one line
@@ -125,7 +126,7 @@ def _report_sections(report: doc.FleetReportDocument) -> Iterator[_TextSection]:
                     one.severity or "-",
                     str(one.nodes.count),
                     _nodes(one.nodes),
-                    _changes(one.changes) + (f"; also {', '.join(one.also)}" if one.also else ""),
+                    _changes(one.changes) + phrase("; also {}", ", ".join(one.also)),
                     evidence(one),
                 )
                 for one in report.causes

@@ -13,6 +13,7 @@ import click
 
 from goldnode.commands.output import table
 from goldnode.core.errors import GoldnodeError
+from goldnode.node.ground.text import and_more
 
 if TYPE_CHECKING:
     import duckdb
@@ -71,7 +72,7 @@ def text(answer: QueryResult) -> str:
         return ""
     shown = [tuple(answer.columns), *(tuple(map(_cell, row)) for row in answer.rows[:_MOST])]
     more = len(answer.rows) - _MOST
-    return table(shown) + (f"\n{more} more rows" if more > 0 else "")
+    return table(shown) + and_more(more, "\n{} more rows")
 
 
 def _cell(value: Any) -> str:

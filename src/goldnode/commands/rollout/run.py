@@ -18,6 +18,7 @@ from goldnode.commands.options import BECOME, DIRECTORY, FILE, grouped
 from goldnode.commands.output import emit, reports, say
 from goldnode.commands.rollout import DOCUMENT, INVENTORY, fleet_nodes
 from goldnode.core.site import load_site
+from goldnode.node.ground.text import phrase
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -312,9 +313,7 @@ def _submitted(file: RolloutFile, done: SubmittedRollout, count: int) -> str:
         for kind in ("added", "changed", "retired")
         if getattr(done.nodes, kind)
     ]
-    nodes = f"{count} nodes of class {file.document.class_}" + (
-        f" ({', '.join(moved)})" if moved else ""
-    )
+    nodes = f"{count} nodes of class {file.document.class_}" + phrase(" ({})", ", ".join(moved))
     return f"rollout {file.document.rollout} {what}: {nodes}"
 
 

@@ -18,6 +18,7 @@ from goldnode.commands.fleet.common import SIMULATED
 from goldnode.commands.rollout.text import approvals, controller, counts, headline, serious, used
 from goldnode.core.errors import GoldnodeError
 from goldnode.documents.rollout_status import RolloutStatusDocument
+from goldnode.node.ground.text import phrase
 
 # States in the order of the columns, with their colours. A step back counts to its own phase.
 _STATES = (
@@ -108,7 +109,7 @@ def rendered(
 def _waits(view: RolloutStatusDocument) -> RenderableType:
     lines = Text()
     for wait in view.waits:
-        until = f", until {wait.until}" if wait.until else ""
+        until = phrase(", until {}", wait.until)
         lines.append(f"{wait.subject}: {wait.reason}{until}\n")
         if wait.remedy:
             lines.append(f"  {wait.remedy}\n", style="cyan")

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from goldnode.commands.schema.kinds import schema
 from goldnode.core import environment
+from goldnode.node.ground.text import phrase
 
 # Title and location of each kind of file, in the order of the page.
 FILES: Mapping[str, tuple[str, str]] = {
@@ -314,9 +315,7 @@ def page() -> str:
     contents = []
     for kind, (title, _) in FILES.items():
         parts = [f"[`{key.path}`](#{_slug(kind, key)})" for key in _sections(keys(kind))]
-        contents.append(
-            f"- [{title}](#{anchor(title)})" + (f": {', '.join(parts)}" if parts else "")
-        )
+        contents.append(f"- [{title}](#{anchor(title)})" + phrase(": {}", ", ".join(parts)))
     contents.append("- [Environment variables](#environment-variables)")
     return "\n".join(
         [_HEAD, "\n".join(contents) + "\n", *(section(kind) for kind in FILES), _variables()]

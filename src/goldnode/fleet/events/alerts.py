@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from goldnode.documents.event import EventDocument
+from goldnode.node.ground.optional import optional
 
 EXPIRES = 24 * 3600.0  # seconds until an alert that is not sent again ends by itself
 REPEAT = 300.0  # seconds between two sendings of active alerts: a restarted Alertmanager has forgotten them
@@ -70,7 +71,7 @@ def _alarm(event: EventDocument) -> _Rows:
 
 
 def _text(value: Any) -> str | None:
-    return None if value is None else str(value)
+    return optional(str, value)
 
 
 _ALERTS: Mapping[str, Callable[[EventDocument], _Rows]] = {

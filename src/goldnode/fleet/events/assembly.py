@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from goldnode.core.site import Site
 from goldnode.fleet.events.deliver import EventDelivery, LogSource
 from goldnode.fleet.events.outbox import Outbox
+from goldnode.node.ground.optional import optional
 
 if TYPE_CHECKING:
     from goldnode.fleet.store.database import StoreDatabase
@@ -27,7 +28,7 @@ def of_hooks(
     """Return the delivery of a site that has hooks."""
     own = {site.resolve(name) for name in site.events.channels}
     directories = sorted({*own, *(path.absolute() for path in channels)})
-    log = log_source(store) if store is not None else None
+    log = optional(log_source, store)
     return EventDelivery(site, Outbox(site.events_outbox()), log, tuple(directories))
 
 

@@ -17,6 +17,7 @@ from goldnode.channels.history import HistoryEntry
 from goldnode.core.errors import ImageError
 from goldnode.evidence.signatures import payload_of
 from goldnode.fleet.events.event import FleetEvent, identity
+from goldnode.node.ground.text import phrase
 
 
 def places(directory: Path) -> dict[str, int]:
@@ -84,7 +85,7 @@ def _moved(file: Path, row: bytes) -> FleetEvent:
             details={"file": str(file)},
         )
     back = entry.action == "rollback"
-    reason = f": {entry.reason}" if entry.reason else ""
+    reason = phrase(": {}", entry.reason)
     return FleetEvent(
         id=identity("moved", digest),
         at=at.timestamp(),

@@ -16,6 +16,9 @@ from typing import Any
 from goldnode.fleet.events.event import FleetEvent, identity
 from goldnode.fleet.events.outbox import Outbox
 from goldnode.fleet.ingest.report import NodeReport
+from goldnode.node.ground.json_lines import as_list
+from goldnode.node.ground.optional import optional
+from goldnode.node.ground.text import phrase
 from goldnode.node.state.finding import FINE
 
 HEALTHY = "healthy"
@@ -37,7 +40,7 @@ class NodeState:
 
     def content(self) -> dict[str, Any]:
         """Return the state as the outbox has it."""
-        return {"status": self.status, "gate": dict(self.gate) if self.gate is not None else None}
+        return {"status": self.status, "gate": optional(dict, self.gate)}
 
     def known(self, before: Mapping[str, Any]) -> dict[str, Any]:
         """Return what is known with the state before: a report may lack the verdict or the gate."""
@@ -111,7 +114,7 @@ def _events(state: NodeState, before: Mapping[str, Any]) -> Iterator[FleetEvent]
 
 def _verdict(state: NodeState, before: str | None) -> FleetEvent:
     findings_text = f": {', '.join(state.findings[:_SHOWN])}" if state.findings else ""
-    was = f", was {before}" if before else ""
+    was = phrase(", was {}", before)
     return _event(
         state,
         "node.verdict",
@@ -164,7 +167,7 @@ def failing(verdict: Mapping[str, Any] | None) -> tuple[str, ...]:
     rows = (verdict or {}).get("findings")
     failing_rows = [
         str(row.get("id"))
-        for row in (rows if isinstance(rows, list) else ())
+        for row in as_list(rows)
         if isinstance(row, dict) and row.get("outcome") not in FINE
     ]
     return tuple(sorted(set(failing_rows)))

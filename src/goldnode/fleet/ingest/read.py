@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from goldnode.core.errors import GoldnodeError
 from goldnode.fleet.ingest import compact
 from goldnode.fleet.ingest.tables import CANARY, NODES, ORDER, PartName, found_parts
+from goldnode.node.ground.text import phrase
 
 if TYPE_CHECKING:
     import duckdb
@@ -124,7 +125,7 @@ def _where(limits: ReadLimits, received: bool = False) -> str:
     ]
     if received and limits.at is not None:
         bounds.append(f"received <= TIMESTAMP '{_naive(limits.at).isoformat(sep=' ')}'")
-    return f"WHERE {' AND '.join(bounds)}" if bounds else ""
+    return phrase("WHERE {}", " AND ".join(bounds))
 
 
 def _naive(time: datetime) -> datetime:

@@ -17,6 +17,8 @@ from goldnode.fleet.ingest.refused import AGAIN, RefusedReportError
 from goldnode.fleet.ingest.report import NodeReport
 from goldnode.fleet.ingest.tables import DIGESTS, FACTS, FINDINGS, NODES, NUMBERS, SCHEMAS
 from goldnode.fleet.ingest.text import clean
+from goldnode.node.ground.json_lines import as_dict
+from goldnode.node.ground.optional import optional
 
 _MOST_FINDINGS = 5_000
 _TEXT = 32  # characters of new texts that count as one row
@@ -203,12 +205,12 @@ _CHECK = "record it again with `goldnode-node check`"
 def _text(value: Any, key: str) -> str | None:
     if value is not None and not isinstance(value, str):
         raise RefusedReportError(f"{key} is not a text", remedy=_CHECK)
-    return None if value is None else clean(value)
+    return optional(clean, value)
 
 
 def _node_row(report: NodeReport) -> dict[str, Any]:
     identity = report.capture.get("identity")
-    identity = identity if isinstance(identity, dict) else {}
+    identity = as_dict(identity)
     verdict = report.verdict or {}
     return {
         "cohort": report.origin.cohort,

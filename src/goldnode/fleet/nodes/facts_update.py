@@ -28,6 +28,7 @@ from goldnode.evidence.signatures import EnvelopeSigner, load_signer
 from goldnode.facts import audit, host
 from goldnode.facts.host import FACTS, UPDATE, InstalledUpdate
 from goldnode.facts.models import FILES
+from goldnode.node.ground.text import and_more
 
 
 @dataclass(frozen=True)
@@ -213,7 +214,7 @@ def _valid(files: Mapping[str, bytes]) -> None:
         faults = audit.faults(Path(name))
     if faults:
         first = faults[0]
-        more = f" ({len(faults) - 1} more)" if len(faults) > 1 else ""
+        more = and_more(len(faults) - 1, " ({} more)")
         raise FactsError(
             f"these facts cannot be used by this version of goldnode: {first.message}{more}",
             file=Path(first.file),

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from goldnode.core.errors import GoldnodeError
+from goldnode.node.ground.optional import optional
 from goldnode.node.ground.text import and_more, clean, phrase
 
 SCHEMA = "goldnode.run/1"
@@ -61,7 +62,7 @@ def masked(text: str) -> str:
 def brief(text: str | None) -> str | None:
     """Return short content as it is, and longer content as digest and number of lines. None: absent."""
     if text is None or (len(text) <= TEXT and text.count("\n") <= LINES):
-        return None if text is None else masked(text)
+        return optional(masked, text)
     digest = hashlib.sha256(text.encode()).hexdigest()
     return f"sha256:{digest} ({len(text.splitlines())} lines)"
 

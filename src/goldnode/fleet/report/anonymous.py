@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from goldnode.documents.fleet_report import FleetDiffDocument, FleetReportDocument
 from goldnode.fleet.ingest.keys import KeyKind, kind
 from goldnode.fleet.report.fold import fold
+from goldnode.node.ground.json_lines import as_text
 from goldnode.node.probe.command import INTERNET, PATTERNS
 
 _Document = TypeVar("_Document", FleetReportDocument, FleetDiffDocument)
@@ -79,9 +80,7 @@ class _Replacer:
         """Return a value without names; `whole`: a text is an identity as a whole."""
         if isinstance(content, dict):
             identity = whole or content.get("topic") in _IDENTITIES
-            own = identity or _is_identity(
-                content.get("key") if isinstance(content.get("key"), str) else ""
-            )
+            own = identity or _is_identity(as_text(content.get("key")) or "")
             return {
                 name: self.replace(value, name, identity or (own and name != "key"))
                 for name, value in content.items()

@@ -31,6 +31,7 @@ from goldnode.fleet.ingest.tables import (
 )
 from goldnode.fleet.report import topics
 from goldnode.floors import counting
+from goldnode.node.ground.text import phrase
 
 Value = str | int | float | None
 Row = tuple[Value, ...]
@@ -174,7 +175,7 @@ def parts(source: ReportSource, settings: ReportSettings) -> Mapping[str, list[P
 def _files(
     directory: Path, table: str, found: Iterable[PartName], since: datetime | None, until: datetime
 ) -> list[Path]:
-    low = f"{since:%Y-%m-%d}" if since else ""
+    low = phrase("{:%Y-%m-%d}", since)
     # Without a file, an empty list would be no table: the last one then has no row of that time.
     named = list(found)
     chosen = [part for part in named if low <= part.day <= f"{until:%Y-%m-%d}"] or named[-1:]

@@ -12,6 +12,7 @@ from typing import Any
 from goldnode.documents.fleet_hardware import FleetHardwareDocument, HardwarePart
 from goldnode.fleet.ingest.class_names import NO_CLASS
 from goldnode.fleet.ingest.read import ReadLimits, connect
+from goldnode.node.ground.text import phrase
 
 _MOMENT = "%Y-%m-%dT%H:%M:%SZ"
 
@@ -94,7 +95,7 @@ def _rows(part: PartKeys) -> str:
     """Return the SELECT of all parts of one kind."""
     values = ", ".join(f"{_value(part, name)} AS {name}" for name in COLUMNS)
     keys = ", ".join(f"'{key}'" for key in part.columns.values())
-    having = f"HAVING {part.physical} IS NOT NULL" if part.physical else ""
+    having = phrase("HAVING {} IS NOT NULL", part.physical)
     return (
         f"SELECT f.node AS node, '{part.kind}' AS kind, {values} FROM facts AS f "
         f"WHERE f.key IN ({keys}) AND f.fault IS NULL AND f.value <> '' GROUP BY f.node, f.item {having}"

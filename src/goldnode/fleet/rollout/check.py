@@ -25,6 +25,7 @@ from goldnode.fleet.rollout.statistics import (
 from goldnode.fleet.rollout.waves import assign
 from goldnode.fleet.rollout.windows import opening
 from goldnode.floors.limits import ALPHA, CONTROL, NODES, nodes_needed
+from goldnode.node.ground.optional import optional
 
 ERROR, WARNING = "error", "warning"
 STEP = 20 * 60.0  # seconds from the drained node to its return, without a measurement of the site
@@ -324,7 +325,7 @@ class _Checker:
         wave = next(iter(self.document.waves), None)
         if wave is None:
             return None
-        pool = self.document.pools.get(wave.pool) if wave.pool is not None else None
+        pool = optional(self.document.pools.get, wave.pool)
         if pool is not None:
             return pool.nodes if pool.hosts is None else len(pool.hosts)
         return wave.nodes

@@ -23,6 +23,7 @@ from goldnode.documents.rollout import (
 )
 from goldnode.fleet.rollout.model import BackScope
 from goldnode.fleet.rollout.windows import DAYS, RolloutHours
+from goldnode.node.ground.optional import optional
 
 # Limits where the document has none (docs/explanation/rollouts.md has their source).
 PLANNED, FAILED, TOTAL = "2%", "8%", "10%"
@@ -138,7 +139,7 @@ def settings(document: RolloutDocument) -> RolloutSettings:
                 name=wave.name,
                 pool=wave.pool,
                 nodes=wave.nodes,
-                share=None if wave.percent is None else fraction(wave.percent),
+                share=optional(fraction, wave.percent),
                 soak=seconds(wave.soak),
             )
             for wave in document.waves

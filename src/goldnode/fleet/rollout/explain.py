@@ -19,6 +19,7 @@ from goldnode.fleet.rollout.remains import remaining
 from goldnode.fleet.rollout.state import BACK_PHASES
 from goldnode.fleet.rollout.steps import judge
 from goldnode.fleet.rollout.view import RolloutFacts, state_of, waits
+from goldnode.node.ground.text import phrase
 
 _MOVES = "it converges when it is back in service"
 
@@ -95,7 +96,7 @@ def _step(facts: RolloutFacts, step: Step, now: float) -> Iterator[NodeReason]:
     state, observations = facts.state, facts.observations
     since = moment(step.changed_at)
     back = " to go back" if step.direction is Direction.BACK else ""
-    cause = f": {step.cause}" if step.cause else ""
+    cause = phrase(": {}", step.cause)
     release = f"goldnode rollout release {step.node} --reason REASON"
     if step.phase is StepPhase.GRANTED:
         seen = observations.scheduler.get(step.node)

@@ -19,6 +19,7 @@ from goldnode.documents.canary import CanaryDocument
 from goldnode.documents.rollout import RolloutFloors, fraction
 from goldnode.fleet.rollout.model import Answer, Direction, Step, StepPhase
 from goldnode.fleet.rollout.state import RolloutState
+from goldnode.node.ground.text import and_more
 
 if TYPE_CHECKING:
     from goldnode.floors.change import ChangeArms
@@ -74,7 +75,7 @@ def judge(
     }[report.answer]
     deciding = [one for one in report.verdicts if one.answer is report.answer]
     texts = [f"{one.metric}: {one.reason}" for one in deciding[:_SHOWN]]
-    more = f"; and {len(deciding) - _SHOWN} more metrics" if len(deciding) > _SHOWN else ""
+    more = and_more(len(deciding) - _SHOWN, "; and {} more metrics")
     label = "simulated results of " if any(one.simulated for one in documents) else ""
     return answer, f"{label}{deciding[0].subject}: {'; '.join(texts)}{more}"
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from goldnode.fleet.rollout.document import RolloutSettings
 from goldnode.fleet.rollout.model import Direction, Step, StepPhase
 from goldnode.fleet.rollout.state import BACK_PHASES, RolloutState
+from goldnode.node.ground.text import and_more
 
 STAY = "goldnode rollout run DOCUMENT --stay"
 _SHOWN = 8  # names of nodes in one sentence
@@ -48,7 +49,7 @@ def sentence(found: list[RemainingNode]) -> str:
 
 def few(names: list[str]) -> str:
     """Return the first names, and how many more there are."""
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    more = and_more(len(names) - _SHOWN)
     return f"{' '.join(names[:_SHOWN])}{more}"
 
 

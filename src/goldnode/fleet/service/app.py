@@ -46,6 +46,7 @@ from goldnode.fleet.store.errors import (
 )
 from goldnode.fleet.store.grants import GivenBack, Leave, LeaveRequest
 from goldnode.fleet.store.status import measured
+from goldnode.node.ground.optional import optional
 from goldnode.node.ground.text import clean
 
 if TYPE_CHECKING:
@@ -330,7 +331,7 @@ def _report(
             raise RefusedRequestError(400, "invalid_request", f"{key} is no list of codes")
         lists[key] = tuple(clean(code)[:_NAME] for code in value)
     try:
-        verdict = None if texts["verdict"] is None else Answer(texts["verdict"])
+        verdict = optional(Answer, texts["verdict"])
     except ValueError:
         raise RefusedRequestError(
             400, "invalid_request", "verdict is not pass, fail or unknown"

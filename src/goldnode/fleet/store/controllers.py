@@ -15,6 +15,7 @@ from goldnode.fleet.store import limits, tables
 from goldnode.fleet.store.errors import StaleEpochError, StoreError
 from goldnode.fleet.store.limits import FleetLimits
 from goldnode.fleet.store.log import LogLine, append
+from goldnode.node.ground.optional import optional
 
 _LATER = 0.001  # seconds
 
@@ -98,7 +99,7 @@ def holder(connection: Connection, name: str) -> str | None:
     holder_name = connection.scalar(
         select(tables.rollout.c.holder).where(tables.rollout.c.name == name)
     )
-    return None if holder_name is None else str(holder_name)
+    return optional(str, holder_name)
 
 
 def epoch_of(connection: Connection, name: str) -> int:

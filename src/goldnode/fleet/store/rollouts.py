@@ -30,6 +30,7 @@ from goldnode.fleet.store import limits, many, tables
 from goldnode.fleet.store.controllers import Controller
 from goldnode.fleet.store.errors import StoreError
 from goldnode.fleet.store.log import LogLine, append, entries
+from goldnode.node.ground.optional import optional
 
 # Lines of persons and services that concern every rollout of a class.
 _SHARED = ("Freeze", "Thaw", "Release", "Deny", "LiftDenial")
@@ -132,7 +133,7 @@ def ended(connection: Connection, name: str) -> RolloutPhase | None:
             rollout.c.name == name, rollout.c.ended_at.is_not(None), ~busy
         )
     )
-    return None if phase is None else RolloutPhase(phase)
+    return optional(RolloutPhase, phase)
 
 
 def fleet_nodes(connection: Connection, node_class: str) -> list[FleetNode]:

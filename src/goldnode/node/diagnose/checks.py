@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from ..ground.host import Json
 from ..ground.json_lines import as_list
+from ..ground.text import and_more
 from ..probe.machine import printable
 from ..probe.values import is_fault, known
 from ..verdict import binding
@@ -648,7 +649,7 @@ def feeding(first: Optional[Json], second: Json, seconds: Optional[float]) -> Li
             wait = f", {task['wait']}" if task.get("wait") else ""
             texts.append(f"{task['command']} (pid {task['pid']}{wait})")
         names = ", ".join(texts)
-        more = f" and {len(stuck) - 4} more" if len(stuck) > 4 else ""
+        more = and_more(len(stuck) - 4)
         suspects.append(
             Suspect(
                 f"blocked in the kernel: {names}{more}",

@@ -7,6 +7,7 @@ NCCL and CUDA are configured for. Pure; the input comes from :mod:`running`.
 from __future__ import annotations
 
 from ..ground.host import Json
+from ..ground.json_lines import as_list
 from ..probe.machine import printable
 from ..probe.values import is_fault
 from .finding import (
@@ -249,7 +250,7 @@ def _copies(who: str, row: Json, libraries: List[Json]) -> List[Suspect]:
             )
             suspects.append(Suspect(text, MISMATCH, 60, maps))
     gone = row.get("missing")
-    for folder in gone if isinstance(gone, list) else ():
+    for folder in as_list(gone):
         if "cuda" in str(folder) or "nccl" in str(folder) or "nvidia" in str(folder):
             suspects.append(
                 Suspect(

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from ..ground import boot
 from ..ground.errors import NodeError
 from ..ground.host import Host, Json
+from ..ground.json_lines import as_dict
 from . import canonical, signature
 from .repository import ChannelSource
 
@@ -327,7 +328,7 @@ _FORMS: Mapping[str, Callable[[Json], bool]] = {
 
 def _check_targets(signed: Json) -> None:
     for name, info in signed["targets"].items():
-        hashes = info.get("hashes") if isinstance(info, dict) else None
+        hashes = as_dict(info).get("hashes")
         right = (
             isinstance(hashes, dict)
             and type(info.get("length")) is int

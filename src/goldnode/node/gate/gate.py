@@ -44,7 +44,7 @@ from ..ground.gate_files import DRAIN, MODE, PASS, REASON, RECORD, REFUSED, REPO
 from ..ground.host import Host, Json, boot_identity
 from ..ground.json_lines import as_map, by_lines
 from ..ground.scheduler import HookError
-from ..ground.text import spaced
+from ..ground.text import and_more, spaced
 from ..ground.verdict_files import LIMIT, STATUS, VERDICT
 from ..state.finding import FINE
 from ..verdict import current
@@ -139,7 +139,7 @@ def one_line(text: str) -> str:
 
 def sentence(bad: Sequence[Reason]) -> str:
     """Return all reasons in one line."""
-    more = f" (and {len(bad) - 2} more)" if len(bad) > 2 else ""
+    more = and_more(len(bad) - 2, " (and {} more)")
     return one_line("; ".join(reason.text for reason in bad[:2]))[: LONGEST - len(more)] + more
 
 

@@ -19,6 +19,7 @@ from typing import NamedTuple
 from ..ground.boot import seconds
 from ..ground.host import boot_identity
 from ..ground.json_lines import as_map
+from ..ground.text import and_more
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -496,7 +497,7 @@ class _Changes:
 def sentence(cause: str, outstanding: Sequence[str], node: str) -> str:
     """Return the reason of the gate, one line."""
     shown = "; ".join(outstanding[:SHOWN])
-    more = f" (and {len(outstanding) - SHOWN} more)" if len(outstanding) > SHOWN else ""
+    more = and_more(len(outstanding) - SHOWN, " (and {} more)")
     return f"tests before its return ({cause}): {shown}{more}; goldnode canary run {node} --outstanding -i INVENTORY"
 
 

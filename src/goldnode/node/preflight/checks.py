@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 from ..diagnose.compatible import judge, version
 from ..gate import gate
+from ..ground.json_lines import as_text
+from ..ground.text import and_more
 from ..probe.machine import printable
 
 TYPE_CHECKING = False
@@ -59,7 +61,7 @@ def shared(capture: Mapping[str, Any], class_digest: Any, nccl: Optional[str]) -
     adapters = capture.get("infiniband")
     rows = adapters.values() if isinstance(adapters, dict) and "fault" not in adapters else ()
     return {
-        "class_digest": class_digest if isinstance(class_digest, str) else None,
+        "class_digest": as_text(class_digest),
         "driver": driver_of(driver),
         "gsp_firmware": _common(gpus, "gsp_firmware"),
         "vbios": _common(gpus, "vbios"),
@@ -183,7 +185,7 @@ def caches_line(
     bad = {name: rows for name, rows in faults.items() if rows}
     if bad:
         name, rows = sorted(bad.items())[0]
-        more = f" (and {len(bad) - 1} more variables)" if len(bad) > 1 else ""
+        more = and_more(len(bad) - 1, " (and {} more variables)")
         remedy = "Set it with `goldnode-node cache path CACHE --caches DIR --export`, or unset it"
         return PreflightLine("caches", FAILED, f"{name}: {'; '.join(rows)}{more}", remedy, MISFIT)
     if not used:

@@ -6,6 +6,7 @@ import json
 
 from ..ground.errors import NodeError
 from ..ground.json_lines import as_dict, as_list
+from ..ground.optional import optional
 from ..probe.machine import printable
 
 TYPE_CHECKING = False
@@ -58,7 +59,7 @@ def described(document: Mapping[str, Any]) -> Dict[str, Any]:
     nccl = as_dict(document.get("parts")).get("nccl")
     nccl = nccl.get("version") if isinstance(nccl, dict) else nccl
     cuda = version if backend == "cuda" else None
-    image = _image(backend, cuda, None if nccl is None else str(nccl))
+    image = _image(backend, cuda, optional(str, nccl))
     image["name"] = document.get("name")
     return image
 

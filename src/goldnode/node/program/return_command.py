@@ -21,6 +21,7 @@ from ..ground import gate_files, verdict_files
 from ..ground.boot import seconds
 from ..ground.errors import NodeError
 from ..ground.host import boot_identity
+from ..ground.json_lines import as_rows
 from ..state import owners
 from ..state.observe import load_json
 
@@ -131,7 +132,7 @@ def take(host: Host, document: Mapping[str, Any], given: Any, name: str) -> Tupl
     :param given: what came, of any type.
     :param name: the name of this node on the controller; empty for its host name.
     """
-    rows = given if isinstance(given, list) else [given]
+    rows = as_rows(given)
     own = ResultOwner(
         {name} if name else _names(host),
         return_tests.boot_id(host),

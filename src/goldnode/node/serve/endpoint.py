@@ -16,7 +16,7 @@ import time
 from ..ground import boot, gate_files, verdict_files
 from ..ground.host import Host
 from ..ground.json_lines import as_map
-from ..ground.text import spaced
+from ..ground.text import and_more, spaced
 from ..verdict import current
 from . import libraries, metrics
 from .connections import MOST, TEXT, EndpointRequest, Loop
@@ -94,7 +94,7 @@ class Answers:
             for f in verdict["findings"]
             if isinstance(f, dict) and metrics.OUTCOMES.get(str(f.get("outcome")), 3) >= 3
         ]
-        shown = ", ".join(wrong[:8]) + (f" and {len(wrong) - 8} more" if len(wrong) > 8 else "")
+        shown = ", ".join(wrong[:8]) + and_more(len(wrong) - 8)
         return 503, TEXT, _line(f"{verdict.get('status')} (exit code {code}): {shown}") + "\n"
 
     def metrics(self) -> str:

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from goldnode.node.ground.optional import optional
 from goldnode.testing.testinfra.nvml import SCRIPT
 
 Json = dict[str, Any]
@@ -66,7 +67,7 @@ class Function(Mapping[str, Any]):
             "id": f"{str(row['vendor'])[2:]}:{str(row['device'])[2:]}",
             "kind": str(row["class"])[2:6],
             "driver": row["driver"],
-            "numa_node": None if row["numa_node"] is None else int(row["numa_node"]),
+            "numa_node": optional(int, row["numa_node"]),
             "cpus": row["local_cpulist"],
             "gen": _generation(row["current_link_speed"]),
             "max_gen": _generation(row["max_link_speed"]),
