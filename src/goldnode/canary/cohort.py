@@ -157,7 +157,7 @@ def judge(
                     f"the bus bandwidth of {one.mib} MiB is {one.median:.4g} GB/s, below {settings.floor:g} GB/s"
                 )
     documents = [one.document for one in outcomes if one.document is not None]
-    first = documents[0] if documents else None
+    first = next(iter(documents), None)
     jobs = [one.job for one in outcomes if one.job is not None]
     return CanaryCohortDocument(
         schema="goldnode.canary-cohort/1",

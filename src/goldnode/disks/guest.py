@@ -16,6 +16,7 @@ from goldnode.disks.model import BuiltDisk, Partition
 from goldnode.node.gate import gate
 from goldnode.node.ground import gate_files, systemd
 from goldnode.node.ground.document import ClassDocument
+from goldnode.node.ground.text import shortened
 from goldnode.node.state.domains import policy
 from goldnode.node.state.domains.program import document_digest
 from goldnode.node.state.finding import Finding, place
@@ -122,7 +123,7 @@ def holds(name: str, good: bool, expected: str, got: Any) -> GuestCheck:
 def brief(value: Any, limit: int = 400) -> str:
     """Return a value as one short line."""
     text = re.sub(r"\s+", " ", value if isinstance(value, str) else str(value)).strip()
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+    return shortened(text, limit)
 
 
 def listed(rows: Iterable[str], none: str = "none", most: int = 6) -> str:

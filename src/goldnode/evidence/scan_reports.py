@@ -313,7 +313,7 @@ def _osv_finding(
         package=name,
         version=version,
         fixed=fixed,
-        severity=score or severity_of(dict(record), parts[0] if parts else {}),
+        severity=score or severity_of(dict(record), next(iter(parts), {})),
         database="osv-scanner",
         aliases=tuple(sorted(map(str, record.get("aliases") or []))),
     )

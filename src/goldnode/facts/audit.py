@@ -1148,8 +1148,7 @@ def _minor(version: str) -> str:
 
 def _first_number(text: str | None) -> str | None:
     """Return the first full version in `text`: "12.x (12.9)" gives 12.9."""
-    versions = re.findall(r"\d+(?:\.\d+)+", str(text or ""))
-    return versions[0] if versions else None
+    return next(iter(re.findall(r"\d+(?:\.\d+)+", str(text or ""))), None)
 
 
 _CHECKS: tuple[Callable[[_Folder], None], ...] = (

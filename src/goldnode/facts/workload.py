@@ -159,7 +159,7 @@ def cudas() -> dict[str, CudaMinor]:
         minors[version] = CudaMinor(
             version=version,
             releases=tuple(row["version"] for row in rows),
-            bundled=min(bundled, key=key) if bundled else None,
+            bundled=min(bundled, key=key, default=None),
             minimum=min((row["min_driver_minor_version_compat"] for row in rows), key=key),
             sources=origins(CUDA, rows[0]["source"]),
             doubt=doubt(rows[0]),
@@ -306,7 +306,7 @@ def cudnn_matrix() -> tuple[CudnnSupport, ...]:
                 low=key(low),
                 high=key(high or low),
                 name=row["cudnn"],
-                major=package[0] if package else None,
+                major=next(iter(package), None),
                 cuda=spans,
                 cuda_text=", ".join(row["cuda"]),
                 capabilities=tuple(row["cc"]) if "cc" in row else None,

@@ -184,7 +184,7 @@ def _usual(
 ) -> _Circumstances | None:
     """Return the most frequent circumstances; None without a document."""
     counts = Counter(of(one) for one in documents)
-    return max(counts, key=lambda one: (counts[one], str(one))) if counts else None
+    return max(counts, key=lambda one: (counts[one], str(one)), default=None)
 
 
 def _difference(

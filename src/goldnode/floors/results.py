@@ -184,7 +184,7 @@ def read(paths: Sequence[Path], cache: FileCache[ReadResult] | None = None) -> l
     if not documents:
         raise FloorsError(
             "there are no canary results here",
-            file=paths[0] if paths else None,
+            file=next(iter(paths), None),
             remedy="name the files or directories that `goldnode canary run` wrote",
         )
     return [documents[order] for order in sorted(documents)]

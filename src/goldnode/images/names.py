@@ -49,4 +49,4 @@ def find(layout: Layout, name: str, built: Iterable[Built] = ()) -> str:
 def reference(layout: Layout, digest: str) -> str:
     """Return the name to show for a digest: its longest reference, which includes the build id."""
     names = sorted(name for name, item in layout.refs().items() if item.digest == digest)
-    return max(names, key=len) if names else digest
+    return max(names, key=len, default=digest)

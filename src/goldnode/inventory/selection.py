@@ -58,7 +58,7 @@ def no_host(inventory: str, limit: str, names: Iterable[str]) -> InventoryError:
     members = [
         part for part in re.split("[,:]", limit) if part.isidentifier() and part not in known
     ]
-    wrong = members[0] if members else limit
+    wrong = next(iter(members), limit)
     return InventoryError(
         f"--limit {wrong} names no host of {inventory}",
         remedy=nearest(wrong, known) or "correct the pattern",

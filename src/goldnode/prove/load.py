@@ -32,7 +32,7 @@ class Busy:
         self.driver, self.gpu = driver, gpu
         driver.use(gpu.number)
         kinds = driver.precisions(gpu)
-        self.kind = kinds[0] if kinds else ""
+        self.kind = next(iter(kinds), "")
         self.element = "fp16" if self.kind == "fp16" else "fp32"
         self.n = size or device.fitting(driver.free(), 4096 if kinds else 1024)
         self.left, right = (

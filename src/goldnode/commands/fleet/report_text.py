@@ -19,7 +19,7 @@ from goldnode.commands.fleet.report_page import (
 )
 from goldnode.commands.output import table
 from goldnode.documents import fleet_report as doc
-from goldnode.node.ground.text import phrase
+from goldnode.node.ground.text import phrase, shortened
 
 _MOST = 30  # lines of one section
 _NAMES = 100  # characters of the nodes of one line
@@ -280,7 +280,7 @@ def _limited(
 
 
 def _nodes(nodes: doc.ReportNodes) -> str:
-    return nodes.folded if len(nodes.folded) <= _NAMES else nodes.folded[: _NAMES - 1] + "…"
+    return shortened(nodes.folded, _NAMES)
 
 
 def _key(key: str, part: str | None) -> str:

@@ -23,7 +23,7 @@ from goldnode.core.site import SiteHook, SiteHookAlertmanager, SiteHookCommand, 
 from goldnode.documents.event import EventDocument
 from goldnode.fleet.events.alerts import alerts, payload
 from goldnode.fleet.events.event import body
-from goldnode.node.ground.text import phrase
+from goldnode.node.ground.text import phrase, shortened, spaced
 
 SECRET = "whsec_"  # noqa: S105 - the prefix of a secret, of Standard Webhooks
 _SHORTEST, _LONGEST = 24, 64  # bytes of a secret, as Standard Webhooks has them
@@ -199,5 +199,4 @@ def _place(url: str) -> str:
 
 
 def _shown(text: str) -> str:
-    plain = " ".join("".join(char if char.isprintable() else " " for char in text).split())
-    return plain if len(plain) <= _SHOWN else plain[: _SHOWN - 1] + "…"
+    return shortened(" ".join(spaced(text).split()), _SHOWN)

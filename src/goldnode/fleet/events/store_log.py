@@ -63,7 +63,7 @@ def read(store: StoreDatabase, after: int) -> tuple[list[FleetEvent], int]:
         classes: dict[str, str] = {row[0]: row[1] for row in connection.execute(query)}
         where = tables.log.c.seq <= after + _BATCH
         rows = [decoded(dict(row)) for row in entries(connection, after=after, where=where)]
-        last = max(row["seq"] for row in rows) if rows else after + _BATCH
+        last = max((row["seq"] for row in rows), default=after + _BATCH)
     events = (event(row, classes) for row in rows)
     return [one for one in events if one is not None], last
 

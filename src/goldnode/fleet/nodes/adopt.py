@@ -105,7 +105,7 @@ def survey_host(
         ]
         said = next(
             (line for line in lines if "Could not match" in line or "ERROR" in line),
-            lines[-1] if lines else "no host matched",
+            (lines or ["no host matched"])[-1],
         )
         said = re.sub(r"^\[?ERROR\]?[:!]? *", "", said)
         raise AdoptError(

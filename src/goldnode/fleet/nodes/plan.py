@@ -321,7 +321,7 @@ def _error(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     last_line = next(
         (line for line in lines if line.startswith(("[ERROR]", "ERROR"))),
-        lines[-1] if lines else "Ansible gave no reason",
+        (lines or ["Ansible gave no reason"])[-1],
     )
     return re.sub(r"^\[?ERROR\]?[:!]? *", "", last_line).rstrip(".")
 

@@ -113,7 +113,7 @@ def _nodes(found: FleetReportDocument) -> Iterator[MetricSample]:
 
 
 def _labels(cause: ReportCause) -> dict[str, object]:
-    first = cause.changes[0] if cause.changes else None
+    first = next(iter(cause.changes), None)
     return {
         "class": cause.class_,
         "topic": cause.topic,

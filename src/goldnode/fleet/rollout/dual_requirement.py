@@ -44,7 +44,7 @@ def answer(
         )
     if age < -_AHEAD:
         raise NoReportError(f"side b was recorded at {report.b.started}, in the future")
-    reason = report.reasons[0] if report.reasons else "the report has no reason"
+    reason = next(iter(report.reasons), "the report has no reason")
     label = "" if verified else "its signature is not verified (no fleet.public_key); "
     return _ANSWERS[report.answer], f"{label}{report.a.name} and {report.b.name}: {reason}"
 

@@ -83,14 +83,14 @@ def judge(step: Step, report: NodeObservation | None, target: str) -> Judgement:
             Answer.UNKNOWN, lies=report.digest == wanted and report.verdict is Answer.PASSES
         )
     if forward and report.fell_back_from == target:
-        cause = report.software[0] if report.software else "fell back to the earlier state"
+        cause = next(iter(report.software), "fell back to the earlier state")
         return Judgement(Answer.FAILS, cause, Blame.SOFTWARE)
     if report.digest != wanted or report.verdict in (None, Answer.UNKNOWN):
         return UNDECIDED
     if report.verdict is Answer.PASSES:
         return Judgement(Answer.PASSES)
     if report.software or not report.hardware:
-        cause = report.software[0] if report.software else "verdict without a finding"
+        cause = next(iter(report.software), "verdict without a finding")
         return Judgement(Answer.FAILS, cause, Blame.SOFTWARE)
     return Judgement(Answer.FAILS, report.hardware[0], Blame.HARDWARE)
 

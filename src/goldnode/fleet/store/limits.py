@@ -171,4 +171,4 @@ def _of_domain(
     planned = [
         limits[one].per[scope] for one in classes if one in limits and scope in limits[one].per
     ]
-    return (min(planned) if planned else None, None, None)
+    return (min(planned, default=None), None, None)

@@ -40,8 +40,7 @@ def migrate(connection: Connection) -> tuple[int, int]:
 
 def version(connection: Connection) -> int:
     """Return the version of the tables; 0 for an empty database."""
-    versions = _read(connection)
-    return versions[0] if versions else 0
+    return next(iter(_read(connection)), 0)
 
 
 def check(connection: Connection) -> None:

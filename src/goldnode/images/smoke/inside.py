@@ -212,7 +212,7 @@ def _load(client: Any, image: OciImage) -> str:
     faults = [str(row["error"]) for row in rows if "error" in row]
     names = _LOADED.findall("".join(str(row.get("stream", "")) for row in rows))
     if faults or len(names) != 1:
-        why = faults[0] if faults else "it does not report an id"
+        why = next(iter(faults), "it does not report an id")
         raise ImageError(
             f"docker does not load the image: {why}",
             remedy="read docker's log; as root, `--engine chroot` runs the test without docker",

@@ -236,7 +236,7 @@ def _assemble(lines: List[bytes], end: Optional[str], vendor: str) -> Json:
             end = end or FOREIGN
             break
         rows.append(row)
-    head = rows[0] if rows else {}
+    head = next(iter(rows), {})
     if head.get("schema") != SCHEMA or head.get("vendor") != vendor:
         return _nothing(end or FOREIGN)
     if "error" in head:

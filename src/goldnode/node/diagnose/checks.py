@@ -876,8 +876,7 @@ def _utilization(sample: Json) -> Optional[float]:
     """Return the lowest utilization among the GPUs with work; None if unknown."""
     # The slowest GPU of a job is the one that the others wait for.
     uses = [get(gpu, "utilization", "gpu") for gpu in gpus_of(sample) if _works(gpu)]
-    numbers = [value for value in uses if _number(value)]
-    return min(numbers) if numbers else None
+    return min([value for value in uses if _number(value)], default=None)
 
 
 def _works(gpu: Json) -> bool:

@@ -221,7 +221,7 @@ class Machine:
         if isinstance(problem, ChannelAwayError):
             raise problem
         if process.returncode != 0:
-            last = errors[-1] if errors else f"`slot write` ended with {process.returncode}"
+            last = (errors or [f"`slot write` ended with {process.returncode}"])[-1]
             raise NotAppliedError(last.replace("goldnode-node: ", "", 1)[:REASON])
         if os.path.exists(self._staged(image)):
             os.unlink(self._staged(image))

@@ -44,7 +44,7 @@ from ..ground.gate_files import DRAIN, MODE, PASS, REASON, RECORD, REFUSED, REPO
 from ..ground.host import Host, Json, boot_identity
 from ..ground.json_lines import as_map, by_lines
 from ..ground.scheduler import HookError
-from ..ground.text import and_more, spaced
+from ..ground.text import and_more, shortened, spaced
 from ..ground.verdict_files import LIMIT, STATUS, VERDICT
 from ..state.finding import FINE
 from ..verdict import current
@@ -134,7 +134,7 @@ def one_line(text: str) -> str:
     Terminals and other programs show it.
     """
     line = " ".join(spaced(text).split())
-    return line if len(line) <= LONGEST else line[: LONGEST - 1] + "…"
+    return shortened(line, LONGEST)
 
 
 def sentence(bad: Sequence[Reason]) -> str:

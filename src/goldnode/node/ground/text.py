@@ -57,3 +57,8 @@ def phrase(form: str, value: Any) -> str:
 def and_more(count: int, form: str = " and {} more") -> str:
     """Return the end of a list that shows all but `count` of its items, or no text if it shows all."""
     return form.format(count) if count > 0 else ""
+
+
+def shortened(text: str, most: int) -> str:
+    """Return a text of at most `most` characters; an ellipsis is the last of one that was longer."""
+    return text if len(text) <= most else text[: most - 1] + "…"
