@@ -182,7 +182,7 @@ def _of_a_file(problem: OSError) -> GoldnodeError | None:
 def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if not wanted or ctx.resilient_parsing:
         return
-    from goldnode.compat.report import version
+    from goldnode.compat.report import version  # start-up time
     from goldnode.core.program_file import payload
 
     click.echo(f"goldnode {version()}")

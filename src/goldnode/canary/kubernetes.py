@@ -20,7 +20,7 @@ from goldnode.documents.canary import CanaryDocument
 
 START = 60.0  # seconds within which the pod must run: otherwise the node has no GPUs free
 GRACE = 8  # seconds between SIGTERM and SIGKILL, within the ten that work waits
-ANSWER = 30.0
+ANSWER = 30.0  # seconds for one call of kubectl
 DEADLINE = 3600  # seconds of a Job: the longest run of a node
 
 

@@ -16,7 +16,7 @@ from goldnode.canary.errors import CanaryError
 from goldnode.documents.canary import CanaryDocument, CanaryMetric
 
 DIRECTORY = Path(".goldnode/canary")
-CONFIDENCE = 0.95
+CONFIDENCE = 0.95  # of the bound of a quantile
 QUANTILES = (0.5, 0.95, 0.99)
 
 

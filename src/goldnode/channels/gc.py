@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from goldnode.lock.model import Sealed
 
 
-GRACE_DAYS = 30.0
+GRACE_DAYS = 30.0  # so long, content stays that nothing needs
 
 
 @dataclass

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from goldnode.evidence.signatures import EnvelopeSigner
 
 
-SETTLE = 1.0
+SETTLE = 1.0  # seconds in which a writer that read before us can still write
 Say = Callable[[str], None]
 
 

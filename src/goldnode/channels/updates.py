@@ -88,6 +88,7 @@ def rotate(
         raise UpdateError(
             f"{repository} has no root document", remedy="create it with `goldnode facts publish`"
         )
+    # Only the extra `updates` installs tuf; so below.
     from tuf.api.exceptions import UnsignedMetadataError
 
     before = _document(newest)

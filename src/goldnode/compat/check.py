@@ -15,7 +15,7 @@ from goldnode.compat.model import Acceptance, CompatFinding, CompatHost, CompatR
 from goldnode.core.errors import FactsError, nearest
 from goldnode.facts import host as facts
 
-_ORDER = {"block": 0, "unknown": 1, "warn": 2}
+_ORDER = {"block": 0, "unknown": 1, "warn": 2}  # the worst finding comes first
 
 
 @cache

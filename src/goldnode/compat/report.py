@@ -405,7 +405,7 @@ def _result(item: CompatFinding, index: dict[str, int]) -> dict[str, Any]:
 
 
 def _artifact(file: Path) -> dict[str, str]:
-    from urllib.parse import quote
+    from urllib.parse import quote  # start-up time: only for SARIF
 
     path = file.absolute()
     root = next((parent for parent in path.parents if (parent / ".git").exists()), None)
@@ -416,7 +416,7 @@ def _artifact(file: Path) -> dict[str, str]:
 
 def version() -> str:
     """Return goldnode's version."""
-    from importlib.metadata import PackageNotFoundError, version
+    from importlib.metadata import PackageNotFoundError, version  # start-up time
 
     try:
         return version("goldnode")

@@ -30,6 +30,7 @@ from goldnode.facts import wheels
 from goldnode.facts.workload import key, public
 from goldnode.facts.workload import torch as torch_build
 
+# that are looked for where a workload states none
 PYTHONS = tuple(f"3.{number}" for number in range(8, 16))
 # Pins that framework-libraries judges.
 _JUDGED = re.compile(r"nvidia-(?:cudnn|nccl)-cu\d\d")

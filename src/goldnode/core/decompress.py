@@ -18,8 +18,8 @@ from goldnode.core.extras import missing
 
 ZSTD = b"\x28\xb5\x2f\xfd"  # magic number of a frame
 _FREE = 16 << 20  # bytes that may be any multiple of the compressed content
-_BLOCK = 1 << 16
-_XZ_MEMORY = 512 << 20
+_BLOCK = 1 << 16  # bytes of one read
+_XZ_MEMORY = 512 << 20  # bytes; the header of a file decides how much the decoder wants
 
 
 def unpacked(kind: str, stream: IO[bytes], *, expansion: int = 0) -> IO[bytes]:

@@ -34,7 +34,7 @@ TOOLS: Mapping[str, str] = {
 }
 ENGINE_PACKAGES = ("docker.io", "iptables")
 
-START_SECONDS = 60
+START_SECONDS = 60  # until a daemon that was started here must answer
 PID_FILES = {
     Path("/run/docker.pid"): "dockerd",
     Path("/run/docker/containerd/containerd.pid"): "containerd",

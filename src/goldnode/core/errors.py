@@ -109,7 +109,7 @@ class SigningKeyError(GoldnodeError):
 
 
 _SHOWN = 12  # valid names that an error lists if no name is near
-_CANDIDATES = 3
+_CANDIDATES = 3  # names in a hint
 _MISSPELT = 0.87  # the share of equal letters from which a name is a misspelt one
 
 

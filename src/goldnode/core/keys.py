@@ -16,7 +16,7 @@ from goldnode.node.ground.openpgp import PUBLIC_KEY, crc24, dearmor, packets, pr
 
 _SIGNATURE, _SUBKEY = 2, 14  # packet tags
 _CERTIFICATION, _DIRECT, _REVOCATION = range(0x10, 0x14), 0x1F, 0x20  # signature types
-_BINDING, _SUBKEY_REVOCATION = 0x18, 0x28
+_BINDING, _SUBKEY_REVOCATION = 0x18, 0x28  # signature types over a subkey
 _CREATED, _KEY_EXPIRES, _ISSUER, _FLAGS, _ISSUER_FINGERPRINT = 2, 9, 16, 27, 33  # subpacket types
 _SIGNS = 0x02  # flag: the key may sign data
 # RFC 9580, section 9.5; RFC 4880 has the same numbers.

@@ -125,7 +125,7 @@ class Work:
                     click.echo(self.text(), err=True)
 
     def _spinner(self) -> Any:
-        from rich.live import Live
+        from rich.live import Live  # start-up time: only a terminal shows it
         from rich.spinner import Spinner
         from rich.text import Text
 
@@ -237,6 +237,7 @@ class _Bar:
     """One bar over all bytes, with the rate and the time left."""
 
     def __init__(self) -> None:
+        # Start-up time: only a terminal shows it.
         from rich.progress import (
             BarColumn,
             DownloadColumn,
@@ -287,6 +288,7 @@ def bytes_moved(what: str) -> Iterator[Callable[[int], None]]:
         step(what)
         yield lambda size: None
         return
+    # Start-up time: only a terminal shows it.
     from rich.progress import DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
     with (
@@ -310,6 +312,7 @@ def steps() -> Iterator[Callable[[str, str, float], None]]:
     if not is_terminal():
         yield _StepLines().line
         return
+    # Start-up time: only a terminal shows it.
     from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
     running: dict[str, TaskID] = {}

@@ -501,7 +501,7 @@ class SiteException(BaseModel):
 EXCEPTION_PLACEHOLDERS = {"owner": "NAME", "reason": "REASON"}
 
 
-_EXCEPTION_DAYS = 90
+_EXCEPTION_DAYS = 90  # the proposed end of an exception; its owner may choose another
 
 
 def acceptance(rule: str, subject: str) -> str:

@@ -198,7 +198,7 @@ def recipe(item: DiskTarget, lock: DiskLock) -> DiskRecipe:
 
 def refuse_blocked(item: DiskTarget) -> None:
     """Raise the error of a fatal compatibility finding of the class: it must not reach a node."""
-    from goldnode.classdoc.findings import findings_of_class
+    from goldnode.classdoc.findings import findings_of_class  # start-up time
     from goldnode.compat.report import error
 
     for finding in findings_of_class(item.name, item.catalog, item.site):
@@ -495,7 +495,7 @@ def twice(
     if first.text() == second.text():
         shutil.rmtree(place)
         return []
-    from goldnode.disks.compare import differences
+    from goldnode.disks.compare import differences  # start-up time: only for --twice
 
     # Compare the manifests only if the disks are equal: their fields are less specific.
     differing = [str(row) for row in differences(first.path("raw"), second.path("raw"))]

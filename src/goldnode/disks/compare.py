@@ -29,7 +29,7 @@ What = Literal[
     "only in one", "type", "content", "mode", "owner", "times", "xattrs", "links", "flags", "target",
     "device", "place", "table", "superblock", "slack",
 ]  # fmt: skip
-_PIECE = 1 << 20
+_PIECE = 1 << 20  # bytes compared at once; only a piece that differs is looked at in detail
 _ONE = {True: "there", False: "not there"}
 
 

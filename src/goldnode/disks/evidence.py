@@ -335,6 +335,7 @@ def inspect(disk: BuiltDisk, backend: str, policy: Path | None = None) -> dict[s
 
     Raises ImageError, and DiskError if the backend is unknown.
     """
+    # Start-up time: only this reads a whole disk.
     from goldnode.inspect import examine, report, targets
     from goldnode.inspect import policy as policies
 

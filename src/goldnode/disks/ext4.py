@@ -29,6 +29,8 @@ from goldnode.core.errors import DiskError, ImageError
 from goldnode.disks.tools import Progress, run
 from goldnode.inspect.disk import Ext
 
+# The geometry is stated to mke2fs, so that the capacity of a file system can be computed before it
+# is made. Sizes are in bytes.
 BLOCK = 4096
 INODE = 256
 BYTES_PER_INODE = 16384

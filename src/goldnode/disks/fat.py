@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from goldnode.core.errors import DiskError
 
-_END = 0x0FFFFFF8
+_END = 0x0FFFFFF8  # from here on, an entry of the table ends its chain
 # First value of the range that marks the end of a cluster chain.
 _DEPTH = 32
 

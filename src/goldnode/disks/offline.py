@@ -25,7 +25,7 @@ from goldnode.node.state.engine import plan
 from goldnode.node.state.model import IMAGE, PHASES
 
 SOURCES = "/run/goldnode-archive/goldnode.list"
-_TIME = 3600
+_TIME = 3600  # seconds for site.yml on a root file system
 
 # Runs in namespaces of its own: no network, and no mount or process survives it. $1 is the root, $2 the
 # archive.

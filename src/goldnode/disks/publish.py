@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from goldnode.evidence.signatures import EnvelopeSigner
 
 _SMALL = 64 << 20  # size limit of a document that is read into memory
-_TRIES = 5
+_TRIES = 5  # of one transfer, each from where the last one ended
 _PAUSE = 0.2  # seconds to wait after an interruption
 
 
@@ -148,7 +148,7 @@ class WebSource:
     """A published directory behind HTTP. `ca` is the certificate of its authority (PEM)."""
 
     def __init__(self, url: str, ca: Path | None = None) -> None:
-        import urllib3
+        import urllib3  # start-up time: only a transfer needs it; so below
 
         self.name = url.rstrip("/")
         # read=0: `fetch` resumes interrupted downloads itself.

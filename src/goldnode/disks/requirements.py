@@ -25,7 +25,7 @@ from goldnode.evidence import signatures
 from goldnode.node.ground.json_lines import as_list
 from goldnode.node.ground.text import and_more, phrase
 
-BOOTS = 2
+BOOTS = 2  # the first boot, and one that finds what the first has left
 REQUIREMENTS = requirements(
     ("built", "hygiene", "booted", "inspection", "signature"),
     canary=("sbom", "provenance"),

@@ -14,7 +14,7 @@ from goldnode.dual.tolerances import DualTolerances, TolerancesLatency
 
 QUANTILES = (0.5, 0.95, 0.99)
 CONFIDENCE = 0.95
-_BINS = 40
+_BINS = 40  # of the histogram in a report
 
 
 def quantile(

@@ -29,6 +29,7 @@ from goldnode.dual.recorder.values import TYPES, RecorderError, Value, read_npy,
 from goldnode.evidence import signed_file
 
 RECORD = "record.json"
+# Limits on a record that is read, in bytes: it may come from another machine.
 _DOCUMENT_BYTES = 64 << 20
 _ARRAY_BYTES = 1 << 30
 _TOTAL_BYTES = 4 << 30

@@ -149,7 +149,7 @@ def open_bundle(data: bytes, keys: Sequence[SSlibKey]) -> bytes:
 
 def signed_by(payload: bytes, value: str, keys: Sequence[SSlibKey]) -> str | None:
     """Return the id of the key that made a bare signature (in base64) of a payload; None if none of them did."""
-    from securesystemslib.exceptions import UnverifiedSignatureError
+    from securesystemslib.exceptions import UnverifiedSignatureError  # only an extra installs it
     from securesystemslib.signer import Signature
 
     try:

@@ -54,7 +54,7 @@ _CONFIG = (
 # Records that follow from the installed packages. They are counted, not listed.
 _RECORDS = ("var/lib/dpkg/", "var/lib/apt/", "usr/lib/goldnode/", "var/cache/", "var/log/")
 _RECORD_FILES = {"etc/ld.so.cache"}
-_SHOWN = 20
+_SHOWN = 20  # rows of a list; --files shows all
 
 
 @dataclass(frozen=True)

@@ -25,9 +25,9 @@ from goldnode.oci.layout import OciImage, clean, follow, overlay, parents
 
 # Part of the name of every cached index. Increase it when the content of an index changes.
 _VERSION = 1
-_BLOCK = 1 << 20
-_KEPT_IN_MEMORY = 64 << 20
-_TEXT_LIMIT = 32 << 20
+_BLOCK = 1 << 20  # bytes of one read
+_KEPT_IN_MEMORY = 64 << 20  # bytes; a larger file is spooled to the disk
+_TEXT_LIMIT = 32 << 20  # bytes of a file whose text is used; a larger one is only hashed
 
 WHEELS = "usr/lib/goldnode/wheels/"
 IMAGE = "usr/lib/goldnode/image.json"

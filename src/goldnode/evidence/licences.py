@@ -143,6 +143,7 @@ def _grouped(text: str) -> str:
 
 
 def _symbol(symbol: LicenseSymbol, name: Callable[[str], str]) -> LicenseExpression:
+    # Loads the list of SPDX, as above.
     from license_expression import LicenseSymbol, LicenseWithExceptionSymbol
 
     if not isinstance(symbol, LicenseWithExceptionSymbol):

@@ -55,7 +55,7 @@ class EnvelopeSigner:
 
     def sign(self, payload: bytes, payload_type: str = PAYLOAD) -> bytes:
         """Return the DSSE envelope of `payload` as canonical JSON."""
-        from securesystemslib.dsse import Envelope
+        from securesystemslib.dsse import Envelope  # only an extra installs it; so below
 
         envelope = Envelope(payload, payload_type, {})
         envelope.sign(self._key)

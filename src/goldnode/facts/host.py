@@ -412,7 +412,7 @@ def _numbered(value: Any, keys: tuple[str | int, ...] = ()) -> Iterator[tuple[st
 
 def _write_cache(path: Path, data: dict[str, Any]) -> None:
     """Cache parsed facts if JSON preserves them exactly. Write errors are ignored: the cache is optional."""
-    import tempfile
+    import tempfile  # start-up time: cached facts are only read
 
     try:
         numbered = [list(keys) for keys in _numbered(data)]

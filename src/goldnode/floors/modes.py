@@ -17,8 +17,8 @@ from goldnode.floors.bounds import Values
 SHARE = 0.2  # of the values, which a mode exceeds; fewer are nodes to leave out
 LEVEL = 0.01  # probability of a refusal where all values are of one mode, for the flattest shape
 _LARGEST = 200  # values for which the limit is simulated; more have the limit of these
-_TRIALS = 4000
-_SEED = 20261126
+_TRIALS = 4000  # samples of the simulation
+_SEED = 20261126  # fixed, so that the same values always get the same answer
 
 
 @dataclass(frozen=True)

@@ -487,7 +487,7 @@ def _linked(source: Path, target: Path) -> None:
 
 def changes(before: DerivedBase, after: DerivedBase) -> str:
     """Return the differences of two bases: packages and parts by version; "" if they are equal."""
-    from goldnode.lock.locked_files import version_changes
+    from goldnode.lock.locked_files import version_changes  # start-up time
 
     return version_changes(_versions(before), _versions(after))
 

@@ -147,7 +147,7 @@ def _tools() -> dict[str, str]:
 
 
 def _named(row: MatrixRow, patterns: Sequence[str]) -> bool:
-    from fnmatch import fnmatchcase
+    from fnmatch import fnmatchcase  # start-up time
 
     return any(
         pattern == row.image.backend or fnmatchcase(row.name, pattern) for pattern in patterns

@@ -360,7 +360,7 @@ def in_script(data: Data) -> Appended | None:
 
 _COOKIE_SHAPE = struct.Struct("!8sIIII64s")
 _ENTRY_SHAPE = struct.Struct("!IIIIBc")
-_TABLE = 64 << 20
+_TABLE = 64 << 20  # bytes; its length is a number in the file, which may lie
 
 
 def _pyinstaller_members(stream: IO[bytes]) -> Iterator[SourceFile]:

@@ -27,7 +27,7 @@ _PASSED_OVER = {
     UUID("21686148-6449-6e6f-744e-656564454649"),
     UUID("0657fd6d-a4ab-43c4-84e5-0933c84b4f4f"),
 }
-_MBR_PASSED_OVER = {0x00, 0x82, 0xEF}
+_MBR_PASSED_OVER = {0x00, 0x82, 0xEF}  # empty, Linux swap, EFI system partition
 
 # Incompatible features. Readable ones: filetype, extents, 64bit, flex_bg, ea_inode, csum_seed, large_dir.
 _FILETYPE, _RECOVER, _EXTENTS, _WIDE, _READ = (
@@ -37,7 +37,7 @@ _FILETYPE, _RECOVER, _EXTENTS, _WIDE, _READ = (
     0x80,
     0x2 | 0x40 | 0x80 | 0x200 | 0x400 | 0x2000 | 0x4000,
 )
-_DIRECTORY_BYTES = 256 << 20
+_DIRECTORY_BYTES = 256 << 20  # of one directory; its size is a number in the image
 _EXTENT_BLOCKS = 1 << 16
 
 

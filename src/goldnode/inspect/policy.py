@@ -29,7 +29,7 @@ from goldnode.node.ground.text import and_more
 Severity = Literal["refuse", "warn", "note"]
 INSIDE = "!/"
 SIGNALS = ("package", "requirement", "file", "needed", "fatbin", "dlopen")
-_ORDER: dict[Severity, int] = {"refuse": 0, "warn": 1, "note": 2}
+_ORDER: dict[Severity, int] = {"refuse": 0, "warn": 1, "note": 2}  # the worst row comes first
 # auditwheel adds eight hex digits of a hash to the names of the libraries it bundles, PyTorch's builds after a dot.
 _MANGLED = re.compile(r"[-.][0-9a-f]{8}(?=\.)")
 

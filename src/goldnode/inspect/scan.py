@@ -418,7 +418,7 @@ def _is_of_interest(head: bytes, path: str) -> bool:
 
 
 _SHEBANG = 255  # bytes that Linux reads of the first line of a script
-_SOURCE_CODE = 4 << 20
+_SOURCE_CODE = 4 << 20  # bytes of a script that are searched for names of libraries
 _QUOTED = re.compile(rb"""["'/](lib[\w+-]{2,60}\.so(?:\.\d+){0,4})["']""")
 _FOUND = re.compile(rb"""find_library\(\s*["']([\w+-]{2,60})["']""")
 

@@ -33,7 +33,7 @@ from goldnode.oci.layout import INDEX, Layout, OciImage
 
 # Smaller inputs are scanned faster in one process.
 _WORTH_A_PROCESS = 64 << 20
-_DOCUMENT = 8 << 20
+_DOCUMENT = 8 << 20  # bytes of a manifest or configuration
 
 _COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", ZSTD)
 _REFUSED = {

@@ -28,7 +28,7 @@ from importlib.machinery import ModuleSpec
 # /run is empty after a boot, so a power cut cannot leave half a copy.
 PLACE = "/run/goldnode/program"
 STAMP, LOCK = "stamp", "lock"
-DAY = 86400.0
+DAY = 86400.0  # seconds
 # Hexadecimal digits of a CRC-32. The archive ends with that of all bytes before; a copy begins with
 # that of all bytes after.
 SEAL = 8
@@ -58,7 +58,7 @@ def settle(archive: str) -> str:
     digest = known(archive) if root else None
     copy = compiled(digest) if digest else None
     if digest is None or copy is None:
-        import hashlib
+        import hashlib  # start-up time: a verified copy needs no digest of the file
 
         with open(archive, "rb") as opened:
             data = opened.read()
@@ -153,7 +153,7 @@ def stamp(mark: str, digest: str) -> None:
 
     A second change could still come within the same tick of the file system's clock.
     """
-    import time
+    import time  # start-up time: only after the file was hashed
 
     if time.time_ns() - int(mark.rpartition(" ")[2]) < 2_000_000_000:
         return
@@ -227,7 +227,7 @@ def make(data: bytes, digest: str) -> "str | None":
 
     Return None if another process is making the copy.
     """
-    import fcntl
+    import fcntl  # start-up time: once for each version of the file
     import shutil
     import time
     import zlib
@@ -269,7 +269,7 @@ def make(data: bytes, digest: str) -> "str | None":
 
 def byte_code(data: bytes, work: str) -> bytes:
     """Return the archive `data` with its modules compiled. `work` is an empty directory for the files."""
-    import io
+    import io  # start-up time, as in make
     import py_compile
     import zipfile
 
@@ -301,7 +301,7 @@ def begin() -> int:
         else:
             engine = settle(archive)
 
-    from goldnode.node.program.start import finish, main
+    from goldnode.node.program.start import finish, main  # its path is known only now
 
     try:
         status = main(engine, archive)

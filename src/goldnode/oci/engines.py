@@ -37,7 +37,7 @@ BUILDER = "BUILDX_BUILDER"  # docker's own: which of its builders
 # Steps that run at once in one storage lose an image or layer now and then, in buildah's own bookkeeping (its issues 2925 and 5674); the step is
 # made again then.
 _LOST = re.compile(r"image not known|layer not known|locating image with ID")
-_TRIES = 3
+_TRIES = 3  # of a step
 
 # In namespaces of its own, without a network; killed with the program that started it.
 _ALONE = (
@@ -349,7 +349,7 @@ class BuildKit:
             )
         with out.path(blobs[-1]).open("rb") as packed:
             if manifest["layers"][-1]["mediaType"].endswith("gzip"):
-                import gzip
+                import gzip  # start-up time: only if the builder compressed the layer
 
                 with gzip.open(packed) as plain, (step.work / "plain").open("wb") as copy:
                     shutil.copyfileobj(plain, copy, 1 << 20)

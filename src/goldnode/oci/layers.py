@@ -498,7 +498,7 @@ class WheelSource:
             or f"{self.info}/entry_points.txt" not in self.zip.namelist()
         ):
             return []
-        from configparser import ConfigParser
+        from configparser import ConfigParser  # start-up time: few wheels have such a file
 
         # As the packaging specification reads entry points: names keep their case, and "%" has no meaning.
         parser = ConfigParser(delimiters=("=",), interpolation=None)

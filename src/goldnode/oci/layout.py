@@ -33,7 +33,7 @@ LAYER = "application/vnd.oci.image.layer.v1.tar"
 REF = "org.opencontainers.image.ref.name"
 
 Content = TypeVar("Content")
-_BLOCK = 1 << 20
+_BLOCK = 1 << 20  # bytes of one read
 
 
 @dataclass(frozen=True)

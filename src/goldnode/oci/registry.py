@@ -43,9 +43,9 @@ INDEXES = (INDEX, DOCKER_LIST)
 ACCEPT = ", ".join((MANIFEST, INDEX, DOCKER_MANIFEST, DOCKER_LIST))
 
 CHUNK = 32 << 20  # bytes of a blob sent at once; what is larger is sent in such pieces
-BLOCK = 1 << 18
+BLOCK = 1 << 18  # bytes of one read
 MANIFEST_LIMIT = 4 << 20  # bytes; the specification lets registries refuse more
-TRIES = 5
+TRIES = 5  # of a request
 PAUSE = 1.0  # seconds before the second try; doubled before each further one
 PATIENCE = 60.0  # the longest Retry-After that is waited for, in seconds
 DOCKER_CERTS = (
@@ -55,6 +55,7 @@ DOCKER_CERTS = (
     "~/.config/containers/certs.d",
 )
 
+# Statuses of a registry that is busy or restarting: the same request may succeed later.
 _AGAIN = (408, 425, 429, 500, 502, 503, 504)
 _NAME = re.compile(
     r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*)*"

@@ -18,7 +18,7 @@ from typing import Any, Dict, List, NamedTuple, Sequence
 from goldnode.core.errors import GoldnodeError
 
 SCHEMA = "goldnode.prove-gpu-carry/1"
-LIMIT = 64 << 20
+LIMIT = 64 << 20  # bytes; the folder is carried by hand to a machine without network
 NODE, SMOKE, FACTS, MANIFEST, WHEELS = (
     "goldnode-node",
     "goldnode-smoke",

@@ -28,7 +28,7 @@ FIELDS = (
 # Only on request: NVML cannot read a lock, so a lock from before the run would be lost.
 LOCKED = "locked_clocks"
 ABSENT = (3, 13)  # NVML_ERROR_NOT_SUPPORTED, NVML_ERROR_FUNCTION_NOT_FOUND
-STEP_W = 5
+STEP_W = 5  # watts by which a power limit is changed, and back
 
 Json = Dict[str, Any]
 

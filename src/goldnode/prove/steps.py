@@ -51,7 +51,7 @@ ENOUGH = (
     # initialise every GPU.
     15.0
 )
-SMI_LIMIT = 60.0
+SMI_LIMIT = 60.0  # seconds; nvidia-smi hangs where the driver does
 # Values that nvidia-smi and NVML report in the same form and that do not change by themselves, as
 # paths in a GPU of a capture.
 ALIKE = (

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from goldnode.canary.suite import CanaryClass
     from goldnode.fleet.nodes.return_delivery import HeldNode
 
-PASSED, FAILED, UNKNOWN = 0, 2, 3
+PASSED, FAILED, UNKNOWN = 0, 2, 3  # exit statuses
 PARALLEL = click.option(
     "--jobs",
     "parallel",

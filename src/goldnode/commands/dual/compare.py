@@ -16,7 +16,7 @@ from goldnode.commands.output import emit, reports, say
 from goldnode.core import extras
 from goldnode.core.files import replace_file
 
-STATUS = {"pass": 0, "fail": 1, "unknown": 3}
+STATUS = {"pass": 0, "fail": 1, "unknown": 3}  # exit status by answer
 
 
 @dataclass(frozen=True)

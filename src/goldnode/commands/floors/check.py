@@ -16,7 +16,7 @@ from goldnode.commands.output import emit, reports
 if TYPE_CHECKING:
     from goldnode.floors.verdicts import SpeedReport
 
-EXITS = {"passes": 0, "fails": 1, "inconclusive": 3}
+EXITS = {"passes": 0, "fails": 1, "inconclusive": 3}  # exit status by answer
 
 
 @dataclass(frozen=True)

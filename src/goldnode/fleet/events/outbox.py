@@ -19,7 +19,7 @@ from goldnode.core.errors import GoldnodeError
 from goldnode.documents.event import EventDocument
 from goldnode.fleet.events.event import FleetEvent, body
 
-VERSION = 1
+VERSION = 1  # of the tables
 _BUSY = 30.0  # seconds to wait for another writer
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 300.0  # seconds before a failed delivery is tried again
 KEPT = 30 * 86400.0  # seconds for which a delivered event stays, for `goldnode events list`

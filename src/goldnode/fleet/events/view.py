@@ -6,7 +6,7 @@ from goldnode.core.site import SiteHook
 from goldnode.fleet.events.deliver import wants
 from goldnode.fleet.events.outbox import HookState, Outbox
 
-_PAGE = 1000
+_PAGE = 1000  # events of one query
 
 
 def waiting(outbox: Outbox, hook: SiteHook, state: HookState) -> int:

@@ -36,7 +36,7 @@ from goldnode.fleet.ingest.write import writer
 
 REFUSED = "refused"  # directory beside the inbox: reports that no ingest can store
 _MOST_REFUSED = 1_000  # files in it
-_MOST_REFUSED_BYTES = 256 << 20
+_MOST_REFUSED_BYTES = 256 << 20  # of all of them; the oldest go first
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from goldnode.fleet.ingest.text import clean
 from goldnode.node.ground.json_lines import as_dict
 from goldnode.node.ground.optional import optional
 
-_MOST_FINDINGS = 5_000
+_MOST_FINDINGS = 5_000  # of one verdict
 _TEXT = 32  # characters of new texts that count as one row
 _FINDING = ("id", "outcome", "severity", "domain", "subject", "expected", "got")
 

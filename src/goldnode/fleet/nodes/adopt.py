@@ -232,6 +232,7 @@ def _gpu(survey: Survey, proposal: AdoptProposal) -> dict[str, Any] | None:
     if gpus is None:
         return None
     by_id = {identity: sku for sku, gpu in facts.gpus().items() for identity in gpu.pci_ids}
+    # A model without facts keeps its PCI id, which the note below names.
     counted = Counter(by_id.get(row["id"], row["id"]) for row in gpus)
     unknown = [model for model in counted if model not in facts.gpus()]
     if unknown:
@@ -317,6 +318,7 @@ def _driver(
     return {
         "vendor": "nvidia",
         "branch": version.partition(".")[0],
+        # NVIDIA's open modules have the license "Dual MIT/GPL", its proprietary ones "NVIDIA".
         "flavour": "open" if "GPL" in module["license"] else "proprietary",
         "version": version,
         "module": module["module"],
@@ -338,6 +340,7 @@ def _stack(
     proposal: AdoptProposal,
 ) -> dict[str, Any]:
     system = survey["os"]
+    # A survey of another root than / has no running kernel.
     running = survey["kernel"]["running"] or (survey["kernel"]["installed"] or [None])[-1]
     if running not in survey["kernel"]["installed"]:
         proposal.notes.append(
@@ -595,6 +598,7 @@ def _policy(survey: Survey, vendor: str, proposal: AdoptProposal) -> dict[str, A
         ),
     ):
         values = {row.get(field_, "") for row in rows}
+        # nvidia-smi puts what a GPU lacks in brackets: [N/A], [Not Supported].
         if any(text.startswith("[") or not text for text in values):
             continue
         if len(values) > 1:

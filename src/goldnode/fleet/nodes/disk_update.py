@@ -45,6 +45,7 @@ from goldnode.node.state.slots import FAILED, SLOTS
 
 BLOCK = 1 << 20
 PROGRAM = "/run/goldnode/update"  # path on the node, while an update runs
+# Without a prompt, and a node that dies during a write is given up after 8 x 15 s.
 SSH = (
     "ssh",
     "-o",
@@ -156,7 +157,7 @@ def verified(disk: BuiltDisk, unverified: str | None) -> str | None:
 
     Raises DiskError if it is closed and no reason was given.
     """
-    from goldnode.disks.requirements import judge_one
+    from goldnode.disks.requirements import judge_one  # start-up time: most updates end before it
 
     boots = judge_one("booted", disk)
     if boots.met:
@@ -360,6 +361,7 @@ def reached(name: str, variables: Mapping[str, Any], become: bool = False) -> Ss
     Pure. Raises DiskError for any connection but ssh.
     """
     kind = str(variables.get("ansible_connection", "ssh")).rpartition(".")[2]
+    # `smart` is Ansible's own choice between the two; all of them are ssh to a node.
     if kind not in ("ssh", "smart", "paramiko_ssh", "paramiko"):
         raise DiskError(
             f"{name} is reached by `{kind}`, and an image is sent by ssh",
@@ -419,10 +421,12 @@ def program(target: SshNode) -> Iterator[InstalledProgram]:
     """Install goldnode's program on the node for the duration of the context."""
     place = f"{PROGRAM}-{os.getpid()}-{os.urandom(4).hex()}"
     script = f"install -d -m 755 -o 0 -g 0 /run/goldnode && umask 077 && cat >{place}"
+    # A name of its own: two updates at once do not overwrite each other's program.
     target.output_of("sh", "-c", script, stdin=nodefile.build(writer=True))
     try:
         yield InstalledProgram(target, place)
     finally:
+        # The result does not matter: /run is empty after the next boot.
         target.run("rm", "-f", place)
 
 
@@ -467,6 +471,8 @@ def refusal(image: UpdateImage, found: Mapping[str, Any]) -> str | None:
     """
     runs = found["slots"][found["running"]]
     other = found["slots"][SLOTS[1 - SLOTS.index(found["running"])]]
+    # Until the image that runs is good, the other slot is the way back, and must not be
+    # overwritten.
     if found["tried"]:
         return f"it still tries the image that runs ({found['tried']}): wait until that is good"
     if runs["class"] != image.disk.class_:
@@ -505,6 +511,8 @@ def feed(words: Sequence[str], image: UpdateImage, say: Say) -> subprocess.Compl
             line(text.decode("utf-8", "replace").rstrip())
         told[name] = b"".join(kept)
 
+    # Both pipes are emptied while the image is written: the node's program would wait on a full
+    # one.
     threads = [
         threading.Thread(target=listen, args=("out", process.stdout, lambda text: None)),
         threading.Thread(target=listen, args=("err", process.stderr, say)),
@@ -596,6 +604,7 @@ def restart(
     """
     before = boot_id(target)
     say(f"{target.name} boots {image}")
+    # The connection may break before the answer: the id of the boot shows what happened.
     target.run("systemctl", "reboot", timeout=60)
     end = clock() + limit
     told = ""
@@ -664,6 +673,8 @@ def run(target: SshNode, wish: DiskUpdate, say: Say) -> dict[str, Any]:
             )
         if wish.image is None:
             other = survey["slots"][SLOTS[1 - SLOTS.index(survey["running"])]]
+            # The way back is denied like the way forward: the other slot may have a withdrawn
+            # build.
             denials = denylist.read(load_site().deny_list())
             denylist.check(denials, str(other.get("class")), str(other.get("build_id")))
         if wish.reboot and isinstance(drain, NoDrainer) and (used := holders(survey)):

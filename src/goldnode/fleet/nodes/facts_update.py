@@ -176,6 +176,7 @@ def install(source: str | None = None, site: Site | None = None) -> Installed:
     )
     if not same:
         _write(directory, folder, release.files)
+    # Last: readers follow this file, so they see the earlier facts or the new ones, and no mixture.
     replace_file(directory / UPDATE, (json.dumps(asdict(update), indent=1) + "\n").encode())
     for old in directory.iterdir():
         if old.is_dir() and old.name.isdigit() and old.name != folder:
@@ -201,12 +202,14 @@ def _write(directory: Path, folder: str, files: Mapping[str, bytes]) -> None:
     for name, data in files.items():
         (fresh / name).write_bytes(data)
     shutil.rmtree(directory / folder, ignore_errors=True)
+    # Renamed when complete: a folder under its name has all its files.
     fresh.rename(directory / folder)
 
 
 def _valid(files: Mapping[str, bytes]) -> None:
     """Raise FactsError unless this version can use the facts: forms, and the rules between files."""
     with tempfile.TemporaryDirectory(prefix="goldnode-facts-") as name:
+        # An update may have some of the files; the rules between files need the others too.
         for path in FACTS.glob("*.yml"):
             shutil.copy(path, name)
         for file, data in files.items():
@@ -224,7 +227,7 @@ def _valid(files: Mapping[str, bytes]) -> None:
 
 
 def _compiled(name: str, data: bytes) -> str:
-    import yaml
+    import yaml  # start-up time
 
     return str(yaml.safe_load(data)["meta"]["compiled"])
 

@@ -106,6 +106,7 @@ def parse_gpus(text: str) -> NodeGpus:
         return NodeGpus(facts.gpu(name).sku, count)
     except FactsError:
         fold = {sku.casefold(): sku for sku in facts.gpus()}
+        # As people and shops write it: vendor before it, spaces for hyphens, any case.
         written = re.sub(r"^(nvidia|amd)\s+", "", name.casefold()).replace(" ", "-")
         if written in fold:
             return NodeGpus(fold[written], count)

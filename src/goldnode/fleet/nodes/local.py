@@ -83,6 +83,7 @@ def _fitting(catalog: Catalog) -> tuple[str, str]:
     for stack in first_class.stacks_for(gpus, catalog, machine):
         system = catalog.stacks[stack].item.os
         name, files = first_class.class_of(gpus, stack, catalog)
+        # With `files`, the class would have to be written first: that is `goldnode init --local`.
         if (system.id, system.version) == machine.os and not files:
             return name, f"fits this machine: {machine.text}"
     raise LocalError(
@@ -126,6 +127,7 @@ def run(target: LocalTarget, *, quiet: bool) -> None:
             "ANSIBLE_LOCALHOST_WARNING": "false",
             "ANSIBLE_DEPRECATION_WARNINGS": "false",
         }
+        # What was printed so far comes before Ansible's output, also in a pipe.
         sys.stdout.flush()
         done = subprocess.run(
             command, env=environment, stdout=sys.stderr if quiet else None, check=False

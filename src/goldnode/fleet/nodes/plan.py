@@ -138,6 +138,7 @@ class HostPlan:
 
     def __post_init__(self) -> None:
         if self.plan is not None and not self.state:
+            # The worst first: a refused plan has actions as well.
             marks = (
                 (REFUSED, self.plan["refusals"]),
                 (CHANGE, self.plan["actions"]),

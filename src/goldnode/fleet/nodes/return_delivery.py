@@ -58,6 +58,7 @@ class HeldNode:
                 raise GoldnodeError(
                     f"{self.name}: {shown or 'ssh failed'}", remedy=REACH
                 ) from problem
+            # No program, none that can be executed, or one from before this command.
             if done.returncode in (126, 127) or "invalid choice" in shown:
                 raise GoldnodeError(
                     f"{self.name} has no goldnode-node with tests before a return",

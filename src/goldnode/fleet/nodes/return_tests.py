@@ -30,7 +30,7 @@ from goldnode.node.gate.return_tests import unmet
 Cause = Literal["repair", "xid", "rollout", "absence"]
 CAUSES: tuple[Cause, ...] = ("repair", "xid", "rollout", "absence")
 Results = Callable[[str], Iterable[CanaryDocument]]
-DAY = 86400.0
+DAY = 86400.0  # seconds
 
 
 def jobs_of(class_: NodeClass, cause: Cause) -> tuple[str, ...]:

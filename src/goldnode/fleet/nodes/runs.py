@@ -36,7 +36,7 @@ OUTCOMES = (UNREACHABLE, FAILED, REFUSED, HELD, NOT_REACHED, REBOOT, WAITING, CH
 PASSING = ("gpu-in-use", "dpkg-locked")
 
 TEXT, LINES = 400, 12  # of a resource's content that a result carries; more is a digest
-TOLD = 2000
+TOLD = 2000  # characters of a program's text in the record
 # How programs name a cause, the one nearest to it first: compilers, dkms, apt and update-initramfs, dpkg.
 CAUSES = (r": error: ", r"^Error! ", r"^E: ", r"^W: ", r"^dpkg: error")
 # Prefixes that Ansible adds to messages of ssh, modules and plugins.
@@ -519,6 +519,7 @@ def store_run(directory: Path, name: str, record: Mapping[str, Any], most: int) 
         temporary.write_text(
             json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
         )
+        # Whoever watches the directory never reads half a record.
         temporary.replace(path)
         records = sorted(
             directory.glob("[0-9]*T*Z-*.json"),

@@ -106,6 +106,7 @@ def collection_installed() -> bool:
     roots = [Path(part).expanduser() for part in named.split(os.pathsep) if part]
     home = Path(os.environ.get("ANSIBLE_HOME") or "~/.ansible").expanduser()
     roots += [home / "collections", Path("/usr/share/ansible/collections")]
+    # The package `ansible` of PyPI has its collections among the modules of Python.
     roots += [Path(part) for part in sys.path]
     return any(
         (root / "ansible_collections" / COLLECTION.replace(".", "/")).is_dir() for root in roots
@@ -177,8 +178,10 @@ def write(
             )
     parent = directory.absolute().parent
     parent.mkdir(parents=True, exist_ok=True)
+    # Beside the directory, in the same file system: a rename must be enough to move a file.
     staged = Path(tempfile.mkdtemp(dir=parent, prefix=f".{directory.name}-"))
     try:
+        # mkdtemp makes a directory that only its owner can read.
         staged.chmod(0o755)
         for name in rest:
             path = staged / name
@@ -205,6 +208,7 @@ def _move(staged: Path, directory: Path, names: list[str]) -> None:
                 path.rename(before)
             done.append((path, before if there else None))
             (staged / name).rename(path)
+    # Ctrl-C too must leave the directory as it was.
     except BaseException:
         for path, earlier in reversed(done):
             path.unlink(missing_ok=True)

@@ -83,6 +83,7 @@ def judge(
 def _arms(
     requirement: RolloutFloors, documents: Sequence[CanaryDocument], moved: RolloutMoves
 ) -> ChangeArms:
+    # Loads numpy, which only the extra `floors` installs.
     from goldnode.floors.change import ChangeArms
 
     begin = moved.begin or 0.0

@@ -10,6 +10,7 @@ from typing import Any
 
 from goldnode.fleet.rollout.simulate import SimulatedRun, percentile
 
+# of the drawing, in units of its view box
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 720, 300, 70, 50, 40
 _POINTS = 400  # of a line
 _SERIES = (("moved", "#1f6fb2"), ("out, planned", "#d98a00"), ("out, failed", "#b3261e"))

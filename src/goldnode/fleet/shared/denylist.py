@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "goldnode.deny-list/1"
 PAYLOAD_TYPE = "application/vnd.goldnode.deny-list+json"
-_LARGEST = 16 << 20
+_LARGEST = 16 << 20  # bytes
 _WRITE = "write it again with `goldnode rollout denied --write`"
 
 
@@ -140,6 +140,7 @@ def _document(data: bytes, path: Path, keys: str | None) -> DenyListDocument:
 def _payload(data: bytes, path: Path, keys: str | None) -> bytes:
     """Return what a list says. Where the site has keys, one of them must have signed it."""
     try:
+        # Only an extra installs the library: without it, no list can be read that is signed.
         from goldnode.core.errors import ImageError, SigningKeyError
         from goldnode.evidence.signatures import load_public, open_envelope, payload_of
 

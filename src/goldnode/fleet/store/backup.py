@@ -26,7 +26,7 @@ from goldnode.fleet.store.grants import PersonsOrder
 from goldnode.fleet.store.log import LogVerdict
 
 FORMAT = "goldnode.fleet-backup/1"
-_BATCH = 500
+_BATCH = 500  # rows of one statement
 # A controller of the time after the backup may have a later epoch than the backup: its writes must stay refused.
 EPOCHS_AHEAD = 1000
 

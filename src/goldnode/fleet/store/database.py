@@ -30,12 +30,12 @@ from goldnode.fleet.store.errors import (
 )
 from goldnode.node.ground.json_lines import as_text
 
-_BUSY_SECONDS = 10
+_BUSY_SECONDS = 10  # for SQLite's lock, and for a connection to a server
 _IDLE_SECONDS = 1.0  # after which a connection is tried before it is used
 _STOPPED_SECONDS = (
     30  # after which a server ends the transaction of a process that gives no sign of life
 )
-_RETRIES = 4
+_RETRIES = 4  # attempts of a transaction
 # Serialization failure, deadlock: the transaction did nothing and may run again.
 _RETRIED = {"40001", "40P01"}
 _T = TypeVar("_T")

@@ -111,6 +111,7 @@ def _same(path: Path, payload: bytes, key: Path | None) -> bool:
         return False
     if key is None:
         return data == payload
+    # Most lists are not signed, and only an extra installs the library.
     from goldnode.core.errors import ImageError
     from goldnode.evidence.signatures import load_signer, open_envelope
 

@@ -19,7 +19,7 @@ from goldnode.fleet.store import tables
 from goldnode.fleet.store.errors import StoreError
 
 _SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*%")
-RETURN_WITHIN = 2 * 3600.0
+RETURN_WITHIN = 2 * 3600.0  # seconds
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ from goldnode.fleet.store import many, tables
 from goldnode.fleet.store.errors import StoreDamagedError
 
 PAYLOAD_TYPE = "application/vnd.goldnode.log-head+json"
-_FIRST = "0" * 64
-_BATCH = 1000
+_FIRST = "0" * 64  # the digest before the first entry
+_BATCH = 1000  # entries of one query
 _FIELDS = ("seq", "at", "who", "rollout", "epoch", "action", "subject", "content")
 
 
@@ -150,6 +150,7 @@ def verify(connection: Connection, public_key: Path | None = None) -> LogVerdict
 
 
 def _check(head: Any, public_key: Path) -> None:
+    # Only an extra installs its library.
     from goldnode.evidence.signatures import load_public, open_envelope
 
     try:

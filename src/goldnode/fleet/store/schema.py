@@ -40,7 +40,8 @@ def migrate(connection: Connection) -> tuple[int, int]:
 
 def version(connection: Connection) -> int:
     """Return the version of the tables; 0 for an empty database."""
-    return next(iter(_read(connection)), 0)
+    versions = _read(connection)
+    return versions[0] if versions else 0
 
 
 def check(connection: Connection) -> None:

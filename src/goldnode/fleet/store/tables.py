@@ -26,7 +26,7 @@ metadata = MetaData()
 
 # SQLite numbers rows by itself only where the type is INTEGER.
 _SERIAL = BigInteger().with_variant(Integer(), "sqlite")
-_NAME = String(255)
+_NAME = String(255)  # the longest host name of DNS fits
 
 SCOPES = ("class", "rack", "leaf", "cohort")  # failure domains of a node, each with limits
 # One rollout of a class is in one of these. A rollout in one of the others of a direction moves late nodes only.

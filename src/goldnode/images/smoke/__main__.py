@@ -20,7 +20,7 @@ def main() -> int:
         write(target, pack.program())
         print(f"wrote {target}")
         return 0
-    from goldnode.gpuprogram.smoke import start
+    from goldnode.gpuprogram.smoke import start  # start-up time: `pack` runs no test
 
     try:
         from goldnode.gpuprogram.smoke import pack

@@ -31,8 +31,8 @@ from goldnode.oci.layout import OciImage, canonical, clean
 from goldnode.oci.model import AMD64, MACHINES
 
 PROGRAM = "/usr/lib/goldnode/goldnode-smoke"
-NOBODY = 65534
-LIMIT = 1800.0
+NOBODY = 65534  # user and group
+LIMIT = 1800.0  # seconds
 # An emulator takes 10 to 100 times as long. A smaller product tests the same code, and speed is no
 # result here.
 _EMULATED = ("--limit", "600", "--size", "96")
@@ -111,7 +111,7 @@ def chosen(engine: Engine) -> str:
 
     Raises ImageError if the requested engine is not available.
     """
-    from goldnode.core.docker_engine import connect
+    from goldnode.core.docker_engine import connect  # only an extra installs its library
 
     if engine != "chroot":
         try:
@@ -221,7 +221,7 @@ def _load(client: Any, image: OciImage) -> str:
 
 
 def _docker(image: OciImage, words: Sequence[str], ask: Ask) -> tuple[int, bytes, bytes]:
-    import requests
+    import requests  # only an extra installs them
     from docker.errors import APIError
     from docker.types import DeviceRequest
 

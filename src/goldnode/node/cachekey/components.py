@@ -25,7 +25,7 @@ Json: TypeAlias = "Dict[str, Any]"
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}\Z")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,127}\Z")
 MOST = 64 << 20  # bytes of a description; wheels with many files have records of some MiB
-MOST_LIBRARIES = 4096
+MOST_LIBRARIES = 4096  # wheels of one directory
 IMAGE_SCHEMA = "goldnode.image/1"
 # The power and clock policy of a class (schemas/class-document.json). Locked clocks cannot be read from a GPU.
 POLICY = ("clocks", "overrides", "performance_level", "power_limit_watts")

@@ -35,7 +35,7 @@ def capture_of(host: Host, record: Optional[str], document: Optional[Json]) -> J
             return last
     if not host.live:
         raise NodeError("there is no current verdict. Give --from with a capture of this node.")
-    from ..probe import capture
+    from ..probe import capture  # start-up time: usually the last check has a capture
 
     return capture(host, document, True)
 

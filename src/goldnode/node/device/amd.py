@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing import Any, Callable, Iterator, Mapping, Sequence, Tuple
 
 
-MICRO = 1000000
+MICRO = 1000000  # hwmon has microwatts
 
 
 def cards(root: str) -> Iterator[Tuple[str, Json]]:

@@ -40,6 +40,7 @@ POLICIES = {
     "low_utilization": 4,
     "reliability": 5,
 }
+# Field ids of nvml.h, NVML_FI_DEV_*.
 POLICY_FIELDS = {"sw_thermal": 269, "hw_thermal": 270, "hw_power_brake": 271}
 MEMORY_TEMPERATURE, LINK_COUNT, RECOVERY = 82, 91, 230
 LINK_FIELDS = {"replay": 161, "recovery": 162, "crc_flit": 163}

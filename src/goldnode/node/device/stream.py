@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 STALL = 20.0  # seconds between two lines, once there was one: with the GPUs initialised a call takes milliseconds
 MOST = 16 << 20  # bytes of an answer; 16 GPUs say some 200 KiB
-PIPE = 1 << 20
+PIPE = 1 << 20  # bytes; an answer that fits does not wait for its reader
 # The process that an earlier check left behind, and when it began: while it is there no other joins it in the driver.
 LEFT = "/run/goldnode/gpu-process"
 SET_PIPE_SIZE = 1031  # fcntl.F_SETPIPE_SZ, which Python names from 3.10
@@ -151,7 +151,7 @@ def start(host: Host, settings: bool = True, vendor: str = "nvidia") -> Pending:
     except OSError as problem:
         error = f"{host.program} cannot be run ({problem.strerror})"
     if process is not None:
-        import fcntl
+        import fcntl  # start-up time: nodes without a GPU do not need it
 
         with suppress(OSError):  # a smaller pipe only makes the process wait for its reader
             fcntl.fcntl(process.out, SET_PIPE_SIZE, PIPE)

@@ -48,7 +48,7 @@ BUSY, WAITING = (
 # the report only says "probably".
 IDLE_POWER = 0.4
 SLOWED = 0.01  # share of the interval in which heat or a power brake throttled a GPU
-CAPPED = 0.1
+CAPPED = 0.1  # share of the interval in which the power limit throttled a GPU
 SLOW_CLOCK = 0.6  # relative to the maximum clock, on a busy GPU
 IO, MEMORY, CPU, IOWAIT = 0.1, 0.05, 0.6, 0.2  # shares of the interval in which tasks waited
 LIBRARY_MISMATCH = 18  # NVML_ERROR_LIB_RM_VERSION_MISMATCH

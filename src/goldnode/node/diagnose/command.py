@@ -28,7 +28,7 @@ TITLES = {
     "network": "5 network",
     "fit": "6 what runs fits",
 }
-MOST = 64 << 20
+MOST = 64 << 20  # bytes of a file that a person names
 
 
 def arguments(parser: Any) -> None:

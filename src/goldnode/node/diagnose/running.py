@@ -197,7 +197,7 @@ def _torch(files: Files, name: str) -> Optional[str]:
 
 def _embedded_version(path: str) -> Optional[str]:
     """Return the version string in an NCCL library, from its first :data:`SEARCHED` bytes."""
-    import mmap
+    import mmap  # start-up time: only where NCCL is in a library of its own
 
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)

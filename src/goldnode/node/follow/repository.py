@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import IO, Iterator, Optional
 
-BLOCK = 1 << 16
+BLOCK = 1 << 16  # bytes of one read
 SILENCE = 30.0  # seconds without a byte
 # Seconds for one document: a server that sends a byte now and then cannot hold a node.
 PATIENCE = 120.0

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 ROOT, TIMESTAMP, SNAPSHOT, TARGETS = "root", "timestamp", "snapshot", "targets"
 # Bytes of one document, and roots that are followed in one run.
 LIMITS = {ROOT: 512_000, TIMESTAMP: 16_384, SNAPSHOT: 2_000_000, TARGETS: 5_000_000}
-ROTATIONS = 256
+ROTATIONS = 256  # root documents that are followed in one update
 LARGEST = 16 << 20  # bytes of one target that is read as a whole
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 

@@ -356,7 +356,7 @@ class _Turn:
         """Return whether tests alone hold the node, and the text about them is new or was not accepted."""
         if self.held is None:
             return False
-        from .return_tests import ID
+        from .return_tests import ID  # start-up time: most classes want no tests
 
         new = self.state["reasons"] != self.before.get("reasons") or bool(self.before.get("error"))
         return new and all(reason.id.startswith(ID) for reason in self.bad)
@@ -395,7 +395,7 @@ class _Turn:
             _journal_tests(self.host, self.document, self.held)
 
     def _finish_tests(self, held: Held) -> None:
-        from . import return_tests
+        from . import return_tests  # start-up time: most classes want no tests
 
         returned = self.readable and self.published and self.memory.get("drained") is None
         try:
@@ -446,7 +446,7 @@ def _journal_tests(host: Host, document: Document, held: Held) -> None:
     """Write the causes that this check has opened or closed into the journal."""
     if not held.entries:
         return
-    from . import journal
+    from . import journal  # start-up time: most checks change nothing
 
     common = _common(document.get("class"), document.get("simulated"))
     for event, text, fields in held.entries:
@@ -464,7 +464,7 @@ def _journal(
     keys = ("open", "error") if state["open"] else ("open", "error", "reasons")
     if all(before.get(key) == state[key] for key in keys) and drain == state["told"]:
         return
-    from . import journal
+    from . import journal  # start-up time: most checks change nothing
 
     common = _common(document.get("class"), document.get("simulated"))
     reason, after = one_line("; ".join(state["reasons"])), state["told"]

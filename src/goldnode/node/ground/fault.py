@@ -98,6 +98,6 @@ def report(problem: BaseException) -> None:
 def trace(problem: BaseException) -> None:
     """Print the traceback of `problem` if the user asked for it (DEBUG in the environment)."""
     if os.environ.get(DEBUG):
-        import traceback
+        import traceback  # start-up time: only on request
 
         traceback.print_exception(type(problem), problem, problem.__traceback__)

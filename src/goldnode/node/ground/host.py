@@ -81,7 +81,7 @@ class Host:
 
     def path(self, name: str) -> Path:
         """Return :meth:`located` as a Path. A check does not use it, to start without importing pathlib."""
-        from pathlib import Path
+        from pathlib import Path  # start-up time, as above
 
         return Path(self.located(name))
 
@@ -317,7 +317,7 @@ def like(name: str, pattern: str) -> bool:
     """
     literal = pattern.replace("[0-9]", "\0")  # no file name contains NUL
     if literal.count("*") > 1 or "[" in literal:
-        from fnmatch import fnmatchcase
+        from fnmatch import fnmatchcase  # start-up time: it compiles a regular expression
 
         return fnmatchcase(name, pattern)
     before, star, after = literal.partition("*")

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 
 _BLOCK = rb"(?sm)^-----BEGIN PGP PUBLIC KEY BLOCK-----[ \t]*\r?\n(?P<body>.*?)^-----END PGP PUBLIC KEY BLOCK-----"
+# Types of packets: RFC 9580, section 5.
 PUBLIC_KEY, _SECRET_KEY, _PUBLIC_SUBKEY, _SECRET_SUBKEY = 6, 5, 14, 7
 
 

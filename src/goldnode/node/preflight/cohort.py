@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from typing import Any, Dict, List, Mapping, Tuple
 
 SCHEMA = "goldnode.cohort/1"
+# of one node's file, and nodes
 MOST_BYTES, MOST_NODES = 64 << 10, 16384
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}\Z")
 

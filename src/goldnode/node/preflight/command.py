@@ -144,6 +144,7 @@ def _table(host: Host) -> Any:
 def _caches(
     host: Host, capture: Json, options: Any, environment: Mapping[str, str]
 ) -> checks.PreflightLine:
+    # Start-up time: a job without caches does not need it.
     from ..cachekey import components, directory
     from ..cachekey.caches import CACHES
     from ..cachekey.node import class_of

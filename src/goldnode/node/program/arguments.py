@@ -93,7 +93,7 @@ def parse(given: List[str]) -> Any:
     except UsageError as problem:
         message = _order(given) or str(problem)
         if split(given)[0] == "json":
-            import json
+            import json  # start-up time: only for an error as JSON
 
             from ..ground.fault import document
 

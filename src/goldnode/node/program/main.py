@@ -100,6 +100,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     options = check_options(given)
     if options is None:
+        # Start-up time: a usual check has no options that need argparse.
         from .arguments import parse
 
         options = parse(given)
@@ -143,7 +144,7 @@ def run(options: Any) -> int:
         planned["done"] = done
         # The gate goes by the node's own class, not by one that is named.
         if done and host.live and options.document == CLASS:
-            from .judging import judge
+            from .judging import judge  # start-up time: a plan does not judge
 
             for line in judge(host, document, not after.actions)[1]:
                 print(line, file=sys.stderr)
@@ -212,7 +213,7 @@ def run_check(host: Host, options: Any) -> int:
     messages: List[str] = []
     unwritten: List[OSError] = []
     if own:
-        from .judging import deliver
+        from .judging import deliver  # start-up time: a check that writes nothing does not need it
 
         done = deliver(host, document, verdict, checked, not options.no_gate)
         verdict, messages = done.verdict, done.messages
@@ -230,7 +231,7 @@ def run_check(host: Host, options: Any) -> int:
         unwritten.append(problem)
     # Only on a disk with two slots.
     if own and any(row["id"] == "slot.fallback" for row in verdict["findings"]):
-        from ..state import slots
+        from ..state import slots  # start-up time: only after a fallback
 
         slots.show_failure(host, verdict)
     for line in messages:
@@ -253,12 +254,12 @@ def run_undeclared(host: Host, options: Any) -> int:
     """Judge a node without a class, by the facts of its GPUs. Writes nothing, and applies nothing to the
     gate.
     """
-    from ..ground.known import facts
+    from ..ground.known import facts  # start-up time: nodes with a class do not need the facts
     from ..verdict import undeclared
 
     captured = None
     if options.record:
-        from ..probe import command
+        from ..probe import command  # start-up time: only for a recorded capture
 
         captured = command.load(options.record)
     return shown(undeclared.examine(host, facts(), options.passive, captured), options)
@@ -272,7 +273,7 @@ def run_recorded(host: Host, options: Any) -> int:
     """
     if options.document == CLASS and not host.exists(CLASS):
         return run_undeclared(host, options)
-    from ..probe import command
+    from ..probe import command  # start-up time: only for a recorded capture
 
     document = read_document(host, options)
     return shown(checking.check(host, document, captured=command.load(options.record)), options)

@@ -51,7 +51,7 @@ def answer(engine: Optional[str], archive: Optional[str]) -> int:
             if not host.exists(PROGRAM):
                 forget_program(host)
         elif request["operation"] == "report":
-            from .reporting import report
+            from .reporting import report  # start-up time: an answer needs one of these modules
 
             reply = {"changed": False, "report": report(host, engine, bool(request.get("fresh")))}
             if not host.exists(PROGRAM):
@@ -87,7 +87,7 @@ def planned(host: Host, request: Mapping[str, Any], engine: Optional[str]) -> Di
     timeout = float(request["lock_timeout"])
     payloads = {"program": {"sha256": engine}}
     if request["state"] == EARLIER:
-        from ..state import rollback
+        from ..state import rollback  # start-up time: only for a return
 
         return rollback.planned(host, str(request.get("to") or ""), payloads, timeout)
     if request["state"] == ABSENT:
@@ -129,7 +129,7 @@ def applied(
     payloads: Dict[str, Any] = {"program": {"sha256": engine, "file": archive}}
     about = None
     if request["state"] == EARLIER:
-        from ..state import rollback
+        from ..state import rollback  # start-up time: only for a return
 
         try:
             document, about = rollback.chosen(host, str(request["to"]))

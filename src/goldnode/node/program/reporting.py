@@ -83,7 +83,7 @@ def _gate(host: Host) -> Optional[Json]:
 
 def _fresh(host: Host, engine: Optional[str]) -> Json:
     """Return the report of a new check. A node without a class has a capture alone."""
-    from ..probe import capture
+    from ..probe import capture  # start-up time: a recorded report needs no check
     from ..verdict import check as checking
 
     document = load_json(host, verdict_files.CLASS)

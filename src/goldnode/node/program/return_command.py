@@ -232,7 +232,7 @@ def _document(host: Host) -> Json:
 
 def _judged(host: Host, document: Mapping[str, Any]) -> List[str]:
     """Judge the node again, so that the gate acts on the results at once. Return messages."""
-    from .judging import judge
+    from .judging import judge  # start-up time: showing the tests does not judge
 
     return judge(host, cast("ClassDocument", document), act=True)[1]
 
@@ -265,7 +265,7 @@ def end(host: Host, pattern: str, by: str, reason: str) -> List[str]:
 
 
 def _journal(host: Host, done: List[str], by: str, reason: str) -> None:
-    from ..gate import journal
+    from ..gate import journal  # start-up time: only after a change
 
     document: Dict[str, Any] = {}
     with suppress(NodeError):  # the entry has no class then

@@ -33,6 +33,7 @@ def main(engine: str | None = None, archive: str | None = None) -> int:
 
         return reader()
     if arguments[:2] == ["device", "capture"]:
+        # Start-up time: each of these commands loads its own modules.
         from ..device.reader import stream
 
         return stream(arguments[2:])

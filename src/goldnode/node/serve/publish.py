@@ -37,7 +37,7 @@ def publish(
     :param document: class document of the node; None if it is unreadable, then the paths do not change.
     :param captured: the capture behind the verdict; None if it failed, then hardware has no metrics.
     """
-    from . import metrics
+    from . import metrics  # start-up time: a node without metrics does not need it
 
     try:
         fault = current.fault(

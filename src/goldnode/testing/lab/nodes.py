@@ -32,7 +32,7 @@ from goldnode.testing.lab.images import LABEL
 
 NAME = re.compile(r"^[a-z0-9][a-z0-9-]{0,40}$")
 EXIT_SECONDS = 30.0  # how long the engine may take to say how a command ended that has ended
-BOOT_SECONDS = 120
+BOOT_SECONDS = 120  # until systemd of a container has settled
 CCACHE_VOLUME = f"{images.REPOSITORY}-ccache"  # of all labs; `docker volume rm` empties it
 # State of a container engine inside a node: anonymous volumes, which go with the node.
 ENGINE_STATE = ("/var/lib/docker", "/var/lib/containerd")

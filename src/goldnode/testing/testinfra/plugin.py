@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 def _of(host: Any) -> Reading:
     """Return the readings of a host. They are stored with the host and read once."""
+    # Pytest loads this plugin in every run of a site.
     from goldnode.testing.testinfra.readers import Reading
 
     # testinfra hands out one object for a host: all modules share its readings.

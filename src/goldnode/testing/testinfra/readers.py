@@ -15,7 +15,7 @@ from goldnode.testing.testinfra.nvml import SCRIPT
 
 Json = dict[str, Any]
 SECONDS = 120  # a wedged driver must not hang a suite: timeout(1) ends with 124
-NOT_SUPPORTED, NO_FUNCTION = 3, 13
+NOT_SUPPORTED, NO_FUNCTION = 3, 13  # return codes of NVML
 # GT/s of a lane -> generation of PCIe.
 SPEEDS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
 # nvmlComputeMode_t. 1, exclusive for a thread, was removed from NVML.
