@@ -74,7 +74,7 @@ def adopt(
         raise click.UsageError(
             "--out writes into a catalog and --site a whole directory: use one of them."
         )
-    from goldnode.classdoc.load import load_catalog
+    from goldnode.classdoc.load import load_catalog  # start-up time: it loads pydantic
     from goldnode.core.site import load_site
     from goldnode.fleet.nodes import adopt as adopting
 

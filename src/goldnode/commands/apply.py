@@ -39,7 +39,7 @@ def apply(
         raise click.UsageError(
             "Use --local for this machine. The hosts of an inventory are for ansible-playbook: `goldnode init` prints the command."
         )
-    from goldnode.fleet.nodes import local as machine
+    from goldnode.fleet.nodes import local as machine  # start-up time: it loads pydantic
 
     target = machine.choose(name)
     planned = machine.plan(target)

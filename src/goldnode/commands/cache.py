@@ -126,7 +126,7 @@ def cache() -> None:
 def _documents(
     caches: Sequence[str], node: CacheNode, program: CacheProgram
 ) -> Sequence[dict[str, Any]]:
-    from goldnode.cache import recorded
+    from goldnode.cache import recorded  # start-up time: it loads pydantic
 
     declared = asdict(program)
     if program.image is not None:

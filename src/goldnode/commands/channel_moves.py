@@ -56,6 +56,7 @@ class Decision:
 
     def waivers(self) -> list[RequirementWaiver]:
         """Return the waivers. Raises ImageError if the decider or the reason is missing."""
+        # Start-up time: it loads pydantic.
         from goldnode.channels.requirements import RequirementWaiver
 
         return [RequirementWaiver(name, *self._signed("--waive")) for name in self.waive]

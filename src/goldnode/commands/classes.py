@@ -14,7 +14,7 @@ from goldnode.commands.output import dumps, emit, reports, say, table
 @reports("classes")
 def classes(form: str) -> None:
     """List the node classes."""
-    from goldnode.classdoc.load import load_catalog
+    from goldnode.classdoc.load import load_catalog  # start-up time: it loads pydantic
 
     catalog = load_catalog()
     rows, lines = [], [("class", "backend", "gpu", "stack", "exercised", "")]

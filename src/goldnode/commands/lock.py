@@ -100,7 +100,7 @@ def lock(
     Exit status: 0 success, 1 --check found something or --security did not reach the newest kernel, 2 an error;
     the lock is unchanged then.
     """
-    from goldnode.classdoc.load import load_catalog
+    from goldnode.classdoc.load import load_catalog  # start-up time: it loads pydantic
     from goldnode.core.site import load_site
     from goldnode.lock import model
     from goldnode.lock import update as updates

@@ -34,7 +34,7 @@ def matrix(form: str, out: Path | None, modules: bool) -> None:
     if modules:
         _write(_modules(form), out)
         return
-    from goldnode.classdoc import blessed_combinations as tables
+    from goldnode.classdoc import blessed_combinations as tables  # start-up time: it loads pydantic
     from goldnode.classdoc.load import load_catalog
     from goldnode.core.site import load_site
 

@@ -68,7 +68,7 @@ def fetch(
 
     Exit status: 0 published, 1 an archive does not deliver what is locked; nothing is published then.
     """
-    from goldnode.classdoc.load import load_catalog
+    from goldnode.classdoc.load import load_catalog  # start-up time: it loads pydantic
     from goldnode.core.site import load_site
     from goldnode.lock.mirror import Mirror, site_signer
     from goldnode.lock.model import find_lock

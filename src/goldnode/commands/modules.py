@@ -49,7 +49,7 @@ def build(
     With `secure_boot: true` in the stack, modules are signed outside of the build root with the key
     `module_signing` of the site file. Requires root.
     """
-    from goldnode.classdoc.load import load_catalog
+    from goldnode.classdoc.load import load_catalog  # start-up time: it loads pydantic
     from goldnode.core.site import load_site
     from goldnode.lock.builder import Base
     from goldnode.lock.modulebuild import BuildSettings, build_stack

@@ -25,7 +25,7 @@ def slurm() -> None:
 
 def _class(name: str) -> ClassDocument:
     """Return the class document in a file, or the parts of a class of the catalog that need no lock."""
-    from goldnode.classdoc.compile import declaration
+    from goldnode.classdoc.compile import declaration  # start-up time: it loads pydantic
     from goldnode.classdoc.load import load_catalog
     from goldnode.classdoc.record import document_in
     from goldnode.core.site import load_site

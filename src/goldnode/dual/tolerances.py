@@ -21,7 +21,6 @@ Bound = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Precision = Literal[
     "float64", "float32", "tf32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "exact"
 ]
-CONFIDENCE, MARGIN = 0.99, 0.05  # of a sampled output; a file may state others
 
 
 class TolerancesBounds(Part):

@@ -167,7 +167,7 @@ def cohort(
 
     Exit status: 0 passed, 2 a wrong sum, a slow member or a bandwidth below --floor, 3 could not check.
     """
-    from goldnode.canary import cohort as cohorts
+    from goldnode.canary import cohort as cohorts  # start-up time: it loads pydantic
     from goldnode.canary import results
 
     listing = inventory_listing(launch.inventory)

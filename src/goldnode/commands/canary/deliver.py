@@ -46,7 +46,7 @@ def deliver(
 
     Exit status: 0 no node has outstanding tests, 3 one has, or could not be asked.
     """
-    from goldnode.canary import results
+    from goldnode.canary import results  # start-up time: it loads pydantic
     from goldnode.fleet.nodes.return_delivery import HeldNode
     from goldnode.fleet.nodes.return_tests import stored
 

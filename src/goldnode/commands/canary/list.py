@@ -19,7 +19,7 @@ def list_(file: Path | None, form: str) -> None:
 
     A job whose GPU tier has not run on a model of GPU is *not verified* there; its results state that.
     """
-    from goldnode.canary.suite import load_suite
+    from goldnode.canary.suite import load_suite  # start-up time: it loads pydantic
 
     suite = load_suite(file)
     rows = [["JOB", "TIERS", "LIMIT", "GPU TIER SEEN ON", "PURPOSE"]]

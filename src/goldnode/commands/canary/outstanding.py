@@ -71,7 +71,7 @@ class NodeOutcome:
 
     def lines(self) -> list[str]:
         """Return what became of the tests, for a person."""
-        from goldnode.fleet.nodes.return_delivery import summary
+        from goldnode.fleet.nodes.return_delivery import summary  # start-up time: it loads pydantic
 
         if self.undelivered is not None:
             return [f"{self.node}: the results did not reach its gate: {self.undelivered}"]

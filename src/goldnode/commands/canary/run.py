@@ -126,7 +126,7 @@ def run(
     Exit status: 0 all jobs passed or do not apply, 2 a job failed, 3 a job could not check or was not counted, no job
     applies to a node, a node was busy, or the gate of a node still wants tests.
     """
-    from goldnode.canary import results
+    from goldnode.canary import results  # start-up time: it loads pydantic
 
     directory = out or results.DIRECTORY
     if suite.outstanding:

@@ -27,7 +27,7 @@ def show(places: tuple[Path, ...], form: str) -> None:
     Without an argument, shows all results in .goldnode/canary. The quantile p95 is the value that 95 % of the samples
     reach or better; its bound holds with 95 % confidence. Without enough samples there is no bound and no claim.
     """
-    from goldnode.canary import results
+    from goldnode.canary import results  # start-up time: it loads pydantic
 
     chosen = places or (results.DIRECTORY,)
     if not places and not results.DIRECTORY.is_dir():

@@ -21,7 +21,7 @@ def check_catalog(require_lock: bool, form: str) -> None:
 
     Exit status: 0 no errors, 1 a class has no lock (with --require-lock), 2 errors.
     """
-    from goldnode.commands.check.catalog_report import check
+    from goldnode.commands.check.catalog_report import check  # start-up time: it loads pydantic
     from goldnode.compat.report import not_applicable
 
     report = check()

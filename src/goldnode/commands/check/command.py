@@ -109,7 +109,7 @@ def check(
     Exit status: 0 nothing blocks, 1 a finding blocks or a lock is missing (with --require-lock), 2 it could not
     be checked. With --to: 0 each class has a rollout document, 1 a class has none, 2 it could not be compared.
     """
-    from goldnode.compat import report
+    from goldnode.compat import report  # start-up time: it loads pydantic
 
     if explain is not None or list_rules:
         from goldnode.compat.check import registry, rule

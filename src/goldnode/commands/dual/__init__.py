@@ -34,7 +34,7 @@ KEY = click.option(
 
 def signing_key(given: Path | None) -> Path | None:
     """Return the file of the secret key: the one given, else that of the site file, else none."""
-    from goldnode.core.site import load_site
+    from goldnode.core.site import load_site  # start-up time: it loads pydantic
 
     site = load_site()
     if given is None and site.fleet.signing_key:

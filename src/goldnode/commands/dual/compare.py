@@ -68,6 +68,7 @@ def compare(
     Exit status: 0 pass, 1 fail, 2 a record cannot be read, 3 unknown: not comparable, or inconclusive.
     """
     extras.require("floors")
+    # numpy: only the extra `floors` installs it.
     from goldnode.commands.dual import text as dual_text
     from goldnode.dual import signing, store
     from goldnode.dual import tolerances as declared

@@ -204,7 +204,7 @@ def record(
     RECORD is a new directory. The recorder needs Python 3.9 there, and the framework of the model; nothing is installed.
     In the words of a COMMAND, {out} and {seed} are replaced; it writes .npy or JSON files into {out}.
     """
-    from goldnode.dual import launch, store
+    from goldnode.dual import launch, store  # start-up time: it loads pydantic
 
     if (model is None) == (not words):
         raise click.UsageError("give either --model FILE or a command after --")
@@ -261,7 +261,7 @@ def _arguments(how: RecordSettings, content: RecordContent, command: bool) -> tu
 
 
 def _text(out: Path, written: DualRecord) -> str:
-    from goldnode.dual.compare import stack
+    from goldnode.dual.compare import stack  # numpy: only the extra `floors` installs it
 
     document = written.document
     roles = [row.role for row in document.arrays]

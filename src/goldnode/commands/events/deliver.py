@@ -105,6 +105,7 @@ class _Sources:
         if self._store is not None or ("://" not in self.place and not Path(self.place).exists()):
             return
         extras.require("fleet")
+        # sqlalchemy: only the extra `fleet` installs it.
         from goldnode.fleet.events.assembly import log_source
         from goldnode.fleet.store.database import open_store
 

@@ -64,6 +64,7 @@ def opened(where: str | None, *, create: bool = False) -> Iterator[StoreDatabase
 
 def order(reason: str) -> PersonsOrder:
     """Return an order of the person at this process."""
+    # sqlalchemy: only the extra `fleet` installs it.
     from goldnode.fleet.shared.person import person
     from goldnode.fleet.store.grants import PersonsOrder
 

@@ -72,6 +72,7 @@ def ingest(
     Exit status: 0 all are stored, 1 some were refused.
     """
     where = directory(data)
+    # pyarrow: only the extra `report` installs it.
     from goldnode.fleet.ingest.files import IngestRequest
     from goldnode.fleet.ingest.files import ingest as run
 
@@ -150,6 +151,7 @@ def prune(keep: str, yes: bool, data: Path | None, form: str) -> None:
     It prints each class and day first, and asks. Nothing else in the directory is removed.
     """
     where = directory(data)
+    # pyarrow: only the extra `report` installs it.
     from goldnode.fleet.ingest import prune as pruning
 
     old = pruning.candidates(where, pruning.days(keep), datetime.now(UTC))

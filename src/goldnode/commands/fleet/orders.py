@@ -32,7 +32,7 @@ def freeze(reason: str, where: str | None, form: str, **given: Any) -> None:
 
     The next request is refused. Nodes that have left already finish and return.
     """
-    from goldnode.fleet.store import orders
+    from goldnode.fleet.store import orders  # sqlalchemy: only the extra `fleet` installs it
 
     scope, done = _order(where, reason, given, orders.freeze)
     if done:
@@ -52,7 +52,7 @@ def unfreeze(reason: str, where: str | None, form: str, **given: Any) -> None:
 
     Give the scope of the freeze. Freezes of other scopes stay in force.
     """
-    from goldnode.fleet.store import orders
+    from goldnode.fleet.store import orders  # sqlalchemy: only the extra `fleet` installs it
 
     scope, done = _order(where, reason, given, orders.unfreeze)
     text = f"the freeze of {scope} is lifted" if done else f"{scope} was not frozen"
@@ -69,7 +69,7 @@ def release(node: str, reason: str, where: str | None, form: str) -> None:
 
     Examine the node first: it counts as in service from now on.
     """
-    from goldnode.fleet.store import grants
+    from goldnode.fleet.store import grants  # sqlalchemy: only the extra `fleet` installs it
 
     owners = give(where, reason, lambda connection, order: grants.release(connection, node, order))
     emit(form, {"node": node, "owners": owners}, f"{node} is released from: {', '.join(owners)}")
@@ -78,7 +78,7 @@ def release(node: str, reason: str, where: str | None, form: str) -> None:
 def _order(
     where: str | None, reason: str, given: dict[str, Any], work: Callable[[Any, Scope, Any], bool]
 ) -> tuple[Scope, bool]:
-    from goldnode.fleet.store.orders import Scope
+    from goldnode.fleet.store.orders import Scope  # sqlalchemy: only the extra `fleet` installs it
 
     names = {"class": given["class_name"], "rack": given["rack"], "rollout": given["rollout"]}
     chosen = [Scope(kind, name) for kind, name in names.items() if name]

@@ -200,6 +200,7 @@ def diff(
 
     For instance before an incident: `goldnode fleet diff --from 24h`. One line is one change, with all of its nodes.
     """
+    # pyarrow: only the extra `report` installs it.
     from goldnode.fleet.report.frame import ReportSettings, ReportSource
 
     end = end or now()
@@ -207,6 +208,7 @@ def diff(
         raise click.UsageError("--from is not before --to")
     source = ReportSource(directory(data))
     settings = ReportSettings(end, before=start, stale_after=timedelta(hours=stale_after))
+    # pyarrow: only the extra `report` installs it.
     from goldnode.fleet.report.build import diff as build
 
     document = build(source, settings)
@@ -236,12 +238,14 @@ def sql(
     the views. The files of the captures cannot be changed.
     """
     source, settings = _source(what, data), _settings(what)
+    # pyarrow: only the extra `report` installs it.
     from goldnode.commands.fleet import sql as fleet_sql
     from goldnode.fleet.report.engine import keys_of, opened
 
     with opened(source, settings, what.views) as connection:
         # Before the connection is locked: the statements are printed and run nowhere here.
         if script:
+            # pyarrow: only the extra `report` installs it.
             from goldnode.fleet.report.clickhouse import statements
 
             click.echo(
@@ -264,6 +268,7 @@ def now() -> datetime:
 
 
 def _settings(what: ReportOptions) -> ReportSettings:
+    # pyarrow: only the extra `report` installs it.
     from goldnode.fleet.report.frame import ReportSettings
 
     return ReportSettings(what.at or now(), stale_after=timedelta(hours=what.stale_after))
@@ -271,11 +276,13 @@ def _settings(what: ReportOptions) -> ReportSettings:
 
 def _source(what: ReportOptions, data: Path | None) -> ReportSource:
     where = directory(data)
+    # pyarrow: only the extra `report` installs it.
     from goldnode.fleet.report.frame import ExpectedNode, ReportSource
 
     expected: list[ExpectedNode] = []
     if what.nodes is not None:
         extras.require("fleet")
+        # sqlalchemy: only the extra `fleet` installs it.
         from goldnode.fleet.store.fleet_file import load
 
         expected = [
@@ -288,7 +295,7 @@ def _source(what: ReportOptions, data: Path | None) -> ReportSource:
 def _floors(what: ReportOptions) -> list[FloorsDocument]:
     """Return the baselines that a report compares canary results with. Raises GoldnodeError."""
     extras.require("floors")
-    from goldnode.floors import baseline
+    from goldnode.floors import baseline  # numpy: only the extra `floors` installs it
 
     keys = trusted(what.trust)
     files: list[Path] = []

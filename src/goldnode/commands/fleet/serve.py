@@ -27,6 +27,7 @@ def nodes(file: Path, where: str | None, form: str) -> None:
     Nodes of these classes that are not in FILE are removed; one that is out of service is an error.
     """
     with opened(where, create=True) as store:
+        # sqlalchemy: only the extra `fleet` installs it.
         from goldnode.fleet.shared.person import person
         from goldnode.fleet.store import limits
         from goldnode.fleet.store.fleet_file import load
@@ -116,6 +117,7 @@ def serve(where: str | None, **given: Any) -> None:
     if given["data"]:
         extras.require("report")
     with opened(where, create=True) as store:
+        # sqlalchemy: only the extra `fleet` installs it.
         from goldnode.fleet.service.server import Listen
         from goldnode.fleet.service.server import serve as run
 

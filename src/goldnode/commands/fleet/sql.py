@@ -102,7 +102,7 @@ def shell(connection: duckdb.DuckDBPyConnection, more: Path | None) -> None:
 
 
 def _views(more: Path | None) -> str:
-    from goldnode.fleet.report.frame import views
+    from goldnode.fleet.report.frame import views  # pyarrow: only the extra `report` installs it
 
     return table([("view", "content"), *((view.name, view.about) for view in views(more))])
 

@@ -29,7 +29,7 @@ def migrate(where: str | None, form: str) -> None:
     Migrations only add: services of the previous version go on working.
     """
     extras.require("fleet")
-    from goldnode.fleet.store import schema
+    from goldnode.fleet.store import schema  # sqlalchemy: only the extra `fleet` installs it
     from goldnode.fleet.store.database import StoreDatabase
 
     # Not `opened`, which refuses a store of another schema.
@@ -55,6 +55,7 @@ def backup(file: Path, where: str | None, form: str) -> None:
     """
     site = load_site()
     with opened(where) as database:
+        # sqlalchemy: only the extra `fleet` installs it.
         from goldnode.fleet.store import backup as copies
         from goldnode.fleet.store import log
 
@@ -81,6 +82,7 @@ def restore(file: Path, where: str | None, form: str) -> None:
     then run `goldnode fleet unfreeze --all`.
     """
     extras.require("fleet")
+    # sqlalchemy: only the extra `fleet` installs it.
     from goldnode.fleet.shared.person import person
     from goldnode.fleet.store import backup as copies
     from goldnode.fleet.store.database import StoreDatabase
@@ -110,7 +112,7 @@ def verify(where: str | None, form: str) -> None:
     """
     site = load_site()
     with opened(where) as database, database.read() as connection:
-        from goldnode.fleet.store import log
+        from goldnode.fleet.store import log  # sqlalchemy: only the extra `fleet` installs it
         from goldnode.fleet.store.backup import check_counters
 
         verified = log.verify(connection, key_file(site, "public_key"))

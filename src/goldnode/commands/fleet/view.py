@@ -18,6 +18,7 @@ from goldnode.commands.output import emit, reports, table
 @reports("fleet-status")
 def status(where: str | None, form: str) -> None:
     """Show limits, holds, freezes and rollouts."""
+    # sqlalchemy: only the extra `fleet` installs it.
     from goldnode.fleet.store.status import status as read
 
     with opened(where) as store, store.read() as connection:
@@ -35,6 +36,7 @@ def status(where: str | None, form: str) -> None:
 @reports("fleet-log")
 def log(rollout: str | None, subject: str | None, lines: int, where: str | None, form: str) -> None:
     """Show the log of the store."""
+    # sqlalchemy: only the extra `fleet` installs it.
     from goldnode.fleet.store import log as lines_of
 
     with opened(where) as store, store.read() as connection:

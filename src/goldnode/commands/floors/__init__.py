@@ -51,7 +51,7 @@ def floors() -> None:
 
 def trusted(given: tuple[Path, ...]) -> tuple[Path, ...]:
     """Return the files of public keys: those given, else that of the site file, else none."""
-    from goldnode.core.site import load_site
+    from goldnode.core.site import load_site  # start-up time: it loads pydantic
 
     if given:
         return given

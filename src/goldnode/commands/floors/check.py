@@ -102,6 +102,7 @@ def check(
 
     Exit status: 0 all metrics pass, 1 a metric fails, 2 a file could not be read, 3 inconclusive: too few runs count.
     """
+    # numpy: only the extra `floors` installs it.
     from goldnode.commands.floors import text as floors_text
     from goldnode.core import extras
 
@@ -119,7 +120,7 @@ def check(
 def _slow(
     results: tuple[Path, ...], slow: SlowOptions, baseline: Path, metrics: tuple[str, ...]
 ) -> SpeedReport:
-    from goldnode.floors import baseline as baselines
+    from goldnode.floors import baseline as baselines  # numpy: only the extra `floors` installs it
     from goldnode.floors import results as canary
     from goldnode.floors import slow as slowness
 
@@ -133,7 +134,7 @@ def _slow(
 def _change(
     results: tuple[Path, ...], options: ChangeOptions, metrics: tuple[str, ...]
 ) -> SpeedReport:
-    from goldnode.floors import change
+    from goldnode.floors import change  # numpy: only the extra `floors` installs it
     from goldnode.floors import results as canary
 
     margin = percent(options.margin)

@@ -73,11 +73,12 @@ def learn(
 
     Exit status: 0 the baseline was written, 2 nothing could be learnt, or a file could not be read.
     """
+    # numpy: only the extra `floors` installs it.
     from goldnode.commands.floors import text as floors_text
     from goldnode.core import extras
 
     extras.require("floors")
-    from goldnode.floors import baseline, learn
+    from goldnode.floors import baseline, learn  # numpy: only the extra `floors` installs it
     from goldnode.floors import results as canary
 
     key = signing_key(key)
@@ -94,6 +95,7 @@ def learn(
 
 def _settings(how: LearnOptions) -> LearnSettings:
     """Return the settings that the options give."""
+    # numpy: only the extra `floors` installs it.
     from goldnode.floors.learn import MARGIN, LearnSettings
 
     margin, margins = MARGIN, {}

@@ -22,11 +22,12 @@ def show(baseline: Path, trust: tuple[Path, ...], form: str) -> None:
 
     Exit status: 0, or 2 if the baseline could not be read or its signature is wrong.
     """
+    # numpy: only the extra `floors` installs it.
     from goldnode.commands.floors import text as floors_text
     from goldnode.core import extras
 
     extras.require("floors")
-    from goldnode.floors import baseline as baselines
+    from goldnode.floors import baseline as baselines  # numpy: only the extra `floors` installs it
 
     learned = baselines.read(baseline, trusted(trust))
     emit(form, floors_text.data(learned), lambda: floors_text.baseline_text(learned))

@@ -72,7 +72,7 @@ def init(directory: Path, yes: bool, overwrite: bool, form: str, **given: Any) -
 
     Exit status: 0 written, 1 written and the check blocks the class, 2 an error.
     """
-    from goldnode.commands.init import request
+    from goldnode.commands.init import request  # start-up time: it loads pydantic
 
     flags: InitAnswers = request.InitAnswers(**given)
     ask = None if yes or not _terminal() else request.ask

@@ -84,7 +84,7 @@ def rollout() -> None:
 
 def nodes_of(inventory: str, class_: str, origin: str) -> list[FleetNode]:
     """Return the hosts of a class as nodes in service, in the state that the rollout moves away from."""
-    from goldnode.inventory.fleet import nodes_of_class
+    from goldnode.inventory.fleet import nodes_of_class  # start-up time: it loads pydantic
 
     return fleet_nodes(nodes_of_class(inventory, class_), origin)
 

@@ -137,7 +137,7 @@ def _earlier(node_class: str) -> StepOutcomes | None:
     where = address(None, load_site())
     if not extras.installed("fleet") or ("://" not in where and not Path(where).exists()):
         return None
-    from goldnode.fleet.store import history
+    from goldnode.fleet.store import history  # sqlalchemy: only the extra `fleet` installs it
 
     with opened(where) as store, store.read() as connection:
         return history.outcomes(connection, node_class)

@@ -72,7 +72,7 @@ def deny(digest: str, class_name: str, reason: str, where: str | None, form: str
 
     No grant moves a node to it, and no run applies it. STATE is the digest of a lock or the id of a disk build. `goldnode rollout lift` ends it.
     """
-    from goldnode.fleet.store import orders
+    from goldnode.fleet.store import orders  # sqlalchemy: only the extra `fleet` installs it
 
     # Before the store changes: a site without a place for the list is refused.
     path = _place(where)
@@ -96,7 +96,7 @@ def lift(digest: str, class_name: str, reason: str, where: str | None, form: str
 
     Runs and rollouts may apply it again. STATE is the digest of a lock or the id of a disk build.
     """
-    from goldnode.fleet.store import orders
+    from goldnode.fleet.store import orders  # sqlalchemy: only the extra `fleet` installs it
 
     path = _place(where)
     with opened(where) as store:
@@ -151,7 +151,7 @@ def _rows(entries: DenyList) -> list[str]:
 
 
 def _in_force(store: StoreDatabase) -> DenyList:
-    from goldnode.fleet.store import denials
+    from goldnode.fleet.store import denials  # sqlalchemy: only the extra `fleet` installs it
 
     with store.read() as connection:
         return denials.in_force(connection)
@@ -165,7 +165,7 @@ def _place(where: str | None) -> Path:
 
 
 def _written(store: StoreDatabase, path: Path) -> dict[str, Any]:
-    from goldnode.fleet.store import denials
+    from goldnode.fleet.store import denials  # sqlalchemy: only the extra `fleet` installs it
 
     changed = denials.write(store, path, key_file(load_site(), "signing_key"))
     return {"changed": changed, "file": str(path)}

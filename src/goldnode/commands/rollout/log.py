@@ -26,7 +26,7 @@ def log(rollout: str | None, node: str | None, lines: int, where: str | None, fo
 
     Without ROLLOUT: the rollout that is under way, else the last one. `goldnode fleet log` shows the whole log.
     """
-    from goldnode.fleet.store import rollout_view
+    from goldnode.fleet.store import rollout_view  # sqlalchemy: only the extra `fleet` installs it
 
     with opened(where) as store, store.read() as connection:
         name = rollout_view.chosen(connection, rollout)
@@ -60,6 +60,7 @@ def events(
     The schema is goldnode.rollout-event/1. Without ROLLOUT: events of all rollouts. Orders on the fleet, on a
     class or on a rack are included. To lose nothing across a restart, give the last `seq` with --after.
     """
+    # sqlalchemy: only the extra `fleet` installs it.
     from goldnode.fleet.rollout.lines import event
     from goldnode.fleet.store import log as store_log
     from goldnode.fleet.store import rollout_view

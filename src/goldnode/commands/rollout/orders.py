@@ -50,6 +50,7 @@ def approve(
     was submitted last: one that replaces it is approved again. An approval cannot be withdrawn: freeze the rollout
     instead.
     """
+    # sqlalchemy: only the extra `fleet` installs it.
     from goldnode.fleet.control.document_files import load
     from goldnode.fleet.store import orders, rollout_view, rollouts
     from goldnode.fleet.store.errors import StoreError
@@ -103,6 +104,7 @@ def rollback(rollout: str, what: str, reason: str, where: str | None, form: str)
     target stays denied for the class until `goldnode rollout lift`. `goldnode rollout status` lists the nodes
     that still have it afterwards, with the command for each.
     """
+    # sqlalchemy: only the extra `fleet` installs it.
     from goldnode.fleet.rollout.model import BackScope
     from goldnode.fleet.store import orders
 

@@ -126,7 +126,7 @@ def publish(
 
 def _submitted(store: StoreDatabase, what: str) -> str:
     """Return the name of a rollout of the store. Raises GoldnodeError for one that was not submitted as it is."""
-    from sqlalchemy import select
+    from sqlalchemy import select  # only the extra `fleet` installs it
 
     from goldnode.fleet.control.document_files import load
     from goldnode.fleet.store import tables

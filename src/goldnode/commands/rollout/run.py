@@ -147,7 +147,7 @@ def run(
 
     Exit status: 0 completed, 1 refused, rolled back or superseded, 2 an error, 130 stopped before its end.
     """
-    from goldnode.fleet.control import assembly
+    from goldnode.fleet.control import assembly  # sqlalchemy: only the extra `fleet` installs it
     from goldnode.fleet.rollout.lines import PHASES
 
     file, members, hosts = _checked(document, inventory, form)
@@ -187,6 +187,7 @@ def run(
 
 def _behind(store: StoreDatabase, file: RolloutFile) -> dict[str, list[str]]:
     """Return the nodes that a rollout has not moved, or that wait for a person, by state."""
+    # sqlalchemy: only the extra `fleet` installs it.
     from goldnode.fleet.rollout.model import StepPhase
     from goldnode.fleet.store import rollouts
 
@@ -206,7 +207,7 @@ def _run(
     how: tuple[str, str, Sequence[InventoryNode], str],
 ) -> RolloutPhase | None:
     """Run a controller, and return the phase in which the rollout ended; None if a signal stopped it."""
-    from goldnode.fleet.control import assembly
+    from goldnode.fleet.control import assembly  # sqlalchemy: only the extra `fleet` installs it
     from goldnode.fleet.control.controller import ControllerSettings, RolloutController
     from goldnode.fleet.control.run import RolloutRun
     from goldnode.fleet.shared import identity
@@ -277,7 +278,7 @@ def _checked(
 
 def _ended(store: StoreDatabase, file: RolloutFile) -> RolloutPhase | None:
     """Return the phase of a rollout that has ended. A changed document of it is an error of the submission."""
-    from goldnode.fleet.store import rollouts
+    from goldnode.fleet.store import rollouts  # sqlalchemy: only the extra `fleet` installs it
 
     with store.read() as connection:
         # Byte for byte: a comment that changed is a change of what was signed.
@@ -289,7 +290,7 @@ def _submit(
     store: StoreDatabase, file: RolloutFile, members: Sequence[FleetNode], *, replaces: bool = True
 ) -> SubmittedRollout:
     """Submit a document. Without `replaces`, it is refused where a later one has replaced it."""
-    from goldnode.fleet.control import submission
+    from goldnode.fleet.control import submission  # sqlalchemy: only the extra `fleet` installs it
     from goldnode.fleet.shared.person import person
 
     def work(connection: Connection) -> SubmittedRollout:

@@ -26,7 +26,7 @@ def sign(document: Path, key: Path, form: str) -> None:
 
     The signature is in DOCUMENT.dsse. Where the site file has `fleet.document_key`, a document is refused without one.
     """
-    from goldnode.fleet.control import document_files
+    from goldnode.fleet.control import document_files  # start-up time: it loads pydantic
 
     path = document_files.sign(document, key)
     emit(form, {"document": str(document), "signature": str(path)}, f"wrote {path}")

@@ -94,7 +94,7 @@ def simulate(
 
     Exit status: 0 the runs ended, 2 the document could not be read.
     """
-    from goldnode.fleet.control.document_files import load
+    from goldnode.fleet.control.document_files import load  # start-up time: it loads pydantic
     from goldnode.fleet.rollout import simulation_report as report
     from goldnode.fleet.rollout.faults import parse
     from goldnode.fleet.rollout.simulate import Simulation, made_up

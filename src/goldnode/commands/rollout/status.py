@@ -102,6 +102,7 @@ def explain(node: str, rollout: str | None, where: str | None, form: str) -> Non
 
     With its holds, its last reports, and its last lines of the log.
     """
+    # sqlalchemy: only the extra `fleet` installs it.
     from goldnode.fleet.nodes.return_tests import of_class
     from goldnode.fleet.rollout.explain import explain as explained
     from goldnode.fleet.store import rollout_view
@@ -139,7 +140,7 @@ def explain(node: str, rollout: str | None, where: str | None, form: str) -> Non
 
 
 def _reader(store: StoreDatabase, rollout: str | None) -> RolloutReader:
-    from goldnode.fleet.store import rollout_view
+    from goldnode.fleet.store import rollout_view  # sqlalchemy: only the extra `fleet` installs it
 
     with store.read() as connection:
         name = rollout_view.chosen(connection, rollout)

@@ -29,7 +29,7 @@ def schema(kind: str | None, form: str, out: Path | None) -> None:
     With KIND, print the schema of that file or document. Without it, write all schemas to --out, or to schemas/
     by default. With `--format markdown`, print or write docs/reference/configuration.md, which documents every key.
     """
-    from goldnode.commands.schema import reference
+    from goldnode.commands.schema import reference  # start-up time: it loads pydantic
     from goldnode.commands.schema.kinds import KINDS, WRITTEN, schema_text, write_schemas
     from goldnode.core.data import data, installed
     from goldnode.core.errors import CatalogError, nearest
