@@ -301,7 +301,7 @@ def begin() -> int:
         else:
             engine = settle(archive)
 
-    from goldnode.node.program.start import finish, main  # its path is known only now
+    from goldnode.node.program.start import finish, main
 
     try:
         status = main(engine, archive)
