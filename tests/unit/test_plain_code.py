@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from tests.suite import measure
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src"
@@ -24,18 +25,9 @@ CALL = f"a call with more than {MOST} positional arguments: pass the others by n
 RULES = {"nested": NESTED, "long": LONG, "found": FOUND, "call": CALL}
 
 # Hits that are left, by rule and package. A number may only sink: lower it with the commit that removes hits.
-BUDGET: Mapping[str, Mapping[str, int]] = {
-    "nested": {
-        "node": 21,
-    },
-    "long": {
-        "node": 94,
-    },
-    "found": {
-        "node": 226,
-    },
-    "call": {},
-}
+BUDGET: Mapping[str, Mapping[str, int]] = {"nested": {}, "long": {}, "found": {}, "call": {}}
+# Conditional expressions per 1,000 lines of src. It may only sink as well; docs/development.md has the figure of today.
+CONDITIONALS = 19.0
 
 
 class CodeHit(NamedTuple):
@@ -178,6 +170,15 @@ def test_code_is_within_its_budget(rule: str) -> None:
     }
     lines = (str(hit) for hit in hits if hit.package in over)
     assert not over, "\n".join([f"hits over the budget: {over}", *lines])
+
+
+def test_conditional_expressions_stay_few() -> None:
+    numbers = measure.count([SOURCE / "goldnode"])
+    share = 1000 * numbers.conditionals / sum(numbers.files)
+    assert share <= CONDITIONALS, (
+        f"{share:.1f} conditional expressions per 1,000 lines: write an if statement, or use a helper "
+        "(phrase and and_more of node/ground/text, as_dict … of json_lines, optional and group of optional)"
+    )
 
 
 def test_documented_parameters_exist() -> None:
