@@ -127,7 +127,7 @@ def run(target: LocalTarget, *, quiet: bool) -> None:
             "ANSIBLE_LOCALHOST_WARNING": "false",
             "ANSIBLE_DEPRECATION_WARNINGS": "false",
         }
-        # What was printed so far comes before Ansible's output, also in a pipe.
+        # The text printed so far comes before Ansible's output, also in a pipe.
         sys.stdout.flush()
         done = subprocess.run(
             command, env=environment, stdout=sys.stderr if quiet else None, check=False

@@ -519,7 +519,7 @@ def store_run(directory: Path, name: str, record: Mapping[str, Any], most: int) 
         temporary.write_text(
             json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
         )
-        # Whoever watches the directory never reads half a record.
+        # A reader of the directory never sees half a record.
         temporary.replace(path)
         records = sorted(
             directory.glob("[0-9]*T*Z-*.json"),
