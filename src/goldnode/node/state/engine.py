@@ -13,6 +13,7 @@ from . import owners, preflight
 from .domains import (
     apt,
     driver,
+    driver_files,
     files,
     follow,
     kernel,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 # Domains with the complete domain interface. The other modules above depend on each other through the one
 # package transaction, so the engine calls their functions by name.
 DOMAINS: Tuple[Domain, ...] = (
+    driver_files,
     modules,
     modprobe,
     runtime,
@@ -215,6 +217,7 @@ def plan(
 
     def now() -> Plan:
         seen = observed(host, document, back)
+        driver_files.observe_all(host, document, seen)
         planned = judge(document, seen, payloads or {}, phases)
         if not planned.actions:
             return planned

@@ -88,6 +88,8 @@ _ROWS: Tuple[Kind, ...] = (
     Kind("changed.*", HARDWARE, DEGRADED, None, "the property has not changed since the first check"),
     # The stack
     Kind("stack.lock", SOFTWARE, DRAIN, None, "the installed packages are those of the lock"),
+    # Another image would have the packages that a person was installing.
+    Kind("dpkg.finished", HARDWARE, DEGRADED, None, "dpkg has finished what it began; apt refuses all work until then"),
     Kind("stack.holds", SOFTWARE, DEGRADED, None, "apt holds all packages of the stack"),
     Kind("apt.sources", SOFTWARE, DEGRADED, None, "no other package source offers packages of the stack"),
     Kind("kernel.running", SOFTWARE, DRAIN, None, "the running kernel is the locked one"),
@@ -113,6 +115,10 @@ _ROWS: Tuple[Kind, ...] = (
         "no line of modprobe.d or of the kernel command line keeps the driver out of the next boot, or changes its options",
     ),
     Kind("driver.library", SOFTWARE, DRAIN, None, "the driver's library has the locked version"),
+    Kind(
+        "driver.files", SOFTWARE, DRAIN, None,
+        "the driver's files are those of its packages, and the loader's cache names files that exist, of the driver's version",
+    ),
     Kind("driver.loaded", DRIVER, DRAIN, None, "the loaded driver module has the locked version"),
     Kind(
         "driver.agree", domain=DRIVER, severity=DRAIN, blast=NODE,

@@ -182,6 +182,7 @@ class Observed:
     * initramfs: release -> {unwanted: [paths], files: {path: sha256}}, or {error}.
     * owed: True if an interrupted transaction left an initramfs to rebuild (state/deferred.py).
     * forced: [{file, line, module}].
+    * driver_files: what dpkg, its packages and the loader have of the driver (domains/driver_files.py).
     * modprobe: the lines about modules of the stack (domains/modprobe.py), or [{error}].
     * boot: {loader, release, reason, entry, cmdline, via}.
     * loaded: module -> version of the module that the kernel has loaded.
@@ -233,6 +234,7 @@ class Observed:
         self.filesystems: Dict[str, int] = {}
         self.compiler: Dict[str, Optional[str]] = {}
         self.library: Optional[str] = None
+        self.driver_files: Dict[str, Any] = {}
         self.held_by_us: List[str] = []
         self.left_over: List[str] = []
         self.simulated: bool = False

@@ -13,6 +13,7 @@ import re
 import struct
 from contextlib import suppress
 
+from ..effective import ldcache
 from ..effective.boot_choice import boot_choice
 from ..ground import openpgp
 from ..ground.errors import NodeError
@@ -172,7 +173,7 @@ def observe(host: Host, document: ClassDocument, keep: bool = True) -> Observed:
         seen.gpus = gpus(host, seen.functions)
     pattern = driver.get("library") if driver else None
     if pattern:
-        seen.library = library(host, pattern)
+        seen.library = library(host, pattern, document["os"]["architecture"])
     return seen
 
 
@@ -641,14 +642,13 @@ def compiler(host: Host, release: str) -> Dict[str, Optional[str]]:
     return {"kernel": built.group(1) if built else None, "installed": installed}
 
 
-def library(host: Host, name: str) -> Optional[str]:
+def library(host: Host, name: str, architecture: str) -> Optional[str]:
     """Return the file behind a shared library as the dynamic loader resolves it, or None.
 
     A simulator's library is skipped: packages are compared with the library that they ship.
     """
-    rows = [line.strip() for line in host.run("ldconfig", "-p").out.splitlines() if name in line]
-    files = [
-        row.rpartition(" => ")[2] for row in rows if row.startswith(f"{name} ") and " => /" in row
-    ]
-    own = [path for path in files if not path.startswith(SIMULATOR + "/")]
-    return "/" + os.path.relpath(host.real(own[0]), host.root) if own else None
+    try:
+        path = ldcache.resolve(host, name, architecture, SIMULATOR + "/").path
+    except (OSError, ValueError):  # domain driver_files reports it
+        return None
+    return "/" + os.path.relpath(host.real(path), host.root) if path else None

@@ -191,7 +191,8 @@ def readiness(document: ClassDocument, seen: Observed, actions: List[Action]) ->
     refused += broken_by_others(seen)
     if kinds & {"packages.transact", "packages.repair", "packages.hold"}:
         refused += locked(seen)
-    if transaction is None and not kinds & {"module.build", "module.restore"}:
+    changes = {"module.build", "module.restore", "packages.reinstall"}
+    if transaction is None and not kinds & changes:
         return refused
     unsigned = unsigned_modules(document)
     if seen.secure_boot and unsigned:
@@ -221,7 +222,7 @@ def readiness(document: ClassDocument, seen: Observed, actions: List[Action]) ->
 
 def broken_by_others(seen: Observed) -> List[Refusal]:
     """Refuse if dpkg was interrupted by another program. goldnode finishes its own interrupted runs."""
-    broken = broken_packages(seen)
+    broken = [*seen.driver_files.get("unfinished", ()), *broken_packages(seen)]
     if not broken or seen.journal is not None:
         return []
     return [

@@ -13,7 +13,7 @@ from ..ground import boot, verdict_files
 from ..ground.host import Host, Json
 from ..ground.text import cleaned
 from ..state import gpumodel, owners
-from ..state.domains import apt, policy, program
+from ..state.domains import apt, driver_files, policy, program
 from ..state.domains import driver as driver_domain
 from ..state.engine import DOMAINS, judge, observed
 from ..state.finding import (
@@ -571,7 +571,8 @@ def _driver(document: ClassDocument, seen: Observed) -> List[Finding]:
         text = (
             f"Run site.yml: {name} is of another version than the module, and CUDA will not start."
         )
-        findings.append(judge_item("driver.library", version, have or None, Remedy(text, SITE)))
+        remedy = driver_files.undo(document, seen, name) or Remedy(text, SITE)
+        findings.append(judge_item("driver.library", version, have or None, remedy))
     return findings
 
 

@@ -35,7 +35,8 @@ def repair(document: ClassDocument, seen: Observed) -> List[Action]:
     ones that cannot be finished.
     """
     broken = broken_packages(seen)
-    if not broken or seen.journal is None:
+    unfinished = seen.driver_files.get("unfinished")
+    if not (broken or unfinished) or seen.journal is None:
         return []
     wanted = {package["name"] for package in document["packages"]}
     leave = [name for name in broken if name in seen.held_by_us and name not in wanted]

@@ -192,6 +192,22 @@ def restore(applier: Writer, action: Action) -> str:
     )
 
 
+def reinstall(applier: Writer, action: Action) -> str:
+    """Install a package again whose files are missing or were changed. apt writes the loader's cache as well."""
+    request = (
+        *applier.apt,
+        "--reinstall",
+        "--allow-downgrades",
+        "--allow-change-held-packages",
+        "install",
+        action.data["request"],
+    )
+    done = applier.host.run(*request, timeout=APT_TIME)
+    if done.rc != 0:
+        raise NodeError(f"apt cannot install {action.target} again: {done.tail(5)}")
+    return f"{action.target} was installed again"
+
+
 def _package_fault(applier: Writer) -> Optional[str]:
     """Return the fault of the prebuilt modules, or None if all are as wanted."""
     document, release = applier.document, applier.document["kernel"]["release"]
@@ -213,4 +229,5 @@ def _package_fault(applier: Writer) -> Optional[str]:
 HANDLERS: Dict[str, Handler] = {
     "module.build": build,
     "module.restore": restore,
+    "packages.reinstall": reinstall,
 }
