@@ -174,7 +174,8 @@ class Observed:
       other than root can change.
     * links: path -> target, or None.
     * sources: apt entries [{file, line, uri, suite, components, signed_by}].
-    * pins: foreign pins [{file, line, package, owner}].
+    * pins: foreign pins [{file, line, package, pin, priority, owner}].
+    * unfenced: lines that clear the list of packages that unattended upgrades leave alone.
     * kernels: releases that have a /boot/vmlinuz.
     * modules: kernel release -> {version, license, vermagic, signer} of the driver's module, or None.
     * other_modules: name -> the facts that domains/modules.py collects about each further out-of-tree module
@@ -215,6 +216,7 @@ class Observed:
         self.links: Dict[str, Optional[str]] = {}
         self.sources: List[Dict[str, Any]] = []
         self.pins: List[Dict[str, Any]] = []
+        self.unfenced: List[str] = []
         self.keyrings: Dict[str, Optional[List[str]]] = {}
         self.kernels: List[str] = []
         self.modules: Dict[str, Optional[Dict[str, str]]] = {}

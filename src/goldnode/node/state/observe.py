@@ -13,6 +13,7 @@ import re
 import struct
 from contextlib import suppress
 
+from ..effective import apt as apt_effective
 from ..effective import ldcache
 from ..effective.boot_choice import boot_choice
 from ..ground import openpgp
@@ -102,6 +103,7 @@ INITRAMFS_CACHE = "/run/goldnode/initramfs.json"
 # MPS has the devices open itself.
 OWN_UNITS = ("nvidia-persistenced.service", "nvidia-fabricmanager.service")
 DPKG = "/var/lib/dpkg"
+FENCE = "/etc/apt/apt.conf.d/52goldnode-fence"
 SPACE = ("/", "/boot", "/usr", "/var")
 
 
@@ -134,6 +136,7 @@ def observe(host: Host, document: ClassDocument, keep: bool = True) -> Observed:
         },
         sources=apt_sources(host),
         pins=apt_pins(host),
+        unfenced=apt_effective.cleared(host, FENCE),
         kernels=[name[len("/boot/vmlinuz-") :] for name in host.glob("/boot", "vmlinuz-*")],
         boot=boot_choice(host, document["kernel"]["release"]),
         held_by_us=list((load_json(host, RECORD) or {}).get("held", [])),
@@ -441,20 +444,15 @@ def deb822(stanza: str) -> Dict[str, str]:
 
 
 def apt_pins(host: Host) -> List[Json]:
-    """Return packages that foreign apt preferences pin: [{file, line, package, owner}].
+    """Return packages that foreign apt preferences pin: [{file, line, package, pin, priority, owner}].
 
     `owner` is the package that ships the file, or None.
     """
-    rows: List[Json] = []
-    for name in ["/etc/apt/preferences", *host.glob("/etc/apt/preferences.d", "*")]:
-        if name.rpartition("/")[2].startswith("goldnode-"):
-            continue
-        for number, line in enumerate((host.text(name) or "").splitlines(), 1):
-            if line.lower().startswith("package:"):
-                rows.extend(
-                    {"file": name, "line": number, "package": word}
-                    for word in line.split(":", 1)[1].split()
-                )
+    rows = [
+        row._asdict()
+        for row in apt_effective.pins(host)
+        if not row.file.rpartition("/")[2].startswith("goldnode-")
+    ]
     # A package may ship its pins, as NVIDIA's pinning packages do. If the class installs that package, the
     # pins do not contradict it.
     files = sorted({str(row["file"]) for row in rows})

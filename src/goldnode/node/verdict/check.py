@@ -661,6 +661,7 @@ def _stack(document: ClassDocument, seen: Observed, plan: Plan) -> List[Finding]
                 PERSON,
             ),
         ),
+        apt.fence_finding(document, seen),
         *_ownership(seen, plan),
         judge_item(
             "node.files",

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import base64
 
-from ...ground.host import like
+from ...effective.apt import FENCE as FENCE_LIST
+from ...effective.apt import AptPin, agrees, covers
+from ..finding import Finding, judge_item
 from ..model import Observed, Refusal
 from ..names import in_family, printable
+from ..observe import FENCE
+from ..remedy import COMMAND, SITE, Remedy
 from .files import Wanted
 from .packages import driver_family
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, List, Mapping
+    from typing import Any, List, Mapping, Sequence
 
     from ...ground.document import ClassDocument
 
@@ -156,7 +160,7 @@ def fence(document: ClassDocument) -> Wanted:
         f"{{\n{items}}};\n"
     )
     return Wanted(
-        "/etc/apt/apt.conf.d/52goldnode-fence",
+        FENCE,
         text,
         "node_class",
         "unattended upgrades keep off the stack set",
@@ -170,7 +174,8 @@ def refusals(document: ClassDocument, seen: Observed) -> List[Refusal]:
     """
     refused: List[Refusal] = []
     own = {(archive["uri"].rstrip("/"), archive["suite"]) for archive in archives(document)}
-    names = {package["name"] for package in document["packages"]}
+    versions = {package["name"]: package["version"] for package in document["packages"]}
+    names = set(versions)
     family = driver_family(document)
     whose, instead = (
         f"an archive of stack {document['stack']['name']}",
@@ -196,9 +201,7 @@ def refusals(document: ClassDocument, seen: Observed) -> List[Refusal]:
             pin.get("owner") in names
         ):  # from a package of the stack; the pins of the lock outrank it
             continue
-        if any(like(name, pin["package"]) for name in names if pin["package"] != "*") or in_family(
-            pin["package"], family
-        ):
+        if _contradicts(pin, versions, family):
             refused.append(
                 Refusal(
                     "foreign-pin",
@@ -230,6 +233,47 @@ def refusals(document: ClassDocument, seen: Observed) -> List[Refusal]:
                 )
             )
     return refused
+
+
+def _contradicts(
+    pin: Mapping[str, Any], versions: Mapping[str, str], family: Sequence[str]
+) -> bool:
+    """Return whether a foreign pin concerns the stack, and prefers another version than the locked one.
+
+    A pin of every package is of apt's general form, which the lock's pins outrank.
+    """
+    word = str(pin["package"])
+    if word == "*":
+        return False
+    meant = [version for name, version in versions.items() if covers(word, name)]
+    if word.startswith(
+        "src:"
+    ):  # its binary packages are not known; drivers of a source are named after it
+        return in_family(word[4:], family) or word[4:].startswith("nvidia-graphics-drivers")
+    row = AptPin(pin["file"], pin["line"], word, pin.get("pin", ""), pin.get("priority", 0))
+    if meant and agrees(row, meant):
+        return False
+    return bool(meant) or in_family(word, family)
+
+
+WANTED = "the stack's packages are left alone"
+BACK = "Remove that line; to upgrade other packages of the list, add none of the stack to it."
+
+
+def unfenced(document: ClassDocument, seen: Observed) -> List[Refusal]:
+    """Refuse a node on which another file clears the list of packages that unattended upgrades leave alone."""
+    if not seen.unfenced or seen.files.get(FENCE) is None:
+        return []
+    text = (
+        f"{', '.join(seen.unfenced)} clears {FENCE_LIST}: unattended upgrades may change the stack."
+    )
+    return [Refusal("fence-cleared", text, BACK)]
+
+
+def fence_finding(document: ClassDocument, seen: Observed) -> Finding:
+    """Report whether unattended upgrades leave the stack alone."""
+    texts = [row.message for row in unfenced(document, seen)]
+    return judge_item("apt.fence", WANTED, "; ".join(texts) or WANTED, Remedy(BACK, COMMAND, SITE))
 
 
 def _is_own(row: Mapping[str, Any]) -> bool:

@@ -12,7 +12,7 @@ import re
 import shlex
 from typing import NamedTuple
 
-from ...effective import kmod
+from ...effective import kmod, sysctl
 from ...ground.host import Host, Json
 from ..finding import ELSEWHERE, MATCH, MISMATCH, NOT_EXPOSED, UNREAD, Finding, judge_item, place
 from ..model import BOOT, Action, Note, Observed, Refusal, Waiting
@@ -284,29 +284,11 @@ def _overriding(host: Host, wanted: Mapping[str, Any]) -> Iterator[Json]:
 
     Each is {file, line, key, value, want}.
     """
-    sysctl = sysctls(wanted)
-    names: Dict[str, str] = {}
-    # Directories of sysctl.d(5). A file in a later one replaces a file of the same name.
-    for directory in (
-        "/usr/lib/sysctl.d",
-        "/usr/local/lib/sysctl.d",
-        "/run/sysctl.d",
-        "/etc/sysctl.d",
-    ):
-        names.update({name.rpartition("/")[2]: name for name in host.glob(directory, "*.conf")})
-    for file in sorted(names) if sysctl else ():
-        if file > SYSCTL.rpartition("/")[2]:
-            for number, line in enumerate((host.text(names[file]) or "").splitlines(), 1):
-                match = re.match(r"\s*-?([\w./-]+)\s*=\s*(.*?)\s*$", line)
-                key = match.group(1).replace("/", ".") if match else ""
-                if match and key in sysctl:
-                    yield {
-                        "file": names[file],
-                        "line": number,
-                        "key": key,
-                        "value": match.group(2),
-                        "want": sysctl[key],
-                    }
+    wants = sysctls(wanted)
+    own = SYSCTL.rpartition("/")[2]
+    for row in sysctl.winners(host, wants).values():
+        if row.file.rpartition("/")[2] > own:
+            yield {**row._asdict(), "want": wants[row.key]}
     if "memlock" in wanted:
         # limits.conf(5): files are read in the order of the C locale, and the last one wins.
         for name in host.glob("/etc/security/limits.d", "*.conf"):

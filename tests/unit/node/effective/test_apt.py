@@ -1,0 +1,159 @@
+"""Pins and the fence of unattended upgrades against `apt-cache policy` and `apt-config dump`, in roots of their own."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from goldnode.node.effective import apt
+from goldnode.node.ground.host import Host
+
+CACHE, CONFIG = shutil.which("apt-cache"), shutil.which("apt-config")
+pytestmark = pytest.mark.skipif(not (CACHE and CONFIG), reason="no apt here")
+NAMES = (
+    "libnvidia-ml1",
+    "nvidia-driver",
+    "libcuda1",
+    "linux-image-6.1.0-902-amd64",
+    "cuda-drivers",
+    "vim",
+)
+WORDS = (
+    *NAMES[:3],
+    "nvidia-*",
+    "lib*",
+    "/^nvid/",
+    "/cuda/",
+    "/NVIDIA-DRIVER$/",
+    "lib????1",
+    "[ln]*-ml1",
+    "other",
+    "vim:amd64",
+)
+OWN = "/etc/apt/apt.conf.d/52goldnode-fence"
+
+
+def run(root: Path, *command: str) -> str:
+    (root / "apt.conf").write_text(
+        f'Dir "{root}/";\nDir::State::status "{root}/status";\nAPT::Architecture "amd64";\n'
+    )
+    environment = {**os.environ, "APT_CONFIG": str(root / "apt.conf"), "LC_ALL": "C"}
+    done = subprocess.run(command, env=environment, capture_output=True, check=False, text=True)
+    return done.stdout if done.returncode == 0 else f"failed: {done.stderr}"
+
+
+def prepared(root: Path) -> None:
+    for name in ("etc/apt/preferences.d", "etc/apt/apt.conf.d", "etc/apt/sources.list.d"):
+        (root / name).mkdir(parents=True)
+    for name in ("var/lib/apt/lists/partial", "var/cache/apt/archives/partial"):
+        (root / name).mkdir(parents=True)
+    stanzas = [
+        f"Package: {name}\nStatus: install ok installed\nMaintainer: x\nArchitecture: amd64\n"
+        "Version: 535.2-1\nDescription: x\n"
+        for name in NAMES
+    ]
+    (root / "status").write_text("\n".join(stanzas))
+
+
+def preferences(choice: random.Random) -> str:
+    """Return stanzas as people write them: comments, further fields, several packages, folded lines."""
+    stanzas = []
+    for _ in range(choice.randint(1, 4)):
+        words = choice.sample(WORDS, choice.randint(1, 3))
+        lines = [choice.choice(["Package: ", "package:", "Package:  "]) + words[0]]
+        for word in words[1:]:
+            if choice.random() < 0.3:
+                lines.append(choice.choice([f" {word}", f"\t{word}"]))
+            else:
+                lines[-1] += f" {word}"
+        lines.append(choice.choice(["Pin: version 535.*", "Pin: version *", "pin:version 535.2-1"]))
+        lines.append(f"Pin-Priority: {choice.choice([1001, 900, 100, 1, -1, -10])}")
+        if choice.random() < 0.3:
+            lines.insert(choice.randint(0, len(lines)), "# a comment: Package: vim")
+        if choice.random() < 0.3:
+            lines.insert(0, "Explanation: because")
+        stanzas.append("\n".join(lines))
+    return choice.choice(["", "\n", "# head\n"]) + "\n\n".join(stanzas) + choice.choice(["", "\n"])
+
+
+@pytest.mark.parametrize("start", range(0, 60, 20))
+def test_pinned_packages_are_those_of_apt(tmp_path: Path, start: int) -> None:
+    for seed in range(start, start + 20):
+        choice = random.Random(seed)  # noqa: S311 - cases, not keys
+        root = tmp_path / str(seed)
+        prepared(root)
+        files = ["10-mine", "nvidia.pref", "zz", "old.save", "a~", "x.pref.dpkg-old", ".hidden"]
+        for name in choice.sample(files, choice.randint(1, 4)):
+            (root / "etc/apt/preferences.d" / name).write_text(preferences(choice))
+        if choice.random() < 0.4:
+            (root / "etc/apt/preferences").write_text(preferences(choice))
+        shown = run(root, str(CACHE), "policy").partition("Pinned packages:")[2]
+        expected = dict(re.findall(r"^\s+(\S+) -> \S+ with priority (-?\d+)$", shown, re.M))
+        computed: dict[str, str] = {}
+        for row in apt.pins(Host(str(root))):
+            for name in NAMES:
+                if apt.covers(row.package, name):
+                    computed.setdefault(name, str(row.priority))  # the first one counts
+        assert computed == expected, seed
+
+
+# Text after the fence -> whether it is cleared.
+CLEARED = {
+    "nothing": ("", False),
+    "whole list": (f"#clear {apt.FENCE};\n", True),
+    "a name in another case": ("#clear unattended-upgrade::package-blacklist;\n", True),
+    "the word in another case is a comment": (f"#CLEAR {apt.FENCE};\n", False),
+    "the scope above": ("#clear Unattended-Upgrade;\n", True),
+    "another list": ("#clear Unattended-Upgrade::Allowed-Origins;\n", False),
+    "a comment": (f"// #clear {apt.FENCE};\n", False),
+    "with a blank": (f"# clear {apt.FENCE};\n", False),
+    "a second list": (f'{apt.FENCE} {{ "vim"; }};\n', False),
+    "an empty value": (f'{apt.FENCE} "";\n', False),
+    "of the list's end": (f"#clear {apt.FENCE}::;\n", None),
+}
+
+
+@pytest.mark.parametrize("case", CLEARED)
+@pytest.mark.parametrize("name", ["apt.conf.d/60mine", "apt.conf.d/99x.conf", "apt.conf"])
+def test_a_fence_that_is_cleared(tmp_path: Path, case: str, name: str) -> None:
+    text, expected = CLEARED[case]
+    prepared(tmp_path)
+    (tmp_path / OWN[1:]).write_text(f'{apt.FENCE} {{\n  "nvidia-driver$";\n}};\n')
+    (tmp_path / "etc/apt" / name).write_text(text)
+    shown = run(tmp_path, str(CONFIG), "dump", apt.FENCE)
+    there = "nvidia-driver$" in shown
+    if expected is not None:
+        assert there is not expected
+        assert bool(apt.cleared(Host(str(tmp_path)), OWN)) is expected
+    else:
+        assert there or apt.cleared(Host(str(tmp_path)), OWN)
+
+
+def test_a_file_before_the_fence_does_not_clear_it(tmp_path: Path) -> None:
+    prepared(tmp_path)
+    (tmp_path / OWN[1:]).write_text(f'{apt.FENCE} {{ "nvidia-driver$"; }};\n')
+    for name in ("50unattended-upgrades", "zz.save"):
+        (tmp_path / "etc/apt/apt.conf.d" / name).write_text(f"#clear {apt.FENCE};\n")
+    assert "nvidia-driver" in run(tmp_path, str(CONFIG), "dump", apt.FENCE)
+    assert apt.cleared(Host(str(tmp_path)), OWN) == []
+
+
+@pytest.mark.parametrize(
+    ("pin", "priority", "expected"),
+    [
+        ("version 535.2-1", 1001, True),
+        ("version 535.*", 600, True),
+        ("version 550.*", 600, False),
+        ("version *", 600, False),
+        ("release o=NVIDIA", 600, False),
+        ("version 535.*", -1, False),
+    ],
+)
+def test_pins_that_agree(pin: str, priority: int, expected: bool) -> None:
+    assert apt.agrees(apt.AptPin("f", 1, "nvidia-driver", pin, priority), ["535.2-1"]) is expected
