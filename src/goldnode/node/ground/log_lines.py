@@ -65,7 +65,7 @@ def remedy(name: str) -> List[str]:
 
 
 # fmt: off
-WRITERS = frozenset(["AMD-Vi","BTRFS","CPU","DMAR","EXT4-fs","IO_PAGE_FAULT","Memory","NETDEV","NVRM","XFS","amdgpu","bnxt_en","clocksource","device-mapper","ena","i40e","iavf","ib_core","ice","igb","ixgbe","mce","md","megaraid_sas","mlx4_core","mlx5_core","mlx5_ib","mpt2sas_cm","mpt3sas_cm","nvidia","nvidia_drm","nvidia_modeset","nvidia_peermem","nvidia_uvm","nvme","pcieport","tg3","virtio_net"])
+WRITERS = frozenset(["AMD-Vi","BTRFS","CPU","DMAR","EXT4-fs","IO_PAGE_FAULT","Memory","NETDEV","NVRM","XFS","amdgpu","block","bnxt_en","clocksource","device-mapper","ena","i40e","iavf","ib_core","ice","igb","ixgbe","mce","md","megaraid_sas","mlx4_core","mlx5_core","mlx5_ib","mpt2sas_cm","mpt3sas_cm","nvidia","nvidia_drm","nvidia_modeset","nvidia_peermem","nvidia_uvm","nvme","pcieport","tg3","virtio_net"])
 TEXT = r"""
 {"remedies":{
 "amd_reset":["Drain the node, then reset the GPU (`amd-smi reset --gpureset`, or restart the node).","gpu","gpu_reset"],
@@ -129,6 +129,7 @@ TEXT = r"""
 ["clock.unstable","clocksource","as unstable","timekeeping watchdog on CPU\\d+: Marking clocksource '(?P<subject>\\w+)' as unstable","kernel.clocksource","degraded","the kernel has given up its fast clock: each reading of the time is slow","clock","",null],
 ["pcie.contained","pcieport","containment event","DPC: containment event","pcie.aer","degraded","the port has cut off its device after an error that was not corrected","seat","",null],
 ["kmod.version","nvidia nvidia_uvm nvidia_modeset nvidia_drm nvidia_peermem amdgpu mlx5_core mlx5_ib ib_core","version magic","version magic '.*' should be '","driver.refused","drain","the kernel refused the module: it was built for another kernel","module","",null],
-["kmod.symbol","nvidia nvidia_uvm nvidia_modeset nvidia_drm nvidia_peermem amdgpu mlx5_core mlx5_ib ib_core","symbol ","(?:disagrees about version of|Unknown) symbol ","driver.refused","drain","the kernel refused the module: it does not fit the kernel or a module below it","module","",null]
+["kmod.symbol","nvidia nvidia_uvm nvidia_modeset nvidia_drm nvidia_peermem amdgpu mlx5_core mlx5_ib ib_core","symbol ","(?:disagrees about version of|Unknown) symbol ","driver.refused","drain","the kernel refused the module: it does not fit the kernel or a module below it","module","",null],
+["nvme.no_path","block","failing I/O","block (?P<subject>nvme\\w+): no available path - failing I/O","storage.driver_fault","drain","no path to the disk is left","disk","",null]
 ]}
 """

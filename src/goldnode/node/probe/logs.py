@@ -56,7 +56,7 @@ MARKS = (
     b"EDAC ",
     b"ink ",
     b"blocked for",
-    b"illed process",
+    b"ut of memory",
     b"oom-kill:",
     b" [#",
     b"BUG",
@@ -150,13 +150,13 @@ _PATTERNS = {
     + r"\.[0-7]):? )?(?:(?P<port>[\w.@-]+): )?(?:.*: ?)?(?:[\w.@-]+ )*[Ll]ink (?:is )?(?:down|Down|DOWN)\b(?!/Up)",
     "program": r"[\w.@/-]+\[\d+\]: ",
     "hung": r"INFO: task (?P<name>.*):(?P<pid>\d+) blocked for more than (?P<seconds>\d+) seconds",
-    "oom": r"(?P<cgroup>Memory cgroup o|O)ut of memory(?: \([^)]*\))?: Killed process (?P<pid>\d+),? \((?P<name>.*?)\)",
+    "oom": r"(?P<cgroup>Memory cgroup o|O)ut of memory(?: \([^)]*\))?: Kill(?:ed)? process (?P<pid>\d+),? \((?P<name>.*?)\)",
     # Written before the line above: who has the memory of the process (mm/oom_kill.c, dump_global_header and others).
     "victim": r"oom-kill:.*,task_memcg=/system\.slice/(?P<unit>[^/,]+\.service)(?:/[^,]*)?,task=.*,pid=(?P<pid>\d+),",
     # An oops, and the function in which it, or a lockup, was. A module is named for what is not in the kernel's image.
     "crash": r"(?:(?:NMI )?watchdog: |BUG: |CPU\d+: )*(?:(?P<lockup>soft lockup - CPU#\d+ stuck for \d+s!|Watchdog detected hard LOCKUP)"
     r"|(?P<die>[A-Za-z][\w ,-]*:.* \[#\d+\])|unable to handle .*(?:page fault|paging request|NULL pointer)|kernel NULL pointer deref|kernel BUG at )",
-    "module": r"(?:RIP: [\da-f]+:|\? )?[\w.]+\+0x[\da-f]+/0x[\da-f]+ \[(\w+)",
+    "module": r"(?:RIP: [\da-f]+:(?:\[<\w+>\] *)*|\? )?[\w.]+\+0x[\da-f]+/0x[\da-f]+ \[(\w+)",
     # What drivers put before their message: dev_printk, netdev_printk and DRM's macros.
     "board": r"(?:(?P<name>[\w-]+) )?(?P<address>"
     + _BDF
@@ -901,7 +901,7 @@ _OTHERS: Tuple[Tuple[str, Callable[[LogParser, str], Optional[Row]]], ...] = (
     ("power state from D3cold", LogParser.gone),
     ("GPU init", LogParser.amd),
     ("blocked for more than", LogParser.hung),
-    ("Killed process", LogParser.memory),
+    ("ut of memory", LogParser.memory),
     ("oom-kill:", LogParser.memory),
     (" [#", LogParser.crash),
     ("BUG", LogParser.crash),

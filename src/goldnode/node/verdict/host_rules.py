@@ -101,25 +101,41 @@ def edac(node: Node) -> Answer:
         fast = node.faster(most, "edac", name, "ce")
         if is_number(wrong) and wrong > node.limit("edac_uncorrected", 0):
             results.append(
-                bad("no uncorrected errors", f"{wrong} uncorrected since boot", subject=name)
+                bad(
+                    "no uncorrected errors",
+                    f"{wrong} uncorrected since boot",
+                    *_dimms(node, name),
+                    subject=name,
+                )
             )
         elif fast is not None:
             text = f"{fast.per_minute:.0f} corrected a minute, {fast.span}"
-            results.append(_wears(text, "few corrected errors", name))
+            results.append(_wears(text, "few corrected errors", name, *_dimms(node, name)))
         elif daily and node.day("edac", name, "ce") > daily:
             text = f"{node.day('edac', name, 'ce'):.0f} corrected within a day"
-            results.append(_wears(text, f"at most {daily} corrected errors a day", name))
+            expected = f"at most {daily} corrected errors a day"
+            results.append(_wears(text, expected, name, *_dimms(node, name)))
     return results or ok("no memory errors", f"{len(rows)} memory controllers")
 
 
-def _wears(text: str, expected: str, name: str) -> RuleResult:
+def _dimms(node: Node, name: str) -> List[str]:
+    """Return the DIMMs that the kernel's log names for a memory controller, with the kind of their errors."""
+    texts = []
+    for row in rows_of(as_map(node.capture.get("events")).get("rows")):
+        more = as_map(row.get("parameters"))
+        if str(more.get("controller")).lower() == name and more.get("subject"):
+            texts.append(f"{more['subject']}: {more.get('severity')}")
+    return texts[:8]
+
+
+def _wears(text: str, expected: str, name: str, *evidence: str) -> RuleResult:
     """Return the finding of a memory module that announces its end: maintenance, before it is a fault."""
     remedy = Remedy(
         "Find the DIMM with `dmesg | grep -i edac` and plan its exchange; then `goldnode-node ack --id memory.edac`.",
         REPAIR,
         ACKNOWLEDGE,
     )
-    return bad(expected, text, severity="degraded", remedy=remedy, subject=name)
+    return bad(expected, text, *evidence, severity="degraded", remedy=remedy, subject=name)
 
 
 @rule("net.state")
