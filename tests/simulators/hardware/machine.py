@@ -748,7 +748,7 @@ def cdi(root: Path, document: Any) -> None:
         for n in range(document["gpu"]["count"])
     ]
     edits = {
-        "deviceNodes": [{"path": "/dev/nvidiactl"}],
+        "deviceNodes": [{"path": "/dev/nvidiactl"}, {"path": "/dev/nvidia-uvm"}],
         "mounts": [{"hostPath": path, "containerPath": path} for path in paths],
     }
     _Files(root).json(

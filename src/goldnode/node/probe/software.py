@@ -4,7 +4,7 @@ not read again.
 
 from __future__ import annotations
 
-from ..effective.cdi import read_cdi
+from ..effective.cdi import differences, read_cdi
 from ..ground.host import Json
 from .context import Context
 from .machine import printable
@@ -276,9 +276,13 @@ def _spec(files: Files, data: bytes) -> Json:
     if len(data) >= MOST_CDI:
         return {"error": unread(f"larger than {MOST_CDI >> 20} MiB")}
     spec = read_cdi(data.decode("utf-8", "replace"))
-    kind = spec["kind"]
-    if not isinstance(kind, str):
-        return {"kind": None, "devices": 0, "missing": [], "error": unread("no CDI spec")}
-    paths = [path for path in spec["paths"] if path.startswith("/") and "/../" not in path + "/"]
+    if spec.kind is None:
+        error = unread(str(spec.error))
+        gpu = {"gpu": True} if b".com/gpu" in data else {}
+        return {"kind": None, "devices": 0, "missing": [], "error": error, **gpu}
+    paths = [path for path in spec.paths if path.startswith("/") and "/../" not in path + "/"]
     missing = [printable(path, 240) for path in paths if not files.there(path)]
-    return {"kind": printable(kind), "devices": len(set(spec["devices"])), "missing": missing}
+    row: Json = {"kind": printable(spec.kind), "missing": missing}
+    row["devices"] = len(set(spec.devices))
+    wrong = [printable(text, 240) for text in differences(spec, files.root)]
+    return {**row, "wrong": wrong} if wrong else row

@@ -168,10 +168,10 @@ _ROWS: Tuple[Kind, ...] = (
     Kind("runtime.config", SOFTWARE, DRAIN, None, "the engine runs with the declared configuration"),
     Kind("runtime.toolkit", SOFTWARE, DEGRADED, None, "the container toolkit has its locked version and mode"),
     # A CDI specification is made on the node, from the GPUs that it has.
-    Kind("runtime.cdi", HARDWARE, DRAIN, None, "every path in the CDI specification exists"),
+    Kind("runtime.cdi", HARDWARE, DRAIN, None, "the CDI specification has the paths and devices of the node"),
     Kind(
         "runtime.cdi_paths", domain=HARDWARE, severity=DEGRADED, blast=PROCESS,
-        about="every path in a CDI specification of GPUs exists, on nodes where goldnode does not maintain it (`runtime.cdi`)",
+        about="a CDI specification of GPUs has the paths and devices of the node, on nodes where goldnode does not maintain it (`runtime.cdi`)",
         remedy=Remedy(
             "Regenerate it with `nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`, or run site.yml; new containers "
             "see no GPU until then.",

@@ -675,6 +675,9 @@ def cdi(node: Node) -> Answer:
     results: List[RuleResult] = []
     seen = 0
     for row in rows_of(fetch(node.capture, "runtime.cdi")):
+        if not is_fault(row) and row.get("gpu"):  # a form that the reader does not know
+            unread = node.absent(row.get("error"), "all paths are there")
+            results += about(str(row.get("file")), unread)
         if is_fault(row) or "gpu" not in str(row.get("kind")):
             continue
         seen += 1
@@ -682,4 +685,9 @@ def cdi(node: Node) -> Answer:
         if missing:
             text = f"{len(missing)} missing: {', '.join(map(str, missing[:3]))}"
             results.append(bad("all paths are there", text, subject=str(row.get("file"))))
+        elif row.get("wrong"):
+            text = "; ".join(map(str, as_list(row["wrong"])[:3]))
+            results.append(
+                bad("the devices are as it has them", text, subject=str(row.get("file")))
+            )
     return wrong_or_ok(results, seen, "all paths are there")

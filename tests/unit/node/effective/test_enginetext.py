@@ -351,8 +351,8 @@ def test_amd_cdi_spec_has_devices_and_groups() -> None:
     }
     assert [device["name"] for device in spec["devices"]] == ["0", "1", "all"]
     found = read_cdi(json.dumps(spec))
-    assert found["kind"] == "amd.com/gpu"
-    assert found["paths"] == [
+    assert found.kind == "amd.com/gpu"
+    assert found.paths == [
         "/dev/dri/card0",
         "/dev/dri/renderD128",
         "/dev/dri/renderD129",

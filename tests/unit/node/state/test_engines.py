@@ -33,6 +33,12 @@ def dump(**changes: Any) -> dict[str, Any]:
     return {"default": "runc", "cdi": True, "runtimes": runtimes, **changes}
 
 
+def spec(**changes: Any) -> dict[str, Any]:
+    """A CDI spec of a converged node."""
+    row = {"file": "/var/run/cdi/nvidia.yaml", "devices": ["0", "1", "all"], "missing": []}
+    return {**row, "driver": "535.2", **changes}
+
+
 def outcomes(engine: str, seen: dict[str, Any] | None = None, **more: Any) -> dict[str, str]:
     """Outcome of each of the runtime's items on a converged node of `engine`, with `seen` over what the engine shows."""
     wanted = merge(document(), ENGINES[engine]["document"])
@@ -124,6 +130,38 @@ def test_a_converged_node_matches_in_every_item(engine: str, items: set[str]) ->
             "docker_legacy", {"toolkit_config": None}, TOOLKIT, "mismatch", id="no-toolkit-file"
         ),
         pytest.param("docker_cdi", {"specs": []}, CDI, "mismatch", id="no-spec"),
+        pytest.param(
+            "docker_cdi", {"specs": [spec(wrong=["x"])]}, CDI, "mismatch", id="old-number"
+        ),
+        pytest.param("docker_cdi", {"specs": [spec(devices=[])]}, CDI, "mismatch", id="no-device"),
+        pytest.param(
+            "docker_cdi",
+            {"specs": [{"file": "/etc/cdi/n.yaml", "error": "line 3: ! is not read"}]},
+            CDI,
+            "could_not_read",
+            id="spec-of-an-unknown-form",
+        ),
+        pytest.param(
+            "docker_cdi",
+            {"specs": [spec(), {"file": "/etc/cdi/n.yaml", "error": "line 3: ! is not read"}]},
+            CDI,
+            "match",
+            id="spec-of-an-unknown-form-that-another-wins-over",
+        ),
+        pytest.param(
+            "docker_cdi",
+            {"specs": [spec(), spec(file="/var/run/cdi/site.yaml")]},
+            CDI,
+            "mismatch",
+            id="device-in-two-specs-of-one-directory",
+        ),
+        pytest.param(
+            "docker_cdi",
+            {"specs": [spec(), spec(file="/etc/cdi/site.yaml", wrong=["x"])]},
+            CDI,
+            "match",
+            id="old-spec-that-another-wins-over",
+        ),
         pytest.param(
             "docker_cdi", {"specs": [], "gpus": False}, CDI, "not_verified_here", id="no-gpu-to-ask"
         ),
@@ -446,3 +484,26 @@ def test_a_class_without_the_engine_takes_its_settings_back(tmp_path: Path) -> N
 )
 def test_an_import_is_taken_out_by_its_name(text: str, want: str) -> None:
     assert enginetext.without_import(text, "/a/g.toml") == want
+
+
+def test_specs_of_a_node_with_what_is_wrong_in_them(tmp_path: Path) -> None:
+    for file, text in {
+        "dev/nvidia0": "", "dev/nvidiactl": "", "dev/nvidia-uvm": "",
+        "var/run/cdi/nvidia.yaml": "kind: \"nvidia.com/gpu\" # ours\ndevices:\n- {name: all, containerEdits: {deviceNodes: [{path: /dev/nvidia0}]}}\n",
+        "etc/cdi/new.yaml": "kind: nvidia.com/gpu\ndevices: !!seq []\n",
+        "etc/cdi/other.yaml": "kind: vendor.com/gpu\ndevices:\n- name: all\n",
+        "etc/cdi/unread.yaml": "kind: vendor.com/gpu\ndevices: !!seq []\n",
+        "etc/cdi/nvidia.yml": "kind: nvidia.com/gpu\ndevices:\n- name: all\n",
+    }.items():  # fmt: skip
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text(text)
+    assert runtime._specs(Host(str(tmp_path), live=True), "nvidia.com/gpu") == [
+        {
+            "file": "/var/run/cdi/nvidia.yaml",
+            "devices": ["all"],
+            "missing": [],
+            "driver": None,
+            "wrong": ["/dev/nvidia-uvm is not in it, without which CUDA does not start"],
+        },
+        {"file": "/etc/cdi/new.yaml", "error": "line 2: ! is not read"},
+    ]

@@ -265,6 +265,8 @@ CASES: list[tuple[str, tuple[Any, ...], str, str, bool]] = [
     ("module.loaded", ("os.modules", ["nvidia"]), MISMATCH, "drain", True),
     ("service.active", ("services", {}), UNREAD, "degraded", True),
     ("runtime.cdi_paths", ("runtime.cdi", [{"file": "/etc/cdi/n.yaml", "kind": "nvidia.com/gpu", "missing": ["/dev/nvidia9"]}]), MISMATCH, "degraded", False),
+    ("runtime.cdi_paths", ("runtime.cdi", [{"file": "/etc/cdi/n.yaml", "kind": "nvidia.com/gpu", "wrong": ["/dev/a is 1:3"]}]), MISMATCH, "degraded", False),
+    ("runtime.cdi_paths", ("runtime.cdi", [{"file": "/etc/cdi/n.yaml", "kind": None, "gpu": True, "error": unread("line 2")}]), UNREAD, "degraded", False),
     ("capture.network", ("network", unread("the reader failed: KeyError")), UNREAD, "degraded", False),
 ]  # fmt: skip
 

@@ -18,8 +18,8 @@ Merges the configuration, and verifies it by asking the engine.
 * hook: time at which the toolkit's hook was installed, in seconds since the epoch
 * gpu_containers: running containers that use a GPU, [{id, name, why}]
 * holders: processes that use a GPU; only if a restart is wanted
-* specs: CDI specs for the class's vendor in order of precedence, [{file, kind, devices, missing,
-  driver} or {file, error}]
+* specs: CDI specs for the class's vendor in order of precedence, [{file, devices, missing, driver} or
+  {file, error}]; `wrong` is there if the node's devices differ (`cdi.differences`)
 * refresh: unit of the toolkit that refreshes its spec -> {unit: path of the unit file or None, enabled}
 * left: files with settings of an earlier class, in which this class has no settings: path -> {before, after,
   now}, texts as in `record`
@@ -34,9 +34,9 @@ import re
 import time
 from contextlib import suppress
 
+from ...effective import cdi as cdi_specs
 from ...effective import containerd
 from ...effective import enginetext as text_of
-from ...effective.cdi import read_cdi
 from ...ground import gate_files
 from ...ground.host import Host
 from .. import dockerd
@@ -191,27 +191,28 @@ def _specs(host: Host, kind: str) -> List[Dict[str, Any]]:
     specs: List[Dict[str, Any]] = []
     for directory in SPECS:
         for name in [*host.glob(directory, "*.json"), *host.glob(directory, "*.yaml")]:
-            spec = read_cdi(host.text(name) or "")
-            if spec["kind"] != kind:
+            text = host.text(name) or ""
+            spec = cdi_specs.read_cdi(text)
+            if spec.error and kind in text:
+                specs.append({"file": name, "error": spec.error})
+            if spec.kind != kind:
                 continue
             # A spec shows its driver version only in the names of library files.
             versions = {
                 match.group(1)
-                for path in spec["paths"]
-                for match in [re.search(r"/libcuda\.so\.(\d+\.[\d.]+)$", path)]
+                for path in spec.paths
+                for match in [re.search(r"/lib(?:cuda|nvidia-ml)\.so\.(\d+\.[\d.]+)$", path)]
                 if match
             }
-            missing = [
-                path for path in spec["paths"] if not (host.exists(path) or host.is_link(path))
-            ]
-            specs.append(
-                {
-                    "file": name,
-                    "devices": spec["devices"],
-                    "missing": missing,
-                    "driver": ", ".join(sorted(versions)) or None,
-                }
-            )
+            missing = [path for path in spec.paths if not (host.exists(path) or host.is_link(path))]
+            row = {
+                "file": name,
+                "devices": spec.devices,
+                "missing": missing,
+                "driver": ", ".join(sorted(versions)) or None,
+            }
+            wrong = cdi_specs.differences(spec, host.root) if host.live else []
+            specs.append({**row, "wrong": wrong} if wrong else row)
     return specs
 
 
@@ -497,6 +498,9 @@ def plan(document: ClassDocument, seen: Observed) -> Tuple[List[Action], List[No
         if not facts.get("gpus"):
             why = "no GPU can be asked for here, so no CDI spec is made or judged"
             notes.append(Note("runtime.cdi", why) if cdi(document) else _unseen())
+        unsure = spec_unread(seen) or spec_conflict(seen) if cdi(document) else None
+        if unsure:
+            notes.append(Note("runtime.cdi", unsure))
         if toolkit["mode"] == "legacy" and toolkit["vendor"] == "amd":
             notes.append(
                 Note(
@@ -577,7 +581,7 @@ def _toolkit(document: ClassDocument, seen: Observed) -> List[Action]:
 
 
 def spec_fault(document: ClassDocument, seen: Observed) -> Optional[str]:
-    """Return the fault of the CDI spec that the engine would use, or None.
+    """Return the fault of the CDI spec that the engine would use, or None. A new spec has none of them.
 
     The first spec found takes precedence.
     """
@@ -586,6 +590,8 @@ def spec_fault(document: ClassDocument, seen: Observed) -> Optional[str]:
         toolkit = declared(declared(document["runtime"])["toolkit"])
         return f"no CDI spec of {KIND[toolkit['vendor']]}"
     spec, driver = specs[0], document.get("driver")
+    if "error" in spec:  # reported as unread: a new one may have the same form
+        return None
     if spec["missing"]:
         names = ", ".join(spec["missing"][:3])
         return (
@@ -595,8 +601,32 @@ def spec_fault(document: ClassDocument, seen: Observed) -> Optional[str]:
     want = driver.get("version") if driver else None
     if spec["driver"] and want and spec["driver"] != want:
         return f"{spec['file']} is of driver {spec['driver']}, want {want}"
+    if spec.get("wrong"):
+        return f"{spec['file']}: {'; '.join(spec['wrong'][:3])}"
+    boards = [board.get("uuid") for board in seen.gpu_settings.get("gpus", {}).values()]
+    gone = [name for name in spec["devices"] if name.startswith("GPU-") and name not in boards]
+    if boards and gone:
+        return f"{spec['file']} names {gone[0]}, which is not there"
     if not spec["devices"]:
         return f"{spec['file']} names no device"
+    return None
+
+
+def spec_unread(seen: Observed) -> Optional[str]:
+    """Return why the CDI spec that the engine would use cannot be judged, or None."""
+    first: Mapping[str, Any] = next(iter(seen.runtime.get("specs") or ()), {})
+    return f"{first['file']} cannot be read: {first['error']}" if "error" in first else None
+
+
+def spec_conflict(seen: Observed) -> Optional[str]:
+    """Return the devices that two specs of one directory have, or None. Only a person can choose between them."""
+    rows = [row for row in seen.runtime.get("specs") or () if "error" not in row]
+    if len(rows) < 2:
+        return None
+    files = cdi_specs.winners([(row["file"], row["devices"]) for row in rows])
+    for name, both in sorted(files.items()):
+        if len(both) > 1:
+            return f"the device {name} is in {' and in '.join(both)}: no container gets it"
     return None
 
 
@@ -804,17 +834,25 @@ def findings(document: ClassDocument, seen: Observed) -> List[Finding]:
             elsewhere = (
                 None if seen.runtime.get("gpus") else place(seen) or "no GPU can be asked for here"
             )
-            fault = spec_fault(document, seen)
-            remedy = Remedy(
-                "Run site.yml: it writes the spec again; containers that are started with a stale one fail.",
-                SITE,
-            )
-            rows.append(
-                judge_item(
-                    "runtime.cdi", "its paths exist", fault or "its paths exist", remedy, elsewhere
-                )
-            )
+            rows.append(_spec_finding(document, seen, elsewhere))
     return rows
+
+
+def _spec_finding(document: ClassDocument, seen: Observed, elsewhere: Optional[str]) -> Finding:
+    want, unread, conflict = "its paths exist", spec_unread(seen), spec_conflict(seen)
+    remedy = Remedy(
+        "Run site.yml: it writes the spec again; containers that are started with a stale one fail.",
+        SITE,
+    )
+    if elsewhere is None and unread:
+        remedy = Remedy(
+            f"Remove that file, then `nvidia-ctk cdi generate --output={SPEC}`.", PERSON
+        )
+        return Finding("runtime.cdi", UNREAD, want, unread, remedy)
+    fault = spec_fault(document, seen)
+    if conflict and not fault:
+        fault, remedy = conflict, Remedy("Remove one of these files.", PERSON)
+    return judge_item("runtime.cdi", want, fault or want, remedy, elsewhere)
 
 
 def _numbers(version: Optional[str]) -> str:
