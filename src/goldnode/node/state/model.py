@@ -190,7 +190,9 @@ class Observed:
     * gpus: [{address, id, driver}].
     * functions: address -> (id, class) of all functions on the PCI bus. The capture uses them.
     * holders: [{pid, command, unit, container}].
-    * space: path -> free bytes. filesystems: path -> device number.
+    * space: path -> free bytes. inodes: path -> free inodes, where they are counted. filesystems: path ->
+      device number.
+    * obstacles: what would make a change fail (state/obstacles.py).
     * compiler: {kernel, installed}, version texts.
     * held_by_us: packages that goldnode has put on hold, now or earlier.
     * left_over: packages of the driver's `replaces` that goldnode installed and no remaining package needs.
@@ -233,7 +235,9 @@ class Observed:
         self.lock_holder: Optional[str] = None
         self.runfile: Optional[str] = None
         self.space: Dict[str, int] = {}
+        self.inodes: Dict[str, int] = {}
         self.filesystems: Dict[str, int] = {}
+        self.obstacles: Dict[str, Any] = {}
         self.compiler: Dict[str, Optional[str]] = {}
         self.library: Optional[str] = None
         self.driver_files: Dict[str, Any] = {}

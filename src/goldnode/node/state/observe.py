@@ -21,7 +21,7 @@ from ..ground.errors import NodeError
 from ..ground.host import Host, Json, boot_identity, is_container
 from ..probe import pci
 from ..probe.values import Files
-from . import owed, owners
+from . import obstacles, owed, owners
 from .family import builds_modules
 from .model import Observed
 from .names import digest, printable
@@ -104,7 +104,13 @@ INITRAMFS_CACHE = "/run/goldnode/initramfs.json"
 OWN_UNITS = ("nvidia-persistenced.service", "nvidia-fabricmanager.service")
 DPKG = "/var/lib/dpkg"
 FENCE = "/etc/apt/apt.conf.d/52goldnode-fence"
-SPACE = ("/", "/boot", "/usr", "/var")
+SPACE = ("/", *obstacles.SHARED)
+LOCKS = (
+    "/var/lib/dpkg/lock-frontend",
+    "/var/lib/dpkg/lock",
+    "/var/lib/apt/lists/lock",
+    "/var/cache/apt/archives/lock",
+)
 
 
 def observe(host: Host, document: ClassDocument, keep: bool = True) -> Observed:
@@ -192,8 +198,11 @@ def observe_use(host: Host, document: ClassDocument, seen: Observed) -> None:
             here = here.parent
         stat = os.statvfs(str(here))
         seen.space[mount] = stat.f_bavail * stat.f_frsize
+        if stat.f_files:  # btrfs makes inodes as it needs them, and counts none
+            seen.inodes[mount] = stat.f_favail
         seen.filesystems[mount] = here.stat().st_dev
     seen.compiler = compiler(host, document["kernel"]["release"])
+    seen.obstacles = obstacles.observe(host, document)
 
 
 def left_over(host: Host, replaced: List[str], seen: Observed) -> List[str]:
@@ -603,11 +612,11 @@ def opened_files(host: Host, directory: str) -> List[str]:
 
 
 def dpkg_lock_holder(host: Host) -> Optional[str]:
-    """Return the process that holds dpkg's or apt's lock as ``PID (command)``.
+    """Return the process that holds dpkg's or apt's lock as ``PID (command)``, and the file of a lock of apt.
 
     F_GETLK queries it without locking.
     """
-    for name in ("/var/lib/dpkg/lock-frontend", "/var/lib/dpkg/lock"):
+    for name in LOCKS:
         here = host.path(name)
         if not here.exists():
             continue
@@ -617,7 +626,10 @@ def dpkg_lock_holder(host: Host) -> Optional[str]:
                 "hhqqi4x", fcntl.fcntl(opened, fcntl.F_GETLK, request)
             )
         if kind != fcntl.F_UNLCK:
-            return f"{pid} ({(host.text(f'/proc/{pid}/comm') or 'gone').strip()})"
+            who = f"{pid} ({(host.text(f'/proc/{pid}/comm') or 'gone').strip()})"
+            if pid <= 0:  # the kernel shows no process of another PID namespace
+                who = "of a container, which `lslocks` on its host names"
+            return who if name.startswith(DPKG) else f"{who}, which has {name}"
     return None
 
 

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import re
 
-from . import gpumodel
+from . import gpumodel, obstacles
 from .domains import apt
 from .domains.packages import broken_packages
 from .model import Action, Note, Observed, Refusal, declared
+from .obstacles import SHARED, TMP, VAR_TMP
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, List, Mapping, Optional
+    from typing import Any, List, Mapping, Optional, Sequence, Tuple
 
     from ..ground.document import ClassDocument
 
@@ -25,6 +26,10 @@ MIB = 1 << 20
 BOOT_SPACE = 160 * MIB
 # The build tree of the NVIDIA module with its objects. Observed: 620 MiB for 535.
 BUILD_SPACE = 1024 * MIB
+# An initramfs before it is packed, and the small files of apt and maintainer scripts. Estimates.
+INITRAMFS_SPACE, SMALL_SPACE = 256 * MIB, 16 * MIB
+# Files of a package with kernel headers, of a kernel, and of any other one. Estimates.
+INODES = {"linux-headers": 25_000, "linux-image": 6_000, "linux-modules": 6_000, "": 500}
 # Unpacked size of a .deb as a multiple of its download size. Observed: 3.1 for driver
 # libraries, 4.4 for headers.
 UNPACK = 5
@@ -189,6 +194,7 @@ def readiness(document: ClassDocument, seen: Observed, actions: List[Action]) ->
     kinds = {action.kind for action in actions}
     transaction = next((action for action in actions if action.kind == "packages.transact"), None)
     refused += broken_by_others(seen)
+    refused += obstacles.mounted(seen, actions)
     if kinds & {"packages.transact", "packages.repair", "packages.hold"}:
         refused += locked(seen)
     changes = {"module.build", "module.restore", "packages.reinstall"}
@@ -215,6 +221,9 @@ def readiness(document: ClassDocument, seen: Observed, actions: List[Action]) ->
                 "Run `nvidia-uninstall` on the node first.",
             )
         )
+    if driver and driver.get("vendor") == "nvidia":
+        refused += obstacles.remains(seen)
+    refused += obstacles.dkms(document, seen) + obstacles.clock(document, seen)
     refused += in_use(seen)
     refused += _space(document, seen, transaction, "module.build" in kinds)
     return refused + _compiler(seen, kinds)
@@ -225,13 +234,25 @@ def broken_by_others(seen: Observed) -> List[Refusal]:
     broken = [*seen.driver_files.get("unfinished", ()), *broken_packages(seen)]
     if not broken or seen.journal is not None:
         return []
+    # dpkg configures neither kind again: their files are not all there.
+    half = [
+        name
+        for name in broken_packages(seen)
+        if seen.packages[name]["state"] in ("half-installed", "reinst-required")
+    ]
+    remedy = "Run `dpkg --configure -a` and `apt-get -f install` on the node, look at what they say, and run again."
+    if half:
+        names = " ".join(half)
+        remedy = (
+            f"Run `apt-get install --reinstall {names}`, or `dpkg --remove --force-remove-reinstreq {names}` if "
+            "no archive has the version, then `dpkg --configure -a`, and run again."
+        )
     return [
         Refusal(
             "dpkg-broken",
             "dpkg is in the middle of something that is not goldnode's: "
             f"{', '.join(broken[:5])}{' …' if len(broken) > 5 else ''} not wholly installed.",
-            "Run `dpkg --configure -a` and `apt-get -f install` on the node, look at what they "
-            "say, and run again.",
+            remedy,
         )
     ]
 
@@ -274,9 +295,9 @@ def _holder(holder: Mapping[str, Any]) -> str:
 def _space(
     document: ClassDocument, seen: Observed, transaction: Optional[Action], build: bool
 ) -> List[Refusal]:
-    """Check the free space for the transaction, from the package sizes in the lock."""
-    coming = 0
-    needs = {"/boot": 0, "/usr": 0, "/var": 0}
+    """Check the free space and inodes for the transaction, from the package sizes in the lock."""
+    needs = dict.fromkeys(SHARED, 0)
+    files = dict.fromkeys(SHARED, 0)
     if transaction is not None:
         names = {item.partition("=")[0] for item in transaction.data["install"]}
         missing = [
@@ -284,34 +305,74 @@ def _space(
             for p in document["packages"]
             if p["name"] in names and seen.version(p["name"]) != p["version"]
         ]
-        coming = sum(int(package["size"]) for package in missing)
+        for package in missing:
+            size, kind = int(package["size"]), package["name"][: len("linux-headers")]
+            kernel = kind.startswith(("linux-image", "linux-modules"))
+            place = "/lib/modules" if kernel else "/usr"
+            needs[place] += size * UNPACK
+            files[place] += next(count for start, count in INODES.items() if kind.startswith(start))
+            needs["/var/cache/apt/archives"] += size
+            files["/var"] += 10  # dpkg's records of it
         if any(package["name"] == document["kernel"]["image"] for package in missing):
-            needs["/boot"] = BOOT_SPACE
-    needs["/usr"] = coming * UNPACK
-    needs["/var"] = coming + (BUILD_SPACE if build else 0)
-    refused = []
-    for mount, need in needs.items():
-        # Directories on the same filesystem share its free space.
-        device = seen.filesystems.get(mount)
+            needs["/boot"], files["/boot"] = BOOT_SPACE, 8
+            needs[VAR_TMP], files[VAR_TMP] = INITRAMFS_SPACE, 5_000
+        if missing:
+            needs[TMP], files[TMP] = SMALL_SPACE, 20
+    if build:
+        needs["/var"] += BUILD_SPACE
+        files["/var"] += 5_000
+    short = _short(seen, needs, seen.space)
+    refused = [
+        Refusal(
+            "no-space",
+            f"{_free(places, f'{free // MIB} MiB')} and {total // MIB} MiB are needed.",
+            _room(places[0], "df -h"),
+        )
+        for places, free, total in short
+    ]
+    for places, free, total in _short(seen, files, seen.inodes):
+        text = f"{_free(places, f'{free} inodes')} and {total} are needed."
+        refused.append(Refusal("no-inodes", text, _room(places[0], "df -i")))
+    return refused
+
+
+def _short(
+    seen: Observed, needs: Mapping[str, int], free: Mapping[str, int]
+) -> List[Tuple[List[str], int, int]]:
+    """Return the file systems with too little: paths that share it, free and needed amount.
+
+    The need of a path that was not observed is one of the directory above it.
+    """
+    wanted = {path: need for path, need in needs.items() if need and path in free}
+    for path, need in needs.items():
+        if need and path not in free and SHARED[path] in free:
+            wanted[SHARED[path]] = wanted.get(SHARED[path], 0) + need
+    rows = []
+    for path in (path for path in needs if path in wanted):
+        device = seen.filesystems.get(path)
         together = [
             other
             for other in needs
-            if needs[other]
-            and (other == mount or (device is not None and seen.filesystems.get(other) == device))
+            if other in wanted
+            and (other == path or (device is not None and seen.filesystems.get(other) == device))
         ]
-        total = sum(needs[other] for other in together)
-        if need and mount in seen.space and seen.space[mount] < total and mount == together[0]:
-            free = f"{mount} has {seen.space[mount] // MIB} MiB free"
-            if len(together) > 1:
-                free = (
-                    f"{' and '.join(together)} share {seen.space[mount] // MIB} MiB of free space"
-                )
-            remedy = "Make room there."
-            if mount == "/boot":
-                remedy = "Remove kernels that no class needs (`apt-get purge linux-image-…`), or enlarge it."
-            text = f"{free} and {total // MIB} MiB are needed."
-            refused.append(Refusal("no-space", text, remedy))
-    return refused
+        total = sum(wanted[other] for other in together)
+        if free[path] < total and path == together[0]:
+            rows.append((together, free[path], total))
+    return rows
+
+
+def _free(places: Sequence[str], amount: str) -> str:
+    if len(places) == 1:
+        return f"{places[0]} has {amount} free"
+    return f"{' and '.join(places)} share {amount} of free space"
+
+
+def _room(place: str, shown: str) -> str:
+    if place == "/boot":
+        return "Remove kernels that no class needs (`apt-get purge linux-image-…`), or enlarge it."
+    clean = "`apt-get clean` first, or remove" if place.startswith("/var") else "Remove"
+    return f"Make room there: {clean} what is not needed (`{shown} {place}`)."
 
 
 def _compiler(seen: Observed, kinds: Any) -> List[Refusal]:
