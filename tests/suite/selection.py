@@ -89,7 +89,7 @@ AFFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ("tests/unit/node/probe/test_logs.py", "tests/unit/node/program/test_watch.py"),
     ),
     ("tests/cases/loader/*", ("tests/unit/node/effective/test_loader.py",)),
-    ("tests/cases/containerd.json", ("tests/unit/node/effective/test_containerd.py",)),
+    ("tests/cases/containerd*.json", ("tests/unit/node/effective/test_containerd.py",)),
     ("tests/cases/a*.yml", ("tests/unit/lock",)),
     ("tests/cases/xid_driver_codes.txt", ("tests/unit/facts/test_xid.py",)),
     ("src/goldnode/node/state/domains/*", ("tests/unit/ansible/test_tags.py", *KINDS)),

@@ -115,6 +115,8 @@ def imported(host: Host, config: Optional[str], of: Release) -> List[Dict[str, A
         text = config if path == CONFIG else host.text(path)
         if path != CONFIG:
             order.append({"file": path, "text": text, **({"after": True} if passed else {})})
+        if text is None and path != CONFIG and of >= (2, 0):
+            break  # containerd 2 starts, and reads nothing after it
         entries = _entries(text)
         for entry in entries:
             pending += _resolved(host, entry, path, of)
@@ -140,10 +142,24 @@ def _resolved(host: Host, entry: str, parent: str, of: Release) -> List[str]:
     path = os.path.normpath(os.path.join(relative, entry))
     if "*" not in path:
         return [path]
-    directory, _, pattern = path.rpartition("/")
-    names = set(host.glob(directory, pattern))
-    own, _, name = DROP_IN.rpartition("/")
-    return sorted(names | ({DROP_IN} if directory == own and matching([name], pattern) else set()))
+    names = set(_glob(host, path))
+    own = DROP_IN.split("/")
+    parts = path.split("/")
+    if len(parts) == len(own) and all(matching([a], b) for a, b in zip(own, parts)):
+        names.add(DROP_IN)
+    return sorted(names)
+
+
+def _glob(host: Host, path: str) -> List[str]:
+    """Return the paths that match, with patterns in any part (Go's filepath.Glob)."""
+    found = [""]
+    for part in path.strip("/").split("/"):
+        wild = set(part) & set("*?[")
+        if wild:
+            found = [name for place in found for name in host.glob(place or "/", part)]
+        else:
+            found = [f"{place}/{part}" for place in found]
+    return [name for name in found if host.exists(name)]
 
 
 # -- the merged result
@@ -175,7 +191,7 @@ def effective(table: Table, of: Release) -> Dict[str, Any]:
         "cdi": bool(table.get("enable_cdi", of >= (2, 0))) if of >= (1, 7) else False,
         "runtimes": {
             name: {
-                "type": row.get("runtime_type"),
+                "type": str(row.get("runtime_type") or ""),
                 "cgroup": bool(inner(row, "options").get("SystemdCgroup")),
                 "program": str(inner(row, "options").get("BinaryName") or ""),
             }

@@ -1,6 +1,6 @@
 # ruff: noqa: E501
 """Configurations of containerd, and what its releases make of them: `python -m tests.unit.node.effective.containerd_releases 1.7=PROGRAM …` records
-tests/cases/containerd.json from `containerd config dump` of programs that are there.
+tests/cases/containerd.json and, of generated ones, containerd_generated.json from `containerd config dump` of programs that are there.
 
 Recorded from Debian's containerd 1.6.20~ds1-1+deb12u3, 1.7.24~ds1-6+deb13u1 and 2.1.9+ds1-5.
 """
@@ -8,6 +8,7 @@ Recorded from Debian's containerd 1.6.20~ds1-1+deb12u3, 1.7.24~ds1-6+deb13u1 and
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 import sys
 import tempfile
@@ -15,8 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from goldnode.node.effective import containerd
+from goldnode.node.effective import enginetext as text_of
 
 CASES = Path(__file__).parents[3] / "cases/containerd.json"
+GENERATED = CASES.with_name("containerd_generated.json")
+SEEDS = range(30)  # 240 of them were compared when this was written: 60 of each release and version
 PLACE = "/etc/containerd"  # in the files; replaced by a temporary folder where a program reads them
 VERSIONS = {"1.6": (2,), "1.7": (2,), "2.1": (2, 3)}
 RUNTIME = "/usr/bin/nvidia-container-runtime"
@@ -94,6 +98,64 @@ def dump(program: Path, texts: dict[str, str]) -> dict[str, Any] | None:
         return containerd.of_dump(done.stdout)
 
 
+def table(chance: random.Random) -> dict[str, Any]:
+    """A CRI table with some of the settings that matter, and one that does not."""
+    result: dict[str, Any] = {}
+    if chance.random() < 0.3:
+        result["enable_cdi"] = chance.choice([True, False])
+    if chance.random() < 0.3:
+        result["enable_selinux"] = True
+    own: dict[str, Any] = {}
+    if chance.random() < 0.4:
+        own["default_runtime_name"] = chance.choice(["nvidia", "runc", "kata"])
+    for name in ("runc", "nvidia", "kata"):
+        if chance.random() < 0.4:
+            options: dict[str, Any] = {}
+            kind = {"runtime_type": "io.containerd.runc.v2"} if chance.random() < 0.7 else {}
+            if chance.random() < 0.5:
+                options["SystemdCgroup"] = chance.choice([True, False])
+            if chance.random() < 0.5:
+                options["BinaryName"] = chance.choice([RUNTIME, "/opt/other"])
+            row = {**kind, **({"options": options} if options else {})}
+            own.setdefault("runtimes", {})[name] = row
+    return {**result, **({"containerd": own} if own else {})}
+
+
+IMPORTS = [
+    f"{PLACE}/conf.d/*.toml", "conf.d/*.toml", f"{PLACE}/*/10-a.toml", f"{PLACE}/conf.d/[12]*.toml", f"{PLACE}/conf.d/10-?.toml",
+    f"{PLACE}/extra/deep/*", "../containerd/extra/*.toml", f"{PLACE}/conf.d/*", f"{PLACE}/none/*.toml", f"{PLACE}//conf.d/./*.toml",
+    "*.toml", "missing.toml",
+]  # fmt: skip
+
+
+def generated(seed: int, version: int) -> dict[str, str]:
+    """Files with imports by name and by pattern, relative and absolute, of imports, in circles and of files that are missing."""
+    chance = random.Random(seed)  # noqa: S311 - a test, no secret
+    names = ["conf.d/10-a.toml", "conf.d/20-b.toml", "conf.d/zz.toml", "conf.d/note.txt", "extra/1.toml", "extra/deep/2.toml"]  # fmt: skip
+    here = chance.sample(names, chance.randint(1, 5))
+    absolute = [f"{PLACE}/{name}" for name in here]
+
+    def text(main: bool) -> str:
+        head = f"version = {version}\n" if chance.random() < 0.9 or main else ""
+        if chance.random() < (0.9 if main else 0.25):
+            entries = [*IMPORTS, *absolute, *here] if main else [*absolute, "2.toml", "1.toml", f"{PLACE}/config.toml", "*.toml"]  # fmt: skip
+            head += f"imports = {json.dumps(chance.sample(entries, chance.randint(1, 3 if main else 2)))}\n"
+        body = table(chance) if chance.random() < 0.8 else {}
+        head += "oom_score = 5\n" if chance.random() < 0.2 else ""
+        plugins = {"plugins": {containerd.CRI[version]: body}}
+        return head + (text_of.write_toml(plugins) if body else "")
+
+    return {"config.toml": text(True), **{name: text(False) for name in here}}
+
+
+def record_generated(program: Path, release: str) -> dict[str, list[Any]]:
+    """The results of one release for the generated configurations, by version of the files."""
+    return {
+        f"{release} {version}": [dump(program, generated(seed, version)) for seed in SEEDS]
+        for version in VERSIONS[release]
+    }
+
+
 def record(program: Path, release: str) -> list[dict[str, Any]]:
     """The results of one release for all configurations."""
     return [
@@ -108,6 +170,12 @@ def record(program: Path, release: str) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
+    programs = [word.partition("=") for word in sys.argv[1:]]
+    found = {}
+    for release, _, program in programs:
+        found.update(record_generated(Path(program), release))
+    lines = (f"{json.dumps(key)}: {json.dumps(rows)}" for key, rows in found.items())
+    GENERATED.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
     rows = [
         row
         for word in sys.argv[1:]

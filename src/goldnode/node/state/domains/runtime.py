@@ -349,9 +349,10 @@ def _containerd_wants(document: ClassDocument) -> containerd.Wants:
 def _import(row: Mapping[str, Any], of: Tuple[int, int]) -> containerd.ConfigFile:
     """Return one imported file. Raises ConflictError if containerd would not start with it."""
     text = row["text"]
-    if text is None and of < (2, 0):
+    if text is None and (of < (2, 0) or not row.get("after")):
+        what = "does not start" if of < (2, 0) else "reads no import after it"
         raise text_of.ConflictError(
-            f"{row['file']}, which it imports, does not exist: containerd does not start"
+            f"{row['file']}, which it imports, does not exist: containerd {what}"
         )
     try:
         parsed = text_of.read_toml(text or "")
