@@ -112,7 +112,7 @@ def winners(specs: Sequence[Tuple[str, Sequence[str]]]) -> Dict[str, List[str]]:
 
 
 def differences(spec: Spec, root: str) -> List[str]:
-    """Return what a spec says of NVIDIA's devices that is not so on the node whose files are under `root`.
+    """Return where a spec and the NVIDIA devices of the node whose files are under `root` differ.
 
     Paths that do not exist are not in it. Nothing is read for a spec without device numbers and MIG.
     """

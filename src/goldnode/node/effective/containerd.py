@@ -57,11 +57,9 @@ class ConfigFile(NamedTuple):
                     return f"{self.file}:{number}"
         return f"{self.file}:1"
 
-    def cri(self) -> Optional[Table]:
-        """Return the CRI table; None if the file has none."""
-        plugins, version = inner(self.document, "plugins"), self.document.get("version", 2)
-        table = plugins.get(CRI.get(version, CRI[3]) if isinstance(version, int) else CRI[3])
-        table = table if table is not None else plugins.get(CRI[2], plugins.get(CRI[3]))
+    def plugin(self, name: str) -> Optional[Table]:
+        """Return the table of a plugin; None if the file has none."""
+        table = inner(self.document, "plugins").get(name)
         return table if isinstance(table, dict) else None
 
 
@@ -167,12 +165,25 @@ def _glob(host: Host, path: str) -> List[str]:
 
 def merged(files: Sequence[ConfigFile], of: Release) -> Table:
     """Return the CRI table that these files make together, without containerd's built-in values."""
-    result: Table = {}
+    tables: Dict[str, Table] = {}
     for file in files:
-        table = file.cri()
-        if table is not None:
-            result = table if of < (2, 0) else text_of.deep(result, table)
-    return result
+        for name in CRI.values():
+            table = file.plugin(name)
+            if table is not None:
+                tables[name] = table if of < (2, 0) else text_of.deep(tables.get(name, {}), table)
+    old, new = tables.get(CRI[2], {}), tables.get(CRI[3], {})
+    if of < (2, 0):
+        return old
+    # Version 3 ignores the old name. Of version 2, a key is renamed unless the new name has it too.
+    return new if files and files[0].document.get("version") in (3, 4) else {**old, **new}
+
+
+def plugin_of(files: Sequence[ConfigFile], version: int, of: Release) -> str:
+    """Return the plugin under whose name a further file has to add a runtime."""
+    new = [file.plugin(CRI[3]) or {} for file in files]
+    if of >= (2, 0) and any("containerd" in table for table in new):
+        return CRI[3]
+    return CRI[version]
 
 
 def effective(table: Table, of: Release) -> Dict[str, Any]:
@@ -226,8 +237,9 @@ def drop_in(files: Sequence[ConfigFile], want: Wants, of: Release) -> str:
     own = _settings(files, base, want, of)
     # 1.x replaces the table of a plugin as a whole, so the drop-in repeats it.
     table = own if of >= (2, 0) else text_of.deep(base, own)
-    text = f"{HEAD}version = {version}\n" + text_of.write_toml({"plugins": {CRI[version]: table}})
-    written = ConfigFile(DROP_IN, text, {"version": version, "plugins": {CRI[version]: table}})
+    plugins = {plugin_of(files, version, of): table}
+    text = f"{HEAD}version = {version}\n" + text_of.write_toml({"plugins": plugins})
+    written = ConfigFile(DROP_IN, text, {"version": version, "plugins": plugins})
     before = [file for file in files if not file.after]
     _in_effect(before, written, [file for file in files if file.after], want, of)
     return text
@@ -317,11 +329,11 @@ def _in_effect(
     of: Release,
 ) -> None:
     """Raise ConflictError if a file that is read after the drop-in undoes it."""
-    replacing = [file for file in after if file.cri() is not None]
+    replacing = [file for file in after if file.plugin(CRI[2]) is not None]
     if of < (2, 0) and replacing:
         last = replacing[-1]
         raise ConflictError(
-            f"{last.at(CRI[2], CRI[3])} is read after {DROP_IN}, and containerd {of[0]}.{of[1]} takes the whole table of a plugin "
+            f"{last.at(CRI[2])} is read after {DROP_IN}, and containerd {of[0]}.{of[1]} takes the whole table of a plugin "
             "from the last file. Give it a name that sorts before goldnode.toml"
         )
     got = effective(merged([*before, written, *after], of), of)

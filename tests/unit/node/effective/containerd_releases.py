@@ -142,8 +142,12 @@ def generated(seed: int, version: int) -> dict[str, str]:
             head += f"imports = {json.dumps(chance.sample(entries, chance.randint(1, 3 if main else 2)))}\n"
         body = table(chance) if chance.random() < 0.8 else {}
         head += "oom_score = 5\n" if chance.random() < 0.2 else ""
-        plugins = {"plugins": {containerd.CRI[version]: body}}
-        return head + (text_of.write_toml(plugins) if body else "")
+        name = containerd.CRI[version]
+        if (
+            chance.random() < 0.15 and "version" in head
+        ):  # the name of the other version, as people copy it
+            name = containerd.CRI[5 - version]
+        return head + (text_of.write_toml({"plugins": {name: body}}) if body else "")
 
     return {"config.toml": text(True), **{name: text(False) for name in here}}
 
