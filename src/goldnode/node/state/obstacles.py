@@ -207,7 +207,7 @@ def remains(seen: Observed) -> List[Refusal]:
     return [
         Refusal(
             "runfile-remains",
-            f"No package owns {listed}: a driver of NVIDIA's .run file is left, without its "
+            f"No package owns {listed}: a driver that a .run file installed is left, without its "
             "uninstaller, and packages would mix with it.",
             f'Run `for f in {" ".join(names)}; do dpkg -S "$f" >/dev/null 2>&1 || rm -f "$f"; done; '
             "ldconfig; depmod -a`, and run again.",
