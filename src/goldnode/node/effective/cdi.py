@@ -19,7 +19,7 @@ CAPABILITIES, CAPABILITY = "/proc/driver/nvidia/capabilities", "/dev/nvidia-caps
 NO_INSTANCE = ("1", "2")
 
 
-class Spec(NamedTuple):
+class CdiSpec(NamedTuple):
     """One file. `kind` is None, and `error` the reason, for one that could not be read.
 
     `paths` are the host's paths that it names (CDI specification, section "CDI JSON"), `numbers` the
@@ -34,10 +34,10 @@ class Spec(NamedTuple):
 
 
 # A check reads each file for two of its sections.
-_known: Dict[str, Spec] = {}
+_known: Dict[str, CdiSpec] = {}
 
 
-def read_cdi(text: str) -> Spec:
+def read_cdi(text: str) -> CdiSpec:
     """Return a spec from its text in JSON or YAML."""
     if text not in _known:
         if len(_known) > 16:
@@ -46,7 +46,7 @@ def read_cdi(text: str) -> Spec:
     return _known[text]
 
 
-def _read(text: str) -> Spec:
+def _read(text: str) -> CdiSpec:
     try:
         document = json.loads(text)
     except ValueError:
@@ -55,14 +55,14 @@ def _read(text: str) -> Spec:
         try:
             document = yamltext.read(text)
         except yamltext.YamlError as problem:
-            return Spec(None, error=str(problem))
+            return CdiSpec(None, error=str(problem))
     try:
         return _object(document)
     except (AttributeError, KeyError, TypeError, ValueError):
-        return Spec(None, error="no CDI spec")
+        return CdiSpec(None, error="no CDI spec")
 
 
-def _object(document: Any) -> Spec:
+def _object(document: Any) -> CdiSpec:
     paths: List[str] = []
     numbers: Dict[str, Tuple[int, int]] = {}
     devices = document.get("devices") or ()
@@ -78,7 +78,7 @@ def _object(document: Any) -> Spec:
         paths += [str(mount["hostPath"]) for mount in edits.get("mounts") or ()]
         paths += [str(hook["path"]) for hook in edits.get("hooks") or ()]
     kind = document.get("kind")
-    return Spec(
+    return CdiSpec(
         kind if isinstance(kind, str) else None,
         [str(device.get("name")) for device in devices],
         sorted(set(paths)),
@@ -111,20 +111,22 @@ def winners(specs: Sequence[Tuple[str, Sequence[str]]]) -> Dict[str, List[str]]:
     return result
 
 
-def differences(spec: Spec, root: str) -> List[str]:
+def differences(spec: CdiSpec, root: str) -> List[str]:
     """Return where a spec and the NVIDIA devices of the node whose files are under `root` differ.
 
     Paths that do not exist are not in it. Nothing is read for a spec without device numbers and MIG.
     """
     root, texts = root.rstrip("/"), []
-    for path, said in sorted(spec.numbers.items()):
+    for path, recorded in sorted(spec.numbers.items()):
         try:
             status = os.stat(root + path)
         except OSError:  # it is missing
             continue
         have = os.major(status.st_rdev), os.minor(status.st_rdev)
-        if stat.S_ISCHR(status.st_mode) and have != said:
-            texts.append(f"{path} is {have[0]}:{have[1]}, and the spec has {said[0]}:{said[1]}")
+        if stat.S_ISCHR(status.st_mode) and have != recorded:
+            texts.append(
+                f"{path} is {have[0]}:{have[1]}, and the spec has {recorded[0]}:{recorded[1]}"
+            )
     names = [path[path.find("/dev/") :] for path in spec.paths if "/dev/nvidia" in path]
     boards = CONTROL in names or any(name[11:].isdecimal() for name in names)
     if boards and UVM not in names and os.path.exists(root + UVM):

@@ -197,7 +197,7 @@ class _Reader:
         elif first in "|>!%@`,]}" or rest[:2] == "? ":
             self.fail(f"{first} is not read")
         else:
-            value = _scalar(self.plain(rest, indent))
+            value = _scalar(self.unquoted(rest, indent))
         if anchor:
             self.anchors[anchor] = value
         return value
@@ -212,7 +212,7 @@ class _Reader:
             self.fail(f"no anchor {name}")
         return self.anchors[name]
 
-    def plain(self, rest: str, indent: int) -> str:
+    def unquoted(self, rest: str, indent: int) -> str:
         text, comment, _ = rest.partition(" #")
         text, began = text.rstrip(), self.line
         while not comment and self.at < self.end:

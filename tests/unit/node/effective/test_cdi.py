@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from goldnode.node.effective import yamltext
-from goldnode.node.effective.cdi import Spec, differences, read_cdi, winners
+from goldnode.node.effective.cdi import CdiSpec, differences, read_cdi, winners
 
 NVIDIA = """\
 ---
@@ -52,7 +52,7 @@ FORMS = {
 }  # fmt: skip
 
 
-def judged(document: Any) -> Spec:
+def judged(document: Any) -> CdiSpec:
     """The spec of a document that PyYAML has read."""
     return read_cdi(json.dumps(document))
 
@@ -79,7 +79,7 @@ def test_forms_of_the_toolkit(version: str) -> None:
     "text",
     ["[]", "1", "", '{"devices": [1]}', '{"containerEdits": {"deviceNodes": [{}]}}', '{"containerEdits": [1]}', "cdiVersion: 0.6.0\n", "kind: [a]\n"],
 )  # fmt: skip
-def test_what_is_no_cdi_spec_is_of_no_kind(text: str) -> None:
+def test_text_without_a_spec_has_no_kind(text: str) -> None:
     spec = read_cdi(text)
     assert (spec.kind, spec.error) == (None, "no CDI spec")
 
@@ -220,8 +220,8 @@ def instance(root: Path, minor: int) -> None:
     place.write_text(f"DeviceFileMinor: {minor}\nDeviceFileMode: 292\n")
 
 
-def spec(*paths: str, **numbers: tuple[int, int]) -> Spec:
-    return Spec("nvidia.com/gpu", ["all"], paths, numbers)
+def spec(*paths: str, **numbers: tuple[int, int]) -> CdiSpec:
+    return CdiSpec("nvidia.com/gpu", ["all"], paths, numbers)
 
 
 def test_spec_without_uvm_where_the_node_has_it(tmp_path: Path) -> None:
@@ -238,7 +238,7 @@ def test_spec_without_uvm_where_the_node_has_it(tmp_path: Path) -> None:
 def test_number_of_a_device_that_has_another_now() -> None:
     have = Path("/dev/null").stat().st_rdev
     major, minor = os.major(have), os.minor(have)
-    right = Spec("nvidia.com/gpu", ["0"], ["/dev/null"], {"/dev/null": (major, minor)})
+    right = CdiSpec("nvidia.com/gpu", ["0"], ["/dev/null"], {"/dev/null": (major, minor)})
     stale = right._replace(numbers={"/dev/null": (510, 0), "/dev/not-there": (1, 1)})
     assert differences(right, "/") == []
     assert differences(stale, "/") == [f"/dev/null is {major}:{minor}, and the spec has 510:0"]

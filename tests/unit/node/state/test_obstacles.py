@@ -122,7 +122,7 @@ def test_remains_of_a_runfile(tmp_path: Path) -> None:
         f"{LIB}/libcuda.so.535.104.05", f"{LIB}/libnvidia-ml.so.535.104.05",
         f"{LIB}/libnvidia-ptxjitcompiler.so.535.104.05", f"lib/modules/{REL}/kernel/drivers/video/nvidia.ko",
     ]  # fmt: skip
-    kept = [
+    staying = [
         f"{LIB}/libnvidia-ml.so.535.2",
         f"lib/modules/{REL}/updates/dkms/nvidia.ko",
         f"lib/modules/{REL}/extra/nvidia-drm.ko.xz",
@@ -130,7 +130,7 @@ def test_remains_of_a_runfile(tmp_path: Path) -> None:
     host = make(
         tmp_path,
         {
-            **dict.fromkeys([*left, *kept], "x"),
+            **dict.fromkeys([*left, *staying], "x"),
             f"{LIB}/libcuda.so.1": "-> libcuda.so.535.104.05",
             "var/lib/dpkg/status": stanza("libnvidia-ml1", "install ok installed"),
             "var/lib/dpkg/info/format": "1\n",
@@ -144,7 +144,7 @@ def test_remains_of_a_runfile(tmp_path: Path) -> None:
     carry_out(tmp_path, refusal)
     assert obstacles.remains(observed(host)) == []
     assert [name for name in left if (tmp_path / name).exists()] == []
-    assert [name for name in kept if not (tmp_path / name).exists()] == []
+    assert [name for name in staying if not (tmp_path / name).exists()] == []
 
 
 def test_libraries_that_a_container_has_of_its_host_are_no_remains(tmp_path: Path) -> None:

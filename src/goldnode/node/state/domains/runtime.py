@@ -13,7 +13,9 @@ Merges the configuration, and verifies it by asking the engine.
 * unit: {load, active, enabled, result, pid, job (systemd is about to start it), kept (the gate has refused
   it), started (seconds since the epoch, or None)} of the engine's unit; None without systemd
 * info: state of the running docker, see `dockerd.info`
-* flags: docker's command line
+* flags: docker's command line as it runs. command_line: the words of its unit, each with file and line
+  (`docker_unit.command_line`)
+* embedded: directories of the containerd that k3s or RKE2 starts
 * written: time of the last change of containerd's files, in seconds since the epoch
 * hook: time at which the toolkit's hook was installed, in seconds since the epoch
 * gpu_containers: running containers that use a GPU, [{id, name, why}]
@@ -35,7 +37,7 @@ import time
 from contextlib import suppress
 
 from ...effective import cdi as cdi_specs
-from ...effective import containerd
+from ...effective import containerd, docker_unit
 from ...effective import enginetext as text_of
 from ...ground import gate_files
 from ...ground.host import Host
@@ -70,6 +72,9 @@ REFRESH = ("nvidia-cdi-refresh.path", "nvidia-cdi-refresh.service")
 UNITS = ("/etc/systemd/system", "/lib/systemd/system", "/usr/lib/systemd/system")
 KIND = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu"}
 UNIT_OF_ENGINE = {"docker": "docker.service", "containerd": "containerd.service"}
+# k3s and RKE2 start a containerd of their own, and write its config.toml there from config.toml.tmpl (files of
+# version 2) or config-v3.toml.tmpl (docs.k3s.io, "Configuring containerd").
+EMBEDDED = tuple(f"/var/lib/rancher/{name}/agent/etc/containerd" for name in ("k3s", "rke2"))
 # The first docker with `dockerd --validate` (Docker Engine release notes, 23.0).
 VALIDATES = (23, 0)
 
@@ -96,9 +101,11 @@ def observe(host: Host, document: ClassDocument, seen: Observed) -> None:
     facts["daemon"] = facts["ours"] = None
     if runtime["engine"] == "docker":
         facts["daemon"] = host.text(DAEMON)
+        facts["command_line"] = docker_unit.command_line(host)
         facts["ours"] = (load_json(host, RECORD) or {}).get("merged", {}).get(DAEMON)
     nvidia = toolkit is not None and toolkit["vendor"] == "nvidia"
     facts["toolkit_config"] = host.text(TOOLKIT) if nvidia else None
+    facts["embedded"] = [path for path in EMBEDDED if host.is_dir(path)]
     if runtime["engine"] == "containerd":
         facts["config"] = host.text(CONTAINERD)
         facts["tomllib"] = text_of.toml_reader() is not None
@@ -510,6 +517,12 @@ def plan(document: ClassDocument, seen: Observed) -> Tuple[List[Action], List[No
                     "/dev/dri only",
                 )
             )
+    for folder in facts.get("embedded", ()) if toolkit else ():
+        text = (
+            f"pods of {folder.split('/')[4]} run in its own containerd, which reads {folder}: goldnode configures "
+            f"{runtime['engine']}. Add the GPU runtime to config.toml.tmpl or config-v3.toml.tmpl there"
+        )
+        notes.append(Note("runtime.embedded", text))
     engine_actions, waiting = _engine(document, seen)
     actions += engine_actions
     if unit_name(document) and facts.get("unit") is None:
@@ -800,22 +813,26 @@ def _unmergeable(document: ClassDocument, seen: Observed) -> List[Refusal]:
                 "Change that file, or declare it in the stack, and run again; it was left as it is.",
             )
         ]
-    # dockerd refuses to start if a setting is both on its command line and in daemon.json.
-    flags = [
-        flag
-        for flag in ("--add-runtime", "--default-runtime")
-        if f"{flag}" in seen.runtime.get("flags", "")
-    ]
-    if flags and runtimes(document):
-        return [
-            Refusal(
-                "engine-config-conflict",
-                f"dockerd is started with {' and '.join(flags)}, and refuses to start when "
-                f"{DAEMON} says it too.",
-                f"Move these settings from the command line (`systemctl cat docker`) into {DAEMON}.",
-            )
+    return _contradicted(document, seen) if engine == "docker" else []
+
+
+def _contradicted(document: ClassDocument, seen: Observed) -> List[Refusal]:
+    """Refuse while dockerd would not start: a key of daemon.json is a flag of its unit too."""
+    words = [docker_unit.Word(*word) for word in seen.runtime.get("command_line") or ()]
+    if not words:  # no unit file: what runs now
+        words = [
+            docker_unit.Word(word, "the running dockerd")
+            for word in str(seen.runtime.get("flags") or "").split()
         ]
-    return []
+    settings = text_of.read_json(daemon_json(document, seen) or "{}")
+    return [
+        Refusal(
+            "engine-config-conflict",
+            f"{where} sets {key}, and so does {DAEMON}: dockerd does not start with both.",
+            f"Move this setting from the command line (`systemctl cat docker`) into {DAEMON}, and run again.",
+        )
+        for key, where in docker_unit.contradicted(words, settings).items()
+    ]
 
 
 # -- findings
