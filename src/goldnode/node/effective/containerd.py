@@ -150,14 +150,13 @@ def _resolved(host: Host, entry: str, parent: str, of: Release) -> List[str]:
 
 def _glob(host: Host, path: str) -> List[str]:
     """Return the paths that match, with patterns in any part (Go's filepath.Glob)."""
-    found = [""]
+    paths = [""]
     for part in path.strip("/").split("/"):
-        wild = set(part) & set("*?[")
-        if wild:
-            found = [name for place in found for name in host.glob(place or "/", part)]
+        if set(part) & set("*?["):
+            paths = [name for place in paths for name in host.glob(place or "/", part)]
         else:
-            found = [f"{place}/{part}" for place in found]
-    return [name for name in found if host.exists(name)]
+            paths = [f"{place}/{part}" for place in paths]
+    return [name for name in paths if host.exists(name)]
 
 
 # -- the merged result

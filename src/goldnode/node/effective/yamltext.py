@@ -45,8 +45,9 @@ def _scalar(text: str) -> Any:
     if text[:1] in "+-.0123456789":
         if _INTEGER.match(text):
             sign, digits = (-1 if text[0] == "-" else 1), text.lstrip("+-")
-            base = 16 if digits[:2] == "0x" else 8 if digits[0] == "0" else 10
-            return sign * int(digits.replace("0o", "") if base == 8 else digits, base)
+            if digits[:2] == "0x":
+                return sign * int(digits, 16)
+            return sign * int(digits.replace("0o", ""), 8 if digits[0] == "0" else 10)
         return float(text) if _FLOAT.match(text) else text
     word = text.lower()
     if word in _WORDS and text in (word, word.title(), word.upper()):
