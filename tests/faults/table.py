@@ -193,6 +193,7 @@ MORE = (
     fault("P11", "a network adapter came up at x8", bus(nic1__pcie__width="8"), r"pcie\.link", DEGRADED, remedy="reseat|slot|bios|riser"),
     # -- GPU
     fault("G01", "the SRAM threshold is exceeded", board("gpu3.sram.threshold_exceeded=1"), r"gpu\.sram", DRAIN, about=GPU3, remedy="RMA|replace|field diagnostic", blast="hardware"),
+    fault("G24", "memory of a process that is gone", board("gpu3.processes=4194400:60000000000", "gpu3.memory.used=61000000000"), r"gpu\.held", DRAIN, about=GPU3, remedy="fuser.*reboot", blast="node", outlives=False, boots=False),
     fault("G02", "power brake: the supply asks for less", board("gpu3.clocks_event_reasons=136"), r"gpu\.throttle\.brake", DRAIN, about=GPU3, remedy="power|PSU|supply"),
     fault("G03", "thermal throttling between the checks, none at the moment", board("gpu3.violation.1={60000000000}"), r"gpu\.throttle", DRAIN, about=GPU3, remedy="cool|air|fan|thermal"),
     fault("G04", "no margin to the slowdown temperature", board("gpu3.temperature_margin=-3"), r"gpu\.temperature", DEGRADED, about=GPU3, remedy="cool|air|fan"),
@@ -313,7 +314,7 @@ TRAPS = (
     trap("T14", "12 of 18 NVLinks by design", several(by_design({"nvlinks": 12, "reason": "a bridge over two GPUs has twelve links"}), board(*(f"gpu*.nvlink.{link}.state=0" for link in range(12, 18))))),
     trap("T15", "variables of the caller: GPUs hidden, Python turned elsewhere", environment(NVIDIA_VISIBLE_DEVICES="none", CUDA_VISIBLE_DEVICES="", PYTHONPATH="/nonexistent", PYTHONSTARTUP="/nonexistent", LANG="de_DE.UTF-8", LC_ALL="tr_TR.UTF-8")),
     trap("T16", "a virtual machine: no link files, no NUMA node", board("gpu0.pci.links=0", "gpu0.numa_node=-1"), node="board_l4"),
-    trap("T17", "a GPU in use: processes, memory, clocks and heat of a job", several(FULL, board("gpu*.memory.used=70000000000", "gpu*.clock.0=1980", "gpu*.temperature.0=68", "gpu*.pcie.replays=3"))),
+    trap("T17", "a GPU in use: processes, memory, clocks and heat of a job", several(FULL, board("gpu*.memory.used=70000000000", "gpu*.processes=1:70000000000", "gpu*.clock.0=1980", "gpu*.temperature.0=68", "gpu*.pcie.replays=3")), boots=False),
     trap("T18", "a suppressed power limit, with owner, reason and a date to come", suppressed("2099-12-31")),
     trap("T19", "the aggregate of a card with a long life", board("gpu3.ecc_errors.0.1=100000", "gpu3.remapped.correctable=7", "gpu3.remapped.low=1")),
     trap("T20", "an Xid of an earlier boot in a file of syslog", syslog("var/log/kern.log", RFC3339.format("00:00", 70000, f"{XID}): 79, pid=77, name=python3, GPU has fallen off the bus.") + LINES), boots=False),

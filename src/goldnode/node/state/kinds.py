@@ -427,12 +427,13 @@ _ROWS: Tuple[Kind, ...] = (
         ),
     ),
     Kind(
-        "gpu.held", domain=HARDWARE, severity=DRAIN, blast=GPU,
+        "gpu.held", domain=HARDWARE, severity=DRAIN, blast=NODE,
         about="no memory or use of a GPU belongs to a process that has ended, or to none at two checks",
         remedy=Remedy(
             "Look with `fuser -v /dev/nvidia*` for what still has the GPU open, often a child of the ended process, and end it, or "
-            "the parent of a zombie. If nothing has it open: drain the node and reset the GPU (`nvidia-smi --gpu-reset -i SUBJECT`).",
-            PERSON, GPU_RESET,
+            "the parent of a zombie. If nothing has it open: drain the node and reboot it, since the driver refuses to reset a GPU "
+            "that it counts as in use.",
+            PERSON, REBOOT,
         ),
     ),
     Kind(

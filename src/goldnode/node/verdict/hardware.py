@@ -876,7 +876,7 @@ def held(node: Node, gpu: Any) -> Answer:
     if node.deltas is None or gpu_key(gpu) not in node.deltas.held:
         remedy = Remedy("Nothing to do: the next check sees whether it is still held.", PERSON)
         return RuleResult(DEFERRED, LIVING, text, remedy=remedy, blast=NOTHING)
-    return bad(LIVING, f"{text}, at two checks")
+    return bad(LIVING, f"{text}, at two checks", severity="degraded")
 
 
 LIVING = "used by living processes only"
@@ -898,8 +898,11 @@ def _unexplained(node: Node, gpu: Mapping[str, Any], total: Any) -> Optional[str
     share, most = node.limit("unexplained_share"), node.limit("unexplained_use")
     if share and is_number(used) and is_number(total) and used > total * share:
         return f"{used} MiB without a process"
+    draw, limit = fetch(gpu, "power.draw_w"), fetch(gpu, "power.limit_w")
+    works = is_number(draw) and is_number(limit) and draw > limit / 2
     # Without persistence the question itself starts the GPU, and scrubbing its memory counts as use.
-    if most and is_number(use) and use > most and gpu.get("persistence_mode") is True:
+    lasting = gpu.get("persistence_mode") is True and not works
+    if most and is_number(use) and use > most and lasting:
         return f"{use} % used without a process"
     return None
 
