@@ -48,6 +48,7 @@ MARKS = (
     b"rror",  # Error, error: of disks, of PCIe, of hardware, of a probe
     b"ERROR",
     b"fail",
+    b"Failed",
     b"eset",
     b"imeout",
     b"imed out",
@@ -55,6 +56,7 @@ MARKS = (
     b"orruption",
     b"EDAC ",
     b"ink ",
+    b"Loading of ",
     b"blocked for",
     b"ut of memory",
     b"oom-kill:",
@@ -80,7 +82,7 @@ MARKS = (
 NVRM = b"NVRM: "
 # How the driver's lines that matter go on: it can write a hundred thousand others.
 NVRM_NEXT = frozenset(
-    (b"Xid", b"The", b"GPU", b"API", b"fal", b"RmI", b"rm_", b"has", b"the", b"thi", b"ins")
+    (b"Xid", b"The", b"GPU", b"API", b"fal", b"RmI", b"rm_", b"has", b"the", b"thi", b"ins", b"BAR")
 )
 BOOT = b"Linux version "  # the first line of each boot
 

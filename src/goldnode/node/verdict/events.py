@@ -800,7 +800,10 @@ def _not_started(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding
     if driver not in ("nvidia", "amdgpu", "xe", "i915", "nvidia-nvswitch"):
         remedy = Remedy("Look at the device with `lspci -vv`; restart the node.", REBOOT)
         return _of_row(row, name, text, remedy, NODE)
-    if _works(capture, row.get("address")):
+    away = _not_listed(capture) if row.get("address") is None and driver == "nvidia" else []
+    if away:  # the line names no board: those that the bus has and the library lacks
+        text += f": {', '.join(away)}"
+    elif _works(capture, row.get("address")):
         if kind == "probe_failed":
             return _of_row(row, name, text + ", and it answers now")
         remedy = Remedy(
@@ -816,6 +819,21 @@ def _not_started(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding
         REPAIR,
     )
     return _of_row(row, name, text, remedy, NODE, severity=DRAIN)
+
+
+def _not_listed(capture: Mapping[str, Any]) -> List[str]:
+    """Return NVIDIA's GPUs on the bus that the library does not list, without those that are handed to virtual machines."""
+    gpus = rows_of(capture.get("gpus"))
+    listed = {gpu.get("address") for gpu in gpus if isinstance(gpu.get("index"), int)}
+    return sorted(
+        str(where)
+        for where, device in as_map(capture.get("pci")).items()
+        if isinstance(device, dict)
+        and device.get("kind") == "gpu"
+        and str(device.get("pci_id")).startswith("10de:")
+        and device.get("driver") != "vfio-pci"
+        and where not in listed
+    )
 
 
 def _works(capture: Mapping[str, Any], where: Any) -> bool:

@@ -65,9 +65,6 @@ def test_each_row_is_read_judged_and_repaired(row: KernelLine) -> None:
         rows = logs.parse(logs.candidates(f"[   12.5] {example}\n".encode()))
         ids = [event["parameters"].get("id") or event["kind"] for event in rows]
         assert ids == [row.id], (example, "the mark needs one of logs.MARKS")
-    searched = [word.decode() for word in logs.MARKS]
-    driver = "NVRM" in row.drivers and row.form[:3].encode() in logs.NVRM_NEXT
-    assert driver or any(word in row.mark + row.form for word in searched), "see logs.MARKS"
     assert row.finding in KINDS
     assert (row.remedy is None) is (row.severity == "none")
     assert set(row.settled_by) <= set(lines())
