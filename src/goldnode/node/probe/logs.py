@@ -46,37 +46,41 @@ NAMES = 8  # process names and numbers that one event keeps
 MARKS = (
     b"SXid",
     b"rror",  # Error, error: of disks, of PCIe, of hardware, of a probe
-    b"ERROR",
     b"fail",
     b"Failed",
     b"eset",
     b"imeout",
     b"imed out",
     b"nable to",
+    b"ink ",
+    b"oom-kill:",
+    b" [nvidia",
+    b"health ",
+    b"irmware recovery",
+    b"ing path",
+    b"non-",
+    b"containment",
+)
+# Those of messages that the kernel writes as notice or worse (`pr_err`, `dev_warn`, `drm_err` and so on, or without a level, which is
+# warning): the ring's records of level info and debug, which most of a boot log has, are not searched for them.
+LOUD = (
+    b"ERROR",
     b"orruption",
     b"EDAC ",
-    b"ink ",
     b"Loading of ",
     b"blocked for",
     b"ut of memory",
-    b"oom-kill:",
     b" [#",
     b"BUG",
     b"LOCKUP",
     b"RIP: ",
-    b" [nvidia",
     b" fault",
     b"FAULT",
-    b"health ",
     b"emperature",
-    b"irmware recovery",
     b"symbol ",
     b"version magic",
     b"read-only",
     b"readonly",
-    b"ing path",
-    b"non-",
-    b"containment",
     b"unstable",
 )
 NVRM = b"NVRM: "
@@ -939,10 +943,25 @@ def parse(lines: Iterable[Union[bytes, str]], boot_id: Optional[str] = None) -> 
 def candidates(data: bytes) -> List[bytes]:
     """Return the lines of a log that may hold an event, in order.
 
-    A search for MARKS in the complete log finds them.
+    A search for MARKS in the complete log finds them, and one for LOUD in what is not of level info or debug.
     """
+    rows = data.split(b"\n") if data[1:2] == b"," and data[:1].isdigit() else None
+    if rows is None:
+        starts = _search(data, (NVRM, *MARKS, BOOT, *LOUD))
+        return [data[start : starts[start]] for start in sorted(starts)]
+    loud = b"\n".join([row for row in rows if row[:2] not in (b"6,", b"7,")])
+    lines = set()
+    for part, marks in ((data, (NVRM, *MARKS, BOOT)), (loud, LOUD)):
+        lines.update(part[start:end] for start, end in _search(part, marks).items())
+    if len(lines) > len(rows) // 8:  # a storm
+        return [row for row in rows if row in lines]
+    return sorted(lines, key=_sequence)
+
+
+def _search(data: bytes, marks: Iterable[bytes]) -> Dict[int, int]:
+    """Return where the lines with one of the marks begin and end."""
     starts: Dict[int, int] = {}
-    for mark in (NVRM, *MARKS, BOOT):
+    for mark in marks:
         at = data.find(mark)
         while at >= 0:
             if mark is NVRM and data[at + 6 : at + 9] not in NVRM_NEXT:
@@ -954,4 +973,10 @@ def candidates(data: bytes) -> List[bytes]:
                 end = len(data)
             starts[start] = end
             at = data.find(mark, end)
-    return [data[start : starts[start]] for start in sorted(starts)]
+    return starts
+
+
+def _sequence(record: bytes) -> Tuple[int, bytes]:
+    """Return the number of a record of /dev/kmsg, and the record."""
+    number = record[:64].split(b",", 2)[1:2]
+    return (int(number[0]) if number and number[0].isdigit() else 0, record)

@@ -615,3 +615,16 @@ def test_the_kernel_of_this_machine() -> None:
     records, first, lost = ring
     assert lost == (first > 0)
     json.dumps(logs.parse(logs.candidates(records)))
+
+
+def test_records_of_the_ring_are_found_in_their_order() -> None:
+    """Marks of warnings are not searched for in records of level info, of which a boot log mostly consists."""
+    texts = ["usb 1-1: new device", "eth0: NIC Link is Down", XID, "EDAC MC0: 1 UE on any memory"]
+    records = [f"{3 + n % 2},{n},{n},-;{texts[n % 4]}".encode() for n in range(40)]
+    data = b"\n".join(records)
+    wanted = [record for n, record in enumerate(records) if n % 4]
+    assert logs.candidates(data) == wanted
+    data = b"\n".join([b"6,90,90,-;usb 1-1: x"] * 400 + records)
+    assert logs.candidates(data) == wanted, "few of many, sorted by their number"
+    levels = [b"6,1,1,-;EDAC MC0: Ver: 3.0.0", b"6,2,2,-;mlx5_core 0000:ab:00.0 eth2: Link down"]
+    assert logs.candidates(b"\n".join(levels)) == levels[1:]
