@@ -184,13 +184,13 @@ def observe(host: Host, document: ClassDocument, seen: Observed) -> None:
 
 
 def needed(document: ClassDocument) -> List[str]:
-    """Return units of packages without which a node of the class runs no GPU work."""
-    runtime, driver = document.get("runtime"), document.get("driver")
-    names = []
-    if runtime:
-        names = list(gate_files.RUNTIMES) if runtime["engine"] == "docker" else []
-        names = names or [f"{runtime['engine']}.service"]
-    if driver and (document.get("platform") or {}).get("nvswitch"):
+    """Return units of packages without which a node of the class runs no GPU work. podman needs none."""
+    runtime, names = document.get("runtime"), []
+    if runtime and runtime["engine"] == "docker":
+        names = list(gate_files.RUNTIMES)
+    elif runtime and runtime["engine"] == "containerd":
+        names = ["containerd.service"]
+    if document.get("driver") and (document.get("platform") or {}).get("nvswitch"):
         names.append("nvidia-fabricmanager.service")
     return names
 
