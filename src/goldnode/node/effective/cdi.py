@@ -78,12 +78,13 @@ def _object(document: Any) -> CdiSpec:
         paths += [str(mount["hostPath"]) for mount in edits.get("mounts") or ()]
         paths += [str(hook["path"]) for hook in edits.get("hooks") or ()]
     kind = document.get("kind")
+    if not isinstance(kind, str):
+        raise TypeError("no kind")
     return CdiSpec(
-        kind if isinstance(kind, str) else None,
+        kind,
         [str(device.get("name")) for device in devices],
         sorted(set(paths)),
         numbers,
-        None if isinstance(kind, str) else "no CDI spec",
     )
 
 

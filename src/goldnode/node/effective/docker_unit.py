@@ -61,7 +61,9 @@ def command_line(host: Host) -> List[Word]:
     for path in [*([main] if main else []), *(drop_ins[name] for name in sorted(drop_ins))]:
         for key, value, where in _settings(host.text(path) or "", path):
             if key == "ExecStart":
-                commands = [*commands, Word(value, where)] if value else []
+                commands = [*commands, Word(value, where)]
+                if not value:  # takes the commands before it away
+                    commands = []
             elif key == "Environment":
                 for item in _split(value):
                     name, _, text = item.partition("=")

@@ -48,7 +48,9 @@ def _scalar(text: str) -> Any:
             if digits[:2] == "0x":
                 return sign * int(digits, 16)
             return sign * int(digits.replace("0o", ""), 8 if digits[0] == "0" else 10)
-        return float(text) if _FLOAT.match(text) else text
+        if _FLOAT.match(text):
+            return float(text)
+        return text
     word = text.lower()
     if word in _WORDS and text in (word, word.title(), word.upper()):
         return _WORDS[word]
@@ -239,7 +241,8 @@ class _Reader:
         """Return the next character of the flow text that is no space and no comment."""
         while True:
             match = re.compile(r"(?:\s|(?<=\s)#[^\n]*)*").match(self.flow, self.place)
-            self.place = match.end() if match else self.place
+            if match:
+                self.place = match.end()
             if self.place < len(self.flow):
                 return self.flow[self.place]
             self.more()
@@ -273,7 +276,9 @@ class _Reader:
                 if self.skip() != ":":
                     self.fail(f"no value of the key {name}")
                 self.place += 1
-                pairs[name] = None if self.skip() in ",}" else self.flow_value(depth + 1)
+                pairs[name] = None
+                if self.skip() not in ",}":
+                    pairs[name] = self.flow_value(depth + 1)
                 self.separator("}")
             self.place += 1
             return pairs
@@ -290,7 +295,9 @@ class _Reader:
         text = self.words()
         while self.skip() not in ",[]{}:#":
             text += " " + self.words()
-        return self.alias(text[1:]) if first == "*" else _scalar(text)
+        if first == "*":
+            return self.alias(text[1:])
+        return _scalar(text)
 
     def words(self) -> str:
         """Return the plain text at this place, up to the end of the line at most."""
@@ -325,7 +332,9 @@ class _Reader:
                 lambda at: "\n" * at[0].count("\n", 1) or " ",
                 text,
             )
-        return text.replace("''", "'") if quote == "'" else _unescaped(text)
+        if quote == "'":
+            return text.replace("''", "'")
+        return _unescaped(text)
 
 
 def _is_item(content: str) -> bool:
