@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from goldnode.core.errors import GoldnodeError
 from goldnode.fleet.drain.protocol import DrainState, Run, SchedulerDrainer, run
+from goldnode.fleet.drain.questions import Ask, ScheduledNode, expected_end
 from goldnode.node.ground.drained import mark
 
 # Controllers of pods that start the same pod on another node: an eviction does not end their work.
@@ -142,6 +143,45 @@ class KubectlDrainer(SchedulerDrainer):
             for row in json.loads(self.run(cordoned))["items"]
         ]
         return {name: seen.reason for name, seen in rows if seen.held}
+
+    def nodes(
+        self, ask: Ask, wanted: Collection[str], at: float, reservation: str | None = None
+    ) -> dict[str, ScheduledNode]:
+        """See :class:`SchedulerDrainer`.
+
+        A node in service has work if a pod runs there that nothing starts elsewhere, such as one of a
+        Job. A cordoned node has work until the last pod has left that its drain evicts.
+        """
+        names = ask(
+            ["kubectl", "get", "nodes", "--no-headers", "-o", "custom-columns=NAME:.metadata.name"]
+        )
+        # Whole nodes only of those that are cordoned: the JSON of one has 10 KB and more.
+        cordoned = ["kubectl", "get", "nodes", "--field-selector=spec.unschedulable=true"]
+        rows = json.loads(ask([*cordoned, "-o", "json", "--show-managed-fields"]))["items"]
+        states = {
+            name: DrainState(True, "schedulable", "") for name in names.split() if name in wanted
+        }
+        for row in rows:
+            if (name := str(row["metadata"]["name"])) in states:
+                states[name] = self.state_in(row)
+        ends: dict[str, float] = {}
+        for pod in pods(ask):
+            state = states.get(pod.node)
+            if (
+                state is None
+                or pod.owner in OF_NODE
+                or (state.in_service and pod.owner in REPLACED)
+            ):
+                continue
+            ends[pod.node] = max(ends.get(pod.node, 0.0), pod.end)
+        return {
+            name: ScheduledNode(
+                state.in_service,
+                expected_end(ends[name], at) if name in ends else 0.0,
+                state.why,
+            )
+            for name, state in states.items()
+        }
 
 
 @dataclass(frozen=True, slots=True)

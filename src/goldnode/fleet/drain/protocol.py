@@ -19,13 +19,14 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from goldnode.core.errors import GoldnodeError
 from goldnode.fleet.drain import record as drain_record
+from goldnode.fleet.drain.questions import Ask, ScheduledNode
 from goldnode.fleet.drain.record import DrainRecord, DrainRecords
 from goldnode.fleet.shared import identity
 from goldnode.fleet.shared.identity import Actor
@@ -324,6 +325,16 @@ class SchedulerDrainer:
 
     def marked(self) -> dict[str, str]:
         """See :class:`Drainer`."""
+        raise NotImplementedError
+
+    def nodes(
+        self, ask: Ask, wanted: Collection[str], at: float, reservation: str | None = None
+    ) -> dict[str, ScheduledNode]:
+        """Return those of the wanted nodes that the scheduler knows, from a few questions for all of them.
+
+        :param at: time of the questions by the scheduler's clock, in seconds since the epoch.
+        :param reservation: the maintenance reservation of the site for this rollout.
+        """
         raise NotImplementedError
 
     def drain(

@@ -1,13 +1,22 @@
-"""Slurm: drain with scontrol, and read the states and reasons of its nodes."""
+"""Slurm: drain with scontrol, and read the states, reasons and work of its nodes.
+
+A rollout asks with `scontrol show node` and `squeue`, as text with one node or job per line: `scontrol` of Slurm
+22.05 has no `--json`, and the form of `squeue --json` differs between versions. All nodes are listed, because
+10,000 names do not fit on a command line, and because an unknown name would make the whole answer an error.
+"""
 
 from __future__ import annotations
 
+import itertools
+import math
+import re
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field, replace
 
 from goldnode.core.errors import GoldnodeError
 from goldnode.fleet.drain.protocol import GATE, DrainState, Run, SchedulerDrainer, run
+from goldnode.fleet.drain.questions import Ask, ScheduledNode, expected_end
 from goldnode.node.ground import scheduler
 from goldnode.node.ground.drained import PREFIX, mark
 
@@ -63,7 +72,7 @@ class SlurmDrainer(SchedulerDrainer):
     def finish(self, node: str) -> None:
         # A drained node runs its jobs to their end, and Slurm starts none on it.
         waited = 0.0
-        while set(self.state_of(node).state.split("+")) & BUSY:
+        while _works(self.state_of(node)):
             if waited >= self.wait:
                 raise GoldnodeError(
                     f"node {node} still has jobs after {self.wait:g} s of draining",
@@ -73,11 +82,50 @@ class SlurmDrainer(SchedulerDrainer):
             waited += self.pause
 
     def settle(self, node: str) -> bool:
-        return not set(self.state_of(node).state.split("+")) & BUSY
+        return not _works(self.state_of(node))
 
     def marked(self) -> dict[str, str]:
         rows = slurm_rows(self.run(["scontrol", "show", "node", "--oneliner"]))
         return {name: seen.reason for name, seen in rows if seen.held}
+
+    def nodes(
+        self, ask: Ask, wanted: Collection[str], at: float, reservation: str | None = None
+    ) -> dict[str, ScheduledNode]:
+        """See :class:`SchedulerDrainer`. Nodes in a maintenance reservation of others are out of service."""
+        rows = _slurm_states(ask, wanted)
+        ends = slurm_ends(
+            ask(
+                [
+                    "squeue",
+                    "--all",
+                    "--noheader",
+                    "--states=RUNNING,SUSPENDED,COMPLETING",
+                    "--format=%N|%e",
+                ]
+            )
+        )
+        if any(_works(row) and name not in ends for name, row in rows.items()):
+            # A job has ended between the two questions, or is not shown.
+            rows = _slurm_states(ask, wanted)
+        foreign = {}
+        if any("MAINTENANCE" in row.state.split("+") for row in rows.values()):
+            foreign = maintained(
+                ask(["scontrol", "--all", "show", "reservation", "--oneliner"]), reservation
+            )
+        nodes = {}
+        for name, row in rows.items():
+            end = ends.get(name)
+            if end is None and _works(row):
+                end = at if "COMPLETING" in row.state.split("+") else math.inf
+            node = ScheduledNode(
+                row.in_service, 0.0 if end is None else expected_end(end, at), row.why
+            )
+            if row.in_service and name in foreign:
+                node = replace(
+                    node, in_service=False, reason=f"maintenance reservation {foreign[name]}"
+                )
+            nodes[name] = node
+        return nodes
 
 
 def slurm_rows(text: str) -> list[tuple[str, DrainState]]:
@@ -94,3 +142,62 @@ def _state(row: scheduler.SchedulerNode) -> DrainState:
     if row.in_service and reason.startswith((PREFIX, GATE)):
         reason = ""
     return DrainState(row.in_service, "+".join(row.flags), reason)
+
+
+def _slurm_states(ask: Ask, wanted: Collection[str]) -> dict[str, DrainState]:
+    # --all: nodes of hidden partitions too.
+    rows = slurm_rows(ask(["scontrol", "--all", "show", "node", "--oneliner"]))
+    return {name: row for name, row in rows if name in wanted}
+
+
+def _works(row: DrainState) -> bool:
+    return bool(BUSY & set(row.state.split("+")))
+
+
+def slurm_ends(text: str) -> dict[str, float]:
+    """Return the end of the last job of each node, from lines `HOSTLIST|END`. Without a known end it is infinite."""
+    ends: dict[str, float] = {}
+    for line in text.splitlines():
+        hosts, _, end = line.strip().rpartition("|")
+        until = float(end) if end.isdecimal() else math.inf
+        for name in expand(hosts):
+            ends[name] = max(ends.get(name, 0.0), until)
+    return ends
+
+
+def maintained(text: str, own: str | None) -> dict[str, str]:
+    """Return the nodes in active maintenance reservations other than `own`, with the name of the reservation."""
+    reservations: dict[str, str] = {}
+    for line in text.splitlines():
+        fields: dict[str, str] = dict(
+            re.findall(r"(?:^|\s)(ReservationName|Nodes|Flags|State)=(\S+)", line)
+        )
+        if (
+            fields.get("State") == "ACTIVE"
+            and "MAINT" in fields.get("Flags", "").split(",")
+            and fields.get("ReservationName") != own
+        ):
+            for name in expand(fields.get("Nodes", "")):
+                reservations[name] = fields.get("ReservationName", "")
+    return reservations
+
+
+def expand(hosts: str) -> Iterator[str]:
+    """Yield the names of a Slurm host list such as `n[001-003,7],m1`."""
+    for item in re.findall(r"(?:[^,\[\]]|\[[^\]]*\])+", hosts):
+        parts = [
+            list(_numbers(part[1:-1])) if part.startswith("[") else [part]
+            for part in re.split(r"(\[[^\]]*\])", item)
+            if part
+        ]
+        if item != "(null)":
+            yield from ("".join(words) for words in itertools.product(*parts))
+
+
+def _numbers(ranges: str) -> Iterator[str]:
+    for item in ranges.split(","):
+        first, _, last = item.partition("-")
+        if not last:
+            yield first
+            continue
+        yield from (str(number).zfill(len(first)) for number in range(int(first), int(last) + 1))

@@ -25,12 +25,12 @@ from tests.unit.fleet.rollout import documents
 from goldnode.core.errors import GoldnodeError
 from goldnode.fleet.control.controller import ControllerParts, ControllerSettings, RolloutController
 from goldnode.fleet.control.drains import RolloutDrains
-from goldnode.fleet.control.schedulers import SiteSchedulers, expand
+from goldnode.fleet.control.schedulers import SiteSchedulers
 from goldnode.fleet.drain import protocol
 from goldnode.fleet.drain.choice import DrainSettings
 from goldnode.fleet.drain.protocol import Drainer
 from goldnode.fleet.drain.record import DrainRecords, local_file
-from goldnode.fleet.drain.slurm import SlurmDrainer
+from goldnode.fleet.drain.slurm import SlurmDrainer, expand
 from goldnode.fleet.rollout.document import RolloutSettings
 from goldnode.fleet.rollout.model import Answer, NodeObservation, Prior, StepPhase
 from goldnode.fleet.rollout.parts import NodeTask, Observation

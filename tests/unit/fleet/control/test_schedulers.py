@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 import pytest
 
 from goldnode.core.errors import GoldnodeError, InventoryError
-from goldnode.fleet.control import schedulers
 from goldnode.fleet.control.clock import SteadyClock
-from goldnode.fleet.control.schedulers import NO_END, SiteSchedulers, expand
+from goldnode.fleet.control.schedulers import SiteSchedulers
+from goldnode.fleet.drain import questions
 from goldnode.fleet.drain.choice import SCHEDULERS, DrainSettings, drain_settings
+from goldnode.fleet.drain.questions import NO_END
+from goldnode.fleet.drain.slurm import expand
 from goldnode.fleet.rollout.model import SchedulerObservation
 
 AT = 1_795_642_800.0
@@ -77,7 +79,7 @@ def first_question(scheduler: str) -> str:
 
 
 def test_each_scheduler_has_a_question_of_its_own() -> None:
-    """A scheduler without a branch in SiteSchedulers would be asked as another one is."""
+    """A scheduler without `nodes` of its own must not be asked as another one is."""
     assert len({first_question(name) for name in SCHEDULERS}) == len(SCHEDULERS)
 
 
@@ -182,6 +184,14 @@ def test_only_schedulers_with_states_are_asked(by: str, asked: int) -> None:
     assert len(recorded.asked) == asked
 
 
+def test_unknown_scheduler_is_refused_and_asked_nothing() -> None:
+    recorded = Recorded({})
+    reader = SiteSchedulers({"n1": DrainSettings("kubctl", "n1")}, ask=recorded)
+    with pytest.raises(GoldnodeError, match="goldnode_drain: kubctl is not known"):
+        reader.read(["n1"])
+    assert not recorded.asked
+
+
 @pytest.mark.parametrize(
     ("hosts", "names"),
     [
@@ -249,7 +259,7 @@ def test_unreachable_scheduler_gives_its_own_message(tmp_path: object) -> None:
     with pytest.raises(
         GoldnodeError, match=r"sh -c .* failed: slurm_load_node error: Unable to contact"
     ):
-        schedulers.ask(
+        questions.ask(
             [
                 "sh",
                 "-c",
@@ -257,9 +267,9 @@ def test_unreachable_scheduler_gives_its_own_message(tmp_path: object) -> None:
             ]
         )
     with pytest.raises(GoldnodeError, match=r"no answer within 0\.05 s"):
-        schedulers.ask(["sleep", "5"], timeout=0.05)
+        questions.ask(["sleep", "5"], timeout=0.05)
     with pytest.raises(GoldnodeError, match="not found on this machine"):
-        schedulers.ask(["no-such-program"])
+        questions.ask(["no-such-program"])
 
 
 def test_settings_come_from_the_inventory() -> None:

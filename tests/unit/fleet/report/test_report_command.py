@@ -18,7 +18,7 @@ from tests.simulators.fleet import NOW, finding, fleet, put, store
 from goldnode.cli import main
 from goldnode.commands.fleet.report_page import html
 from goldnode.commands.schema.kinds import schema
-from goldnode.fleet.control.schedulers import expand
+from goldnode.fleet.drain.slurm import expand
 from goldnode.fleet.report.anonymous import anonymous
 from goldnode.fleet.report.build import report
 from goldnode.fleet.report.fold import fold
