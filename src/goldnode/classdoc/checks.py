@@ -38,22 +38,16 @@ def check_stack(entry: CatalogEntry[models.Stack], catalog: Catalog) -> None:
     """Check a stack's archives, and its driver and dates against the facts. Raises CatalogError."""
     stack = entry.item
     _check_os(entry)
-    for index, name in enumerate(stack.archives):
-        if name not in catalog.archives:
-            raise entry.error(
-                f'archive "{name}" is not in the catalog',
-                "archives",
-                index,
-                remedy=nearest(name, catalog.archives),
-            )
-    for part, option in stack.options.items():
-        for index, name in enumerate(option.archives):
+    named = [
+        (("archives",), stack.archives),
+        *((("options", part, "archives"), row.archives) for part, row in stack.options.items()),
+    ]
+    for keys, names in named:
+        for index, name in enumerate(names):
             if name not in catalog.archives:
                 raise entry.error(
                     f'archive "{name}" is not in the catalog',
-                    "options",
-                    part,
-                    "archives",
+                    *keys,
                     index,
                     remedy=nearest(name, catalog.archives),
                 )

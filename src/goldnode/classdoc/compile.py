@@ -14,10 +14,9 @@ from typing import Any
 
 from goldnode.catalog import models
 from goldnode.catalog.load import Catalog, CatalogEntry
-from goldnode.classdoc import exceptions
 from goldnode.classdoc.findings import check_use
 from goldnode.classdoc.gpu_facts import by_pci_id, health_facts, shared_facts
-from goldnode.classdoc.view import ClassView, read_class
+from goldnode.classdoc.view import ClassView, StackView, read_class
 from goldnode.compat import rules
 from goldnode.compat.check import fatal_of_models
 from goldnode.compat.model import CompatHost
@@ -146,7 +145,7 @@ def _software(
         "platform": {"name": view.entry.item.platform, "nvswitch": view.host.nvswitch},
         "kernel": {"release": lock.kernel_release, "image": image, "headers": headers},
         "driver": None if gpus is None else _driver(view, lock, built),
-        "runtime": _runtime(stack.runtime, view.stack.versions),
+        "runtime": _runtime(stack.runtime, view.stack),
         "modules": [_module(module, lock, built) for module in stack.modules],
         "blacklist": list(_BLACKLIST[stack.driver.vendor]) if stack.driver is not None else [],
         "fence": sorted({*stack.fence, *(built.sources if built is not None else ())}),
@@ -171,7 +170,7 @@ def _packages(
 
 def _optional_sections(view: ClassView, gpus: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the sections that only some classes have: a new one changes no digest of the others."""
-    item, site = view.entry.item, view.site
+    item = view.entry.item
     sections: dict[str, Any] = {}
     if item.suppressions:
         sections["suppressions"] = _suppressions(item)
@@ -179,9 +178,9 @@ def _optional_sections(view: ClassView, gpus: Mapping[str, Any] | None) -> dict[
     # Decisions of the class's owner are part of the class, so they are stored on each of its nodes.
     if item.compat != models.Compat():
         sections["compat"] = item.compat.model_dump(mode="json", exclude_none=True)
-    if accepted := exceptions.in_force(site, view.entry.name, item.stack, view.stack.on):
+    if view.exceptions:
         sections["exceptions"] = [
-            row.model_dump(mode="json", exclude_none=True, by_alias=True) for row in accepted
+            row.model_dump(mode="json", exclude_none=True, by_alias=True) for row in view.exceptions
         ]
     if item.serve is not None:
         sections["serve"] = _stated(item.serve)
@@ -295,9 +294,7 @@ def _waiver(waiver: models.Waiver | None, name: str) -> dict[str, str] | None:
 
 def _excepted(view: ClassView) -> dict[str, str] | None:
     """Return the site's exception for the end of life of the stack in the form of a waiver."""
-    for row in exceptions.in_force(
-        view.site, view.entry.name, view.entry.item.stack, view.stack.on
-    ):
+    for row in view.exceptions:
         if row.rule == "end-of-life":
             return {"reason": row.reason, "owner": row.owner, "expires": row.expires.isoformat()}
     return None
@@ -409,25 +406,20 @@ def _policy(policy: models.Policy) -> dict[str, Any]:
     return stated_policy
 
 
-def _runtime(runtime: models.Runtime | None, versions: Mapping[str, str]) -> dict[str, Any] | None:
+def _runtime(runtime: models.Runtime | None, stack: StackView) -> dict[str, Any] | None:
     if runtime is None:
         return None
-    toolkit = runtime.toolkit
+    toolkit = None
+    if runtime.toolkit is not None and (mode := stack.toolkit_mode) is not None:
+        toolkit = {"vendor": runtime.toolkit.vendor, "version": stack.toolkit}
+        toolkit |= {"mode": mode.mode, "why": mode.reason}
     return {
         "engine": runtime.engine,
         "package": runtime.package,
-        "version": versions[runtime.package],
+        "version": stack.versions[runtime.package],
         "default": runtime.default,
-        "toolkit": None if toolkit is None else _toolkit(runtime, toolkit, versions),
+        "toolkit": toolkit,
     }
-
-
-def _toolkit(
-    runtime: models.Runtime, toolkit: models.Toolkit, versions: Mapping[str, str]
-) -> dict[str, Any]:
-    version = versions[toolkit.packages[0]] if toolkit.packages else None
-    mode = rules.toolkit_mode(runtime.engine, versions[runtime.package], version)
-    return {"vendor": toolkit.vendor, "version": version, "mode": mode.mode, "why": mode.reason}
 
 
 def _module(module: models.KernelModule, lock: Lock, built: BuiltModules | None) -> dict[str, Any]:

@@ -19,23 +19,11 @@ def in_force(site: Site, node_class: str | None, stack: str, on: dt.date) -> lis
     return [row for row in site.exceptions if row.concerns(node_class, stack) and row.expires >= on]
 
 
-def acceptances(
-    site: Site, node_class: str | None, stack: str, on: dt.date
-) -> tuple[Acceptance, ...]:
-    """Return the exceptions that hold on day `on` as acceptances of the compatibility check."""
-    return tuple(map(_acceptance, in_force(site, node_class, stack, on)))
-
-
-def acceptances_of_class(
-    entry: CatalogEntry[models.NodeClass], site: Site, on: dt.date
-) -> tuple[Acceptance, ...]:
-    """Return what the class accepts, then what the site accepts for it on day `on`."""
-    own = map(_acceptance, entry.item.compat.accept)
-    return (*own, *acceptances(site, entry.name, entry.item.stack, on))
-
-
-def _acceptance(row: models.Accepted | SiteException) -> Acceptance:
-    return Acceptance(row.rule, row.reason, row.owner, row.expires, row.subject)
+def acceptances(rows: Iterable[models.Accepted | SiteException]) -> tuple[Acceptance, ...]:
+    """Return what a class or the site accepts in the form of the compatibility check."""
+    return tuple(
+        Acceptance(row.rule, row.reason, row.owner, row.expires, row.subject) for row in rows
+    )
 
 
 def check_accepted(entry: CatalogEntry[models.NodeClass], stack: Path, on: dt.date) -> None:

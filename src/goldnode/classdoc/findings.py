@@ -47,8 +47,7 @@ def check_support(view: ClassView) -> None:
     )
     if support is None or support.state == "waived" or view.entry.item.simulated:
         return
-    accepted = exceptions.in_force(view.site, name, stack.stack, on)
-    if any(row.rule == "end-of-life" for row in accepted):
+    if any(row.rule == "end-of-life" for row in view.exceptions):
         return
     remedy = f"{support.remedy}, or {acceptance('end-of-life', f'class {name}')}"
     if support.state == "expired":

@@ -17,7 +17,7 @@ from goldnode.classdoc import checks, exceptions
 from goldnode.compat import rules
 from goldnode.compat.model import CompatHost, DeclaredAt, StackWaiver
 from goldnode.core.errors import FactsError, LockError, NoLockError
-from goldnode.core.site import Site
+from goldnode.core.site import Site, SiteException
 from goldnode.facts import host as facts
 from goldnode.facts.host import ModuleFlavour
 from goldnode.lock.model import Lock, find_lock
@@ -50,6 +50,8 @@ class StackView:
     versions: Mapping[str, str]  # of each locked package; empty without a lock
     kernel: str | None  # release; without a lock the one that the stack states, or its series
     kernel_packages: Sequence[str]  # the names of its image and its headers
+    toolkit: str | None  # package version of the container toolkit, without a lock the stated one
+    toolkit_mode: rules.ToolkitMode | None  # None also for an engine that is not locked
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,13 +59,14 @@ class ClassView:
     """A node class with everything that its check and its document need.
 
     `gpu` is None without GPUs, and for `model: auto` unless a model was named. `host` is the node
-    side of the compatibility check.
+    side of the compatibility check. `exceptions` are those of the site that are in force for it.
     """
 
     entry: CatalogEntry[models.NodeClass]
     stack: StackView
     gpu: facts.GpuModel | None
     host: CompatHost
+    exceptions: Sequence[SiteException]
     catalog: Catalog
     site: Site
 
@@ -89,15 +92,32 @@ def read_stack(
             fault = problem
     item = entry.item
     kernel = lock.kernel_release if lock is not None else item.kernel.release or item.kernel.series
+    versions = {row.name: row.version for row in lock.packages} if lock is not None else {}
+    toolkit, mode = _toolkit(item.runtime, versions)
     return StackView(
         entry,
         lock,
         fault,
         on=on or dt.datetime.now(tz=dt.UTC).date(),
-        versions={row.name: row.version for row in lock.packages} if lock is not None else {},
+        versions=versions,
         kernel=kernel,
         kernel_packages=kernel_packages(item.os.id, kernel) if kernel is not None else (),
+        toolkit=toolkit,
+        toolkit_mode=mode,
     )
+
+
+def _toolkit(
+    runtime: models.Runtime | None, versions: Mapping[str, str]
+) -> tuple[str | None, rules.ToolkitMode | None]:
+    """Return version and mode of the container toolkit."""
+    if runtime is None or runtime.toolkit is None:
+        return None, None
+    engine, version = versions.get(runtime.package), runtime.toolkit.version
+    # AMD's has no packages: goldnode writes the CDI spec.
+    if runtime.toolkit.packages:
+        version = versions.get(runtime.toolkit.packages[0]) or version
+    return version, rules.toolkit_mode(runtime.engine, engine, version) if engine else None
 
 
 def read_class(
@@ -117,8 +137,8 @@ def read_class(
     entry = catalog.node_class(name)
     item = entry.item
     stack = read_stack(catalog.stacks[item.stack], site, lock, on=on)
-    features = _features(item, stack.entry.item)
-    accept = exceptions.acceptances_of_class(entry, site, stack.on)
+    excepted = exceptions.in_force(site, name, item.stack, stack.on)
+    accept = exceptions.acceptances([*item.compat.accept, *excepted])
     platform = catalog.platforms[item.platform].item if item.platform is not None else None
     auto = item.gpu is not None and item.gpu.model == models.AUTO
     gpu: facts.GpuModel | None = None
@@ -143,10 +163,10 @@ def read_class(
         unknown=item.compat.unknown,
         accept=accept,
         cmdline=tuple(item.policy.host.cmdline) or None,
-        features=features,
+        features=_features(item, stack.entry.item),
         places={**host.places, **places},
     )
-    return ClassView(entry, stack, gpu, host=host, catalog=catalog, site=site)
+    return ClassView(entry, stack, gpu, host=host, exceptions=excepted, catalog=catalog, site=site)
 
 
 def host_of_stack(
@@ -157,7 +177,8 @@ def host_of_stack(
     stack = read_stack(entry, site, on=on)
     place = DeclaredAt(entry.file, entry.source.line(("stack",)))
     host = stack_host(stack, f"stack {name}", place)
-    return dataclasses.replace(host, accept=exceptions.acceptances(site, None, name, stack.on))
+    accept = exceptions.acceptances(exceptions.in_force(site, None, name, stack.on))
+    return dataclasses.replace(host, accept=accept)
 
 
 def _places(
@@ -215,7 +236,14 @@ def stack_host(
         places=_places(stack.entry, _STACK_LINES),
     )
     if runtime is not None:
-        host = _with_runtime(host, runtime, versions)
+        mode = stack.toolkit_mode
+        host = dataclasses.replace(
+            host,
+            engine=runtime.engine,
+            engine_version=versions.get(runtime.package),
+            toolkit=release_numbers(stack.toolkit),
+            toolkit_mode=mode.mode if mode is not None else None,
+        )
     return host if driver is None else _with_driver(host, driver, stack)
 
 
@@ -234,26 +262,6 @@ def _with_driver(host: CompatHost, driver: models.Driver, stack: StackView) -> C
         fabric_manager=release_numbers(stack.versions.get(manager)) if manager else None,
         fabric_manager_package=manager,
         amdgpu=release_numbers(module) if driver.vendor == "amd" else None,
-    )
-
-
-def _with_runtime(
-    host: CompatHost, runtime: models.Runtime, versions: Mapping[str, str]
-) -> CompatHost:
-    """Return the host with the container engine and the toolkit of its stack."""
-    engine, toolkit = versions.get(runtime.package), runtime.toolkit
-    version = None
-    if toolkit is not None and toolkit.vendor == "nvidia":
-        version = versions.get(toolkit.packages[0]) or toolkit.version
-    mode = None
-    if toolkit is not None and engine:
-        mode = rules.toolkit_mode(runtime.engine, engine, version).mode
-    return dataclasses.replace(
-        host,
-        engine=runtime.engine,
-        engine_version=engine,
-        toolkit=release_numbers(version),
-        toolkit_mode=mode,
     )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.unit.catalog.test_accept_reject import FILES, write
 
-from goldnode.classdoc.exceptions import acceptances, exception_faults
+from goldnode.classdoc.exceptions import exception_faults, in_force
 from goldnode.classdoc.findings import check_use, findings_of_class
 from goldnode.classdoc.load import load_catalog
 from goldnode.classdoc.view import read_class
@@ -208,7 +208,7 @@ def test_check_catalog_reports_expired_unknown_and_unmatched(
 
 def test_exceptions_hold_until_the_end_of_their_last_day(tmp_path: Path) -> None:
     own = load_site(site(tmp_path, ROW))
-    assert acceptances(own, "a100", "r580", dt.date(2028, 12, 31))
-    assert not acceptances(own, "a100", "r580", dt.date(2029, 1, 1))
+    assert in_force(own, "a100", "r580", dt.date(2028, 12, 31))
+    assert not in_force(own, "a100", "r580", dt.date(2029, 1, 1))
     catalog = load_catalog([write(tmp_path / "catalog", FILES)])
     assert not list(exception_faults(own, catalog, ENDED))
