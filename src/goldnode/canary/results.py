@@ -13,6 +13,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from goldnode.canary.errors import CanaryError
+from goldnode.core import binomial
 from goldnode.documents.canary import CanaryDocument, CanaryMetric
 
 DIRECTORY = Path(".goldnode/canary")
@@ -104,17 +105,7 @@ def bound_rank(count: int, share: float, confidence: float = CONFIDENCE) -> int 
     below = 0.0
     for rank in range(1, count + 1):
         # P(at most rank - 1 of the samples are below the quantile)
-        below += _term(rank - 1, count, share)
+        below += binomial.term(rank - 1, count, share)
         if below >= confidence:
             return rank
     return None
-
-
-def _term(number: int, count: int, share: float) -> float:
-    return math.exp(
-        math.lgamma(count + 1)
-        - math.lgamma(number + 1)
-        - math.lgamma(count - number + 1)
-        + number * math.log(share)
-        + (count - number) * math.log1p(-share)
-    )

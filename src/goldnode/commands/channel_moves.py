@@ -77,6 +77,15 @@ class Decision:
 
 
 @dataclass(frozen=True)
+class StatusOptions:
+    """The keys to verify with, what is shown, and whether channels are restored first."""
+
+    trust: tuple[Path, ...] = ()
+    with_history: bool = False
+    repair: bool = False
+
+
+@dataclass(frozen=True)
 class EvidenceKeys:
     """Options of evidence: the key to sign with (None: the site's), and vulnerability databases."""
 
@@ -149,18 +158,23 @@ def approved(help_: str) -> Decorator:
     )
 
 
-def repair_option(restored: str) -> Decorator:
-    """Return the option `--repair` of `status`. `restored` are what it restores."""
-    return click.option(
-        "--repair",
-        is_flag=True,
-        help=f"Restore {restored} from the verified history, and publish moves that were made offline.",
+def status_options(restored: str) -> Decorator:
+    """Return the options of `status`. `restored` is what `--repair` restores."""
+    return grouped(
+        "how",
+        StatusOptions,
+        TRUST,
+        click.option(
+            "--history", "with_history", is_flag=True, help="Show all moves, oldest first."
+        ),
+        click.option(
+            "--repair",
+            is_flag=True,
+            help=f"Restore {restored} from the verified history, and publish moves that were made offline.",
+        ),
     )
 
 
-HISTORY = click.option(
-    "--history", "with_history", is_flag=True, help="Show all moves, oldest first."
-)
 FILES = click.option("--files", is_flag=True, help="List all files, not only the first ones.")
 # Options of evidence.
 MADE_WITH = grouped(
@@ -463,22 +477,16 @@ def show_gone(gone: Sequence[Gone], stays: Mapping[str, str], dry_run: bool, for
 
 
 def show_status(
-    product: ChannelProduct[PlaceT],
-    names: Sequence[str],
-    trust: Sequence[Path],
-    repairing: bool,
-    with_history: bool,
-    *,
-    form: str,
+    product: ChannelProduct[PlaceT], names: Sequence[str], how: StatusOptions, form: str
 ) -> None:
-    """Print the state of the channels of the named lines, or of all; with `repairing`, restore them first.
+    """Print the state of the channels of the named lines, or of all; with `repair`, restore them first.
 
     Exit with 1 if a channel differs from its history. Raises ImageError for a named line that is neither known
     nor has a history: it would look like one with empty channels.
     """
     from goldnode.channels.moves import Repair, repair, status
 
-    keys, store = trusted(trust), product.store
+    keys, store = trusted(how.trust), product.store
     documents: list[dict[str, Any]] = []
     bad = False
     with product.place() as place:
@@ -495,7 +503,7 @@ def show_status(
                         remedy=nearest(str(line), known),
                     )
         for line in lines or product.lines(place):
-            for state in repair(place, store, line, Repair(keys, say=say)) if repairing else ():
+            for state in repair(place, store, line, Repair(keys, say=say)) if how.repair else ():
                 click.echo(
                     f"{place.name}: {state.channel} of {line} is {state.tag} again", err=True
                 )
@@ -521,7 +529,7 @@ def show_status(
         form,
         {"lines": documents},
         lambda: (
-            "\n".join(line for row in documents for line in _channel_lines(row, with_history))
+            "\n".join(line for row in documents for line in _channel_lines(row, how.with_history))
             or "no channel points to anything yet"
         ),
     )

@@ -7,12 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from goldnode.documents.floors import FloorsDocument
 from goldnode.evidence import signed_file
 from goldnode.evidence.signed_file import SignedKind, envelope_of
-from goldnode.floors.results import FloorsError
+from goldnode.floors.results import FloorsError, validated
 from goldnode.node.ground.json_lines import as_dict
 
 PAYLOAD_TYPE = "application/vnd.goldnode.floors+json"
@@ -73,16 +71,9 @@ def read(path: Path, keys: Sequence[Path] = ()) -> FloorBaseline:
             file=path,
             remedy="name a file that `goldnode floors learn` wrote",
         )
-    try:
-        document = FloorsDocument.model_validate_json(data)
-    except ValidationError as problem:
-        first = problem.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise FloorsError(
-            f"{where}: {first['msg']}",
-            file=path,
-            remedy="write it again with `goldnode floors learn`",
-        ) from problem
+    document = validated(
+        FloorsDocument, data, path, remedy="write it again with `goldnode floors learn`"
+    )
     return FloorBaseline(document, path, keyid)
 
 

@@ -11,16 +11,20 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from goldnode.core.errors import GoldnodeError, nearest
 from goldnode.core.file_cache import FileCache
 from goldnode.documents.canary import CanaryDocument, CanaryJob, CanaryMetric
+from goldnode.documents.floors import FloorsDocument
 from goldnode.floors.bounds import Values, oriented
 from goldnode.floors.counting import CLOCK_TOLERANCE, job_problem, metric_name, metric_problem
 from goldnode.node.ground.json_lines import as_dict
+
+ModelT = TypeVar("ModelT", bound=BaseModel)
 
 _SHOWN = 12  # names in a message
 _LARGEST = 64 << 20  # bytes of a document that is read
@@ -135,8 +139,8 @@ def short(digest: str | None) -> str:
     return digest if len(digest) <= 20 else f"{digest[:19]}…"
 
 
-def identity(document: CanaryDocument) -> ResultIdentity:
-    """Return the circumstances of a result."""
+def identity(document: CanaryDocument | FloorsDocument) -> ResultIdentity:
+    """Return the circumstances of a result, or those that a result must share with a baseline."""
     return ResultIdentity(
         document.class_,
         document.class_digest,
@@ -236,16 +240,19 @@ def _read(path: Path, named: bool) -> CanaryDocument | None:
             file=path,
             remedy="name the results that `goldnode canary run` wrote",
         )
+    return validated(
+        CanaryDocument, data, path, remedy="measure the node again, or remove the file"
+    )
+
+
+def validated(model: type[ModelT], data: bytes, path: Path, remedy: str) -> ModelT:
+    """Return the content of a file as its model. Raises FloorsError with the first wrong field."""
     try:
-        return CanaryDocument.model_validate_json(data)
+        return model.model_validate_json(data)
     except ValidationError as problem:
         first = problem.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise FloorsError(
-            f"{where}: {first['msg']}",
-            file=path,
-            remedy="measure the node again, or remove the file",
-        ) from problem
+        raise FloorsError(f"{where}: {first['msg']}", file=path, remedy=remedy) from problem
 
 
 def rows(documents: Iterable[CanaryDocument]) -> tuple[list[MetricRow], list[UncountedRow]]:

@@ -20,7 +20,6 @@ from goldnode.floors.learn import rounded
 from goldnode.floors.results import (
     MetricKey,
     MetricRow,
-    ResultIdentity,
     UncountedRow,
     check_names,
     identity,
@@ -52,7 +51,7 @@ def judge(
     # A name that does not exist would be judged as "nothing is slow".
     check_names("metric", question.metrics, {str(key_of(one)) for one in baseline.document.metrics})
     check_names("result of node", question.nodes, {one.node for one in documents})
-    own = baseline_identity(baseline)
+    own = identity(baseline.document)
     chosen = [one for one in documents if not question.nodes or one.node in question.nodes]
     uncounted = [
         UncountedRow(one.node, None, None, f"the baseline does not fit: {why}")
@@ -109,18 +108,6 @@ def _missing(
     return sorted(
         [*measured, *((node, metric.device) for node in wanted if node not in seen)],
         key=lambda place: (place[0], place[1] or ""),
-    )
-
-
-def baseline_identity(baseline: FloorBaseline) -> ResultIdentity:
-    """Return the circumstances that a result must share with a baseline."""
-    document = baseline.document
-    return ResultIdentity(
-        document.class_,
-        document.class_digest,
-        document.platform,
-        document.runner,
-        document.simulated,
     )
 
 

@@ -11,7 +11,6 @@ import datetime as dt
 from collections.abc import Iterator
 
 from goldnode.catalog.load import Catalog
-from goldnode.catalog.models import OperatingSystem
 from goldnode.classdoc.load import load_catalog
 from goldnode.core import keys
 from goldnode.core.site import Site, load_site
@@ -36,15 +35,7 @@ def apt_sources(
     """
     catalog = catalog or load_catalog()
     site = site or load_site()
-    release = OperatingSystem.model_validate(
-        {
-            "id": system.id,
-            "version": system.release,
-            "codename": system.codename,
-            "architecture": system.architectures[0],
-        }
-    )
-    places = ArchivePlaces(catalog, site, release)
+    places = ArchivePlaces(catalog, site, system.os)
     judge_keys([archive.id for archive in lock.archives], places, dt.datetime.now(tz=dt.UTC).date())
     blocks = ("\n".join(_block(archive, lock, places)) for archive in lock.archives)
     return "\n\n".join(["# Written by goldnode for the archives of the lock.", *blocks]) + "\n"

@@ -53,7 +53,7 @@ from goldnode.oci.layers import (
     write_layer,
     write_members,
 )
-from goldnode.oci.layout import Descriptor, OciImage, clean
+from goldnode.oci.layout import OciImage, clean
 from goldnode.oci.model import Built
 
 Say = Callable[[str, str, float], None]  # title, state (started, done, kept, failed), seconds
@@ -200,22 +200,8 @@ class Builder(LayerCache):
         return [
             item
             for item in wanted
-            if not self._whole(item, built.get(item.build_id), refs.get(item.ref))
+            if not self.store.whole(item, built.get(item.build_id), refs.get(item.ref))
         ]
-
-    def _whole(self, item: ImageRecipe, built: Built | None, ref: Descriptor | None) -> bool:
-        if (
-            built is None
-            or ref is None
-            or built.recipe != item.digest
-            or ref.digest != built.digest
-        ):
-            return False
-        manifest = self.store.layout.document(ref.digest)
-        return all(
-            self.store.layout.has(row["digest"])
-            for row in (manifest["config"], *manifest["layers"])
-        )
 
     def build(self, wanted: Sequence[ImageRecipe]) -> list[Built]:
         """Build the missing images of `wanted`, parents before children. Return the builds of all, in their

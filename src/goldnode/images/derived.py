@@ -26,7 +26,7 @@ from goldnode.evidence.contents import Contents
 from goldnode.images.build import BuildDifference, differing
 from goldnode.images.declaration import Declaration, expanded
 from goldnode.images.identified import IdentifiedRecipe
-from goldnode.images.imagelock import DerivedLock, dump_derived_lock
+from goldnode.images.imagelock import DerivedLock, dump_derived_lock, wheel_rows
 from goldnode.images.layercache import (
     LayerCache,
     WheelRow,
@@ -270,15 +270,7 @@ class DerivedRecipe(IdentifiedRecipe):
             "resolved": self.lock.resolved,
             "wheels": [
                 *base.get("wheels", ()),
-                *(
-                    {
-                        "name": item.name,
-                        "version": item.version,
-                        "file": item.file,
-                        "sha256": item.sha256,
-                    }
-                    for item in self.lock.wheels
-                ),
+                *wheel_rows(self.lock.wheels),
             ],
         }
         return self.description(document)
@@ -389,16 +381,7 @@ class DerivedBuilder(LayerCache):
     def built(self, item: DerivedRecipe) -> Built | None:
         """Return the complete build of a recipe in the store, if there is one."""
         built, ref = self.store.built().get(item.build_id), self.store.layout.refs().get(item.ref)
-        if (
-            built is None
-            or ref is None
-            or built.recipe != item.digest
-            or ref.digest != built.digest
-        ):
-            return None
-        manifest = self.store.layout.document(ref.digest)
-        rows = (manifest["config"], *manifest["layers"])
-        return built if all(self.store.layout.has(row["digest"]) for row in rows) else None
+        return built if self.store.whole(item, built, ref) else None
 
     def build(self, item: DerivedRecipe) -> Built:
         """Build a recipe, or return its build. The store must have its wheels. Raises ImageError."""

@@ -6,6 +6,7 @@ that a site resolves, and pip's own configuration finds wheels by name, version 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from pydantic import Field
@@ -82,6 +83,14 @@ class LockedBase(LockModel):
     ref: str
     digest: Digest
     lock: Digest
+
+
+def wheel_rows(wheels: Iterable[LockedWheel]) -> list[dict[str, str]]:
+    """Return wheels as an image's identity document lists them."""
+    return [
+        {"name": item.name, "version": item.version, "file": item.file, "sha256": item.sha256}
+        for item in wheels
+    ]
 
 
 class DerivedLock(Sealed):

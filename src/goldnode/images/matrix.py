@@ -19,6 +19,7 @@ from typing import Annotated, Literal
 from packaging.requirements import InvalidRequirement, Requirement
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
+from goldnode.catalog.models import OperatingSystem
 from goldnode.core import yamlsource
 from goldnode.core.data import data
 from goldnode.core.errors import GoldnodeError, ImageError, nearest
@@ -115,6 +116,18 @@ class MatrixSystem(_MatrixModel):
     archives: Annotated[tuple[str, ...], AfterValidator(_some)] = Field(
         description="Ids of catalog/archives.yml."
     )
+
+    @property
+    def os(self) -> OperatingSystem:
+        """Return the release as the addresses of archives have it."""
+        return OperatingSystem.model_validate(
+            {
+                "id": self.id,
+                "version": self.release,
+                "codename": self.codename,
+                "architecture": self.architectures[0],
+            }
+        )
 
 
 class Licence(_MatrixModel):

@@ -31,7 +31,7 @@ from goldnode.core.errors import ImageError
 from goldnode.facts.workload import key
 from goldnode.images import require
 from goldnode.images.identified import IdentifiedRecipe
-from goldnode.images.imagelock import ImageLock
+from goldnode.images.imagelock import ImageLock, wheel_rows
 from goldnode.images.layercache import WheelTarget, wheel_groups
 from goldnode.images.matrix import MatrixRow
 from goldnode.oci import emulation
@@ -490,14 +490,6 @@ def _identity(
         "environment": {name: value for name, value in environment.items() if name != "PATH"},
         "wheels": [
             *before,
-            *(
-                {
-                    "name": item.name,
-                    "version": item.version,
-                    "file": item.file,
-                    "sha256": item.sha256,
-                }
-                for item in lock.wheels
-            ),
+            *wheel_rows(lock.wheels),
         ],
     }

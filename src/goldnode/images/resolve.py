@@ -29,7 +29,6 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
 from goldnode.catalog.load import Catalog
-from goldnode.catalog.models import OperatingSystem
 from goldnode.classdoc.load import load_catalog
 from goldnode.core.errors import ImageError, UnsolvableError, nearest
 from goldnode.core.files import cache_directory, sha256_of
@@ -210,17 +209,8 @@ class Resolver:
     def _root(self, system: MatrixSystem) -> AptRoot:
         key = (system.id, system.codename, system.archives, system.architectures)
         if key not in self._roots:
-            release = OperatingSystem.model_validate(
-                {
-                    "id": system.id,
-                    "version": system.release,
-                    "codename": system.codename,
-                    "architecture": system.architectures[0],
-                }
-            )
-            places = ArchivePlaces(
-                self.catalog, self.site, release, KeyAccess(cache=self.cache, offline=self.offline)
-            )
+            access = KeyAccess(cache=self.cache, offline=self.offline)
+            places = ArchivePlaces(self.catalog, self.site, system.os, access)
             sources = archive_sources(system.archives, places)
             root = self._stack.enter_context(apt_root(sources, system.architectures[0], self.cache))
             root.refresh(self.offline)

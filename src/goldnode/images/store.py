@@ -14,7 +14,8 @@ from pathlib import Path
 from goldnode.channels.locks import opening
 from goldnode.core.errors import ImageError
 from goldnode.core.files import replace_file
-from goldnode.oci.layout import Layout, canonical
+from goldnode.images.identified import IdentifiedRecipe
+from goldnode.oci.layout import Descriptor, Layout, canonical
 from goldnode.oci.model import Built
 
 VARIABLE = "GOLDNODE_IMAGES"
@@ -50,6 +51,20 @@ class ImageStore:
     def records(self) -> Path:
         """Directory of build records, one file per build."""
         return self.root / "built"
+
+    def whole(self, item: IdentifiedRecipe, built: Built | None, ref: Descriptor | None) -> bool:
+        """Return whether a build record and a reference of the layout are of this recipe, with all blobs."""
+        if (
+            built is None
+            or ref is None
+            or built.recipe != item.digest
+            or ref.digest != built.digest
+        ):
+            return False
+        manifest = self.layout.document(ref.digest)
+        return all(
+            self.layout.has(row["digest"]) for row in (manifest["config"], *manifest["layers"])
+        )
 
     def built(self) -> dict[str, Built]:
         """Return the builds of this store by build id, without those whose manifest is gone."""

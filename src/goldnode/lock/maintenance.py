@@ -21,7 +21,7 @@ from goldnode.core.files import sha256_of, sync
 from goldnode.core.site import Site
 from goldnode.lock.archives import archive_addresses
 from goldnode.lock.fetch import Fetcher, FetchFault, FetchProgress, FileToFetch, address
-from goldnode.lock.mirror import Mirror
+from goldnode.lock.mirror import Mirror, read_public
 from goldnode.lock.model import load_lock
 from goldnode.lock.publication import (
     COMPONENT,
@@ -475,11 +475,4 @@ def public_key(mirror: Mirror, site: Site) -> bytes:
     """
     named = site.mirror.key if site.mirror is not None else None
     path = site.resolve(named) if named is not None else mirror.directory / PUBLIC_KEY
-    try:
-        return path.read_bytes()
-    except OSError as problem:
-        raise MirrorError(
-            f"the mirror's public key cannot be read: {problem.strerror}",
-            file=path,
-            remedy="name it as `mirror.key`",
-        ) from problem
+    return read_public(path, remedy="name it as `mirror.key`")

@@ -471,15 +471,17 @@ def site_signer(site: Site) -> Iterator[ArchiveSigner]:
         yield signer
 
 
-def read_public(path: Path) -> bytes:
-    """Read a mirror's public key. Raises MirrorError."""
+def read_public(
+    path: Path, remedy: str = "make a key with `goldnode mirror key --out DIR`, or put yours there"
+) -> bytes:
+    """Read a mirror's public key. Raises MirrorError with this remedy."""
     try:
         return path.read_bytes()
     except OSError as problem:
         raise MirrorError(
             f"the mirror's public key cannot be read: {problem.strerror}",
             file=path,
-            remedy="make a key with `goldnode mirror key --out DIR`, or put yours there",
+            remedy=remedy,
         ) from problem
 
 

@@ -8,7 +8,7 @@ import hashlib
 import json
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -87,14 +87,8 @@ def build_stack(
         _refuse_failed(result, store_result(result, directory, site))
         with mirror.writing(wait):
             with tempfile.TemporaryDirectory(prefix="goldnode-modules-") as name:
-                sources = {tree.package: files[tree.package] for tree in inputs.trees}
-                package = modpackage.make(
-                    inputs,
-                    result=result,
-                    directory=directory,
-                    into=Path(name),
-                    sources=sources,
-                    signing=signing,
+                package = _packaged(
+                    inputs, files, result, directory, into=Path(name), signing=signing
                 )
                 size = package.file.stat().st_size
                 row = _row(package, mirror.add(package.file), size)
@@ -149,20 +143,32 @@ def build_package(
     )
     _refuse_failed(result, directory / result.log if result.log is not None else directory)
     with tempfile.TemporaryDirectory(prefix="goldnode-modules-") as name:
-        sources = {tree.package: files[tree.package] for tree in inputs.trees}
-        package = modpackage.make(
-            inputs,
-            result=result,
-            directory=directory,
-            into=Path(name),
-            sources=sources,
-            signing=signing,
-        )
+        package = _packaged(inputs, files, result, directory, into=Path(name), signing=signing)
         size = package.file.stat().st_size
         row = _row(package, sha256_of(package.file), size)
         target = into / package.file.name
         shutil.move(package.file, target)
     return _modules(inputs, result, lock, package, row), target
+
+
+def _packaged(
+    inputs: ModuleBuildInputs,
+    files: Mapping[str, Path],
+    result: ModuleBuild,
+    directory: Path,
+    *,
+    into: Path,
+    signing: modpackage.Signing | None,
+) -> modpackage.ModulePackage:
+    """Make the package of the modules in a directory, with the licences of their sources."""
+    return modpackage.make(
+        inputs,
+        result=result,
+        directory=directory,
+        into=into,
+        sources={tree.package: files[tree.package] for tree in inputs.trees},
+        signing=signing,
+    )
 
 
 def _request(

@@ -678,8 +678,9 @@ class Repository:
             )
         return urljoin(self.registry.base + "/", location)
 
-    def _upload(self, descriptor: Descriptor, source: Path) -> None:
-        answer = self._ask(
+    def _begin(self) -> RegistryAnswer:
+        """Begin an upload. The answer has the location of the blob's bytes."""
+        return self._ask(
             RegistryRequest(
                 "POST",
                 "blobs/uploads/",
@@ -689,6 +690,9 @@ class Repository:
                 what=f"{self} takes no upload",
             )
         )
+
+    def _upload(self, descriptor: Descriptor, source: Path) -> None:
+        answer = self._begin()
         location = self._location(answer)
         # Some registries refuse chunks below a size, such as the 5 MiB of S3.
         least = answer.headers.get("oci-chunk-min-length", "")
@@ -795,17 +799,7 @@ class Repository:
             raise _LostError(refused.message) from None
 
     def _whole(self, descriptor: Descriptor, source: Path) -> None:
-        answer = self._ask(
-            RegistryRequest(
-                "POST",
-                "blobs/uploads/",
-                (202,),
-                push=True,
-                body=b"",
-                what=f"{self} takes no upload",
-            )
-        )
-        location = self._location(answer)
+        location = self._location(self._begin())
         url = (
             f"{location}{'&' if '?' in location else '?'}{urlencode({'digest': descriptor.digest})}"
         )

@@ -160,9 +160,7 @@ def test_product_is_promoted_rolled_back_shown_and_collected(
     )[1]
     assert back.now == "one-digest"
     shown = printed(
-        lambda form: shared.show_status(
-            product, names=[], trust=keys.trust, repairing=False, with_history=False, form=form
-        )
+        lambda form: shared.show_status(product, [], shared.StatusOptions(keys.trust), form)
     )
     assert shown.exit_code == 0, shown.output
     assert '"verified": true' in shown.output

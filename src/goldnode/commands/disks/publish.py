@@ -342,18 +342,10 @@ def rollback(
 @click.command()
 @click.argument("classes", nargs=-1, metavar="[CLASS]...")
 @shared.location(_TO, offline="Show this store's copy of the directory's channels.")
-@shared.TRUST
-@shared.HISTORY
-@shared.repair_option("channels")
+@shared.status_options("channels")
 @reports("channels")
 def status(
-    classes: tuple[str, ...],
-    location: Location,
-    trust: tuple[Path, ...],
-    with_history: bool,
-    repair: bool,
-    *,
-    form: str,
+    classes: tuple[str, ...], location: Location, how: shared.StatusOptions, form: str
 ) -> None:
     """Show the channels and verify them against their history.
 
@@ -361,14 +353,7 @@ def status(
     """
     from goldnode.disks.product import DiskProduct
 
-    shared.show_status(
-        DiskProduct(location),
-        names=classes,
-        trust=trust,
-        repairing=repair,
-        with_history=with_history,
-        form=form,
-    )
+    shared.show_status(DiskProduct(location), classes, how, form)
 
 
 @click.command()

@@ -243,18 +243,10 @@ def rollback(
 @click.command()
 @click.argument("lines", nargs=-1, metavar="[LINE]...")
 @shared.location(_TO, offline="Show this store's copy of the registry's channels.")
-@shared.TRUST
-@shared.HISTORY
-@shared.repair_option("tags")
+@shared.status_options("tags")
 @reports("channels")
 def status(
-    lines: tuple[str, ...],
-    location: Location,
-    trust: tuple[Path, ...],
-    with_history: bool,
-    repair: bool,
-    *,
-    form: str,
+    lines: tuple[str, ...], location: Location, how: shared.StatusOptions, form: str
 ) -> None:
     """Show the channels and verify them against their history.
 
@@ -264,14 +256,7 @@ def status(
     """
     from goldnode.images.product import ImageProduct
 
-    shared.show_status(
-        ImageProduct(location),
-        names=lines,
-        trust=trust,
-        repairing=repair,
-        with_history=with_history,
-        form=form,
-    )
+    shared.show_status(ImageProduct(location), lines, how, form)
 
 
 @click.command()

@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
+from goldnode.core import binomial
+
 
 @lru_cache(maxsize=65536)
 def at_least(failures: int, trials: int, rate: float) -> float:
@@ -20,7 +22,7 @@ def at_least(failures: int, trials: int, rate: float) -> float:
         return 1.0
     # The upper tail is the smaller one: sum it, so that nothing cancels.
     if failures > trials * rate:
-        term = _term(failures, trials, rate)
+        term = binomial.term(failures, trials, rate)
         total, odds = 0.0, rate / (1 - rate)
         for count in range(failures, trials + 1):
             total += term
@@ -28,16 +30,8 @@ def at_least(failures: int, trials: int, rate: float) -> float:
                 break
             term *= (trials - count) / (count + 1) * odds
         return min(total, 1.0)
-    return max(0.0, 1.0 - math.fsum(_term(count, trials, rate) for count in range(failures)))
-
-
-def _term(count: int, trials: int, rate: float) -> float:
-    return math.exp(
-        math.lgamma(trials + 1)
-        - math.lgamma(count + 1)
-        - math.lgamma(trials - count + 1)
-        + count * math.log(rate)
-        + (trials - count) * math.log1p(-rate)
+    return max(
+        0.0, 1.0 - math.fsum(binomial.term(count, trials, rate) for count in range(failures))
     )
 
 

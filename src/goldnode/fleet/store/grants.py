@@ -8,7 +8,7 @@ reason for a refusal.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -559,6 +559,28 @@ class PersonsOrder:
         if not self.who.strip():
             raise StoreError("an order needs the identity of a person")
 
+    def log(
+        self,
+        connection: Connection,
+        subject: str,
+        content: Mapping[str, Any],
+        rollout: str | None = None,
+        epoch: int | None = None,
+    ) -> None:
+        """Append to the log what was done by this order. `content` names the action."""
+        append(
+            connection,
+            LogLine(
+                self.now,
+                who=self.who,
+                action=content["action"],
+                subject=subject,
+                content=content,
+                rollout=rollout,
+                epoch=epoch,
+            ),
+        )
+
 
 def release(connection: Connection, name: str, order: PersonsOrder) -> list[str]:
     """End all holds of a node. Return their owners. Raises StoreError for a node without one."""
@@ -582,23 +604,17 @@ def release(connection: Connection, name: str, order: PersonsOrder) -> list[str]
         )
     connection.execute(tables.hold.delete().where(tables.hold.c.node == known))
     for owner, kind, rollout, reason in rows:
-        content = {
-            "action": "Release",
-            "node": known,
-            "who": order.who,
-            "reason": order.reason,
-            "before": {"owner": owner, "kind": kind, "reason": reason},
-        }
-        append(
+        order.log(
             connection,
-            LogLine(
-                order.now,
-                who=order.who,
-                action="Release",
-                subject=known,
-                content=content,
-                rollout=rollout,
-            ),
+            known,
+            {
+                "action": "Release",
+                "node": known,
+                "who": order.who,
+                "reason": order.reason,
+                "before": {"owner": owner, "kind": kind, "reason": reason},
+            },
+            rollout,
         )
     return [row[0] for row in rows]
 

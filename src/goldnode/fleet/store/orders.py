@@ -13,7 +13,6 @@ from goldnode.fleet.shared.person import same_person
 from goldnode.fleet.store import limits, rollout_view, tables
 from goldnode.fleet.store.errors import StoreError
 from goldnode.fleet.store.grants import PersonsOrder
-from goldnode.fleet.store.log import LogLine, append
 
 
 @dataclass(frozen=True)
@@ -49,24 +48,18 @@ def freeze(
             at=order.now,
         )
     )
-    content = {
-        "action": "Freeze",
-        "id": name,
-        "scope": scope.kind,
-        "subject": scope.subject,
-        "reason": order.reason,
-        "who": order.who,
-    }
-    append(
+    order.log(
         connection,
-        LogLine(
-            order.now,
-            who=order.who,
-            action="Freeze",
-            subject=str(scope),
-            content=content,
-            rollout=_rollout(scope),
-        ),
+        str(scope),
+        {
+            "action": "Freeze",
+            "id": name,
+            "scope": scope.kind,
+            "subject": scope.subject,
+            "reason": order.reason,
+            "who": order.who,
+        },
+        _rollout(scope),
     )
     return True
 
@@ -80,17 +73,11 @@ def unfreeze(connection: Connection, scope: Scope, order: PersonsOrder) -> bool:
     connection.execute(
         frozen.update().where(frozen.c.id == name).values(lifted_at=order.now, lifted_by=order.who)
     )
-    content = {"action": "Thaw", "id": name, "who": order.who, "reason": order.reason}
-    append(
+    order.log(
         connection,
-        LogLine(
-            order.now,
-            who=order.who,
-            action="Thaw",
-            subject=str(scope),
-            content=content,
-            rollout=_rollout(scope),
-        ),
+        str(scope),
+        {"action": "Thaw", "id": name, "who": order.who, "reason": order.reason},
+        _rollout(scope),
     )
     return True
 
@@ -134,25 +121,19 @@ def approve(
             rollout=rollout, document=document, wave=wave, role=role, who=order.who, at=order.now
         )
     )
-    content = {
-        "action": "Approve",
-        "wave": wave,
-        "role": role,
-        "who": order.who,
-        "document": document,
-        "reason": order.reason,
-    }
-    append(
+    order.log(
         connection,
-        LogLine(
-            order.now,
-            who=order.who,
-            action="Approve",
-            subject=wave,
-            content=content,
-            rollout=rollout,
-            epoch=row.epoch,
-        ),
+        wave,
+        {
+            "action": "Approve",
+            "wave": wave,
+            "role": role,
+            "who": order.who,
+            "document": document,
+            "reason": order.reason,
+        },
+        rollout,
+        row.epoch,
     )
     return True
 
@@ -203,26 +184,20 @@ def roll_back(connection: Connection, rollout: str, scope: BackScope, order: Per
         .values(phase="rolling-back", back=scope.value, why=why, ended_at=None)
     )
     limits.apply(connection)
-    content = {
-        "action": "ChangePhase",
-        "phase": "rolling-back",
-        "why": why,
-        "back": scope.value,
-        "who": order.who,
-        "reason": order.reason,
-        "before": {"phase": row["phase"], "back": row["back"]},
-    }
-    append(
+    order.log(
         connection,
-        LogLine(
-            order.now,
-            who=order.who,
-            action="ChangePhase",
-            subject=rollout,
-            content=content,
-            rollout=rollout,
-            epoch=row["epoch"],
-        ),
+        rollout,
+        {
+            "action": "ChangePhase",
+            "phase": "rolling-back",
+            "why": why,
+            "back": scope.value,
+            "who": order.who,
+            "reason": order.reason,
+            "before": {"phase": row["phase"], "back": row["back"]},
+        },
+        rollout,
+        row["epoch"],
     )
     return True
 
@@ -276,17 +251,11 @@ def deny(
             **{"class": node_class}, digest=digest, reason=order.reason, who=order.who, at=order.now
         )
     )
-    content = {"action": "Deny", "digest": digest, "reason": order.reason}
-    append(
+    order.log(
         connection,
-        LogLine(
-            order.now,
-            who=order.who,
-            action="Deny",
-            subject=f"class {node_class}",
-            content=content,
-            rollout=rollout,
-        ),
+        f"class {node_class}",
+        {"action": "Deny", "digest": digest, "reason": order.reason},
+        rollout,
     )
     return True
 
@@ -299,14 +268,15 @@ def lift_denial(connection: Connection, node_class: str, digest: str, order: Per
         .values(lifted_at=order.now, lifted_by=order.who)
     ).rowcount
     if deleted:
-        content = {
-            "action": "LiftDenial",
-            "digest": digest,
-            "who": order.who,
-            "reason": order.reason,
-        }
-        append(
-            connection, LogLine(order.now, order.who, "LiftDenial", f"class {node_class}", content)
+        order.log(
+            connection,
+            f"class {node_class}",
+            {
+                "action": "LiftDenial",
+                "digest": digest,
+                "who": order.who,
+                "reason": order.reason,
+            },
         )
     return bool(deleted)
 

@@ -14,7 +14,17 @@ from itertools import groupby
 from typing import Any
 
 import yaml
-from sqlalchemy import ColumnElement, Connection, RowMapping, and_, bindparam, func, or_, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Exists,
+    RowMapping,
+    and_,
+    bindparam,
+    func,
+    or_,
+    select,
+)
 
 from goldnode.fleet.rollout import model
 from goldnode.fleet.rollout.document import RolloutSettings, digest_of
@@ -92,12 +102,7 @@ def load(connection: Connection, settings: RolloutSettings) -> LoadedRollout:
 
 def others(connection: Connection, settings: RolloutSettings) -> tuple[OtherRollout, ...]:
     """Return the other rollouts of the class that have not ended."""
-    rollout, hold = tables.rollout, tables.hold
-    busy = (
-        select(hold.c.node)
-        .where(hold.c.rollout == rollout.c.name, hold.c.kind == "planned")
-        .exists()
-    )
+    rollout, busy = tables.rollout, _busy()
     rows = connection.execute(
         select(rollout.c.name, rollout.c.document, rollout.c.submitted_at, busy.label("busy"))
         .where(rollout.c["class"] == settings.class_, rollout.c.name != settings.name)
@@ -108,6 +113,13 @@ def others(connection: Connection, settings: RolloutSettings) -> tuple[OtherRoll
         OtherRollout(row.name, _security(row.document), row.submitted_at, bool(row.busy))
         for row in rows
     )
+
+
+def _busy() -> Exists:
+    """Return the condition that a rollout has a node out of service."""
+    hold = tables.hold
+    planned = select(hold.c.node).where(hold.c.rollout == tables.rollout.c.name)
+    return planned.where(hold.c.kind == "planned").exists()
 
 
 def _security(document: str) -> bool:
@@ -122,12 +134,7 @@ def document(connection: Connection, name: str) -> str | None:
 
 def ended(connection: Connection, name: str) -> RolloutPhase | None:
     """Return the last phase of a rollout that has ended and has no node out of service; None for any other."""
-    rollout, hold = tables.rollout, tables.hold
-    busy = (
-        select(hold.c.node)
-        .where(hold.c.rollout == rollout.c.name, hold.c.kind == "planned")
-        .exists()
-    )
+    rollout, busy = tables.rollout, _busy()
     phase = connection.scalar(
         select(rollout.c.phase).where(
             rollout.c.name == name, rollout.c.ended_at.is_not(None), ~busy

@@ -23,7 +23,7 @@ from .repository import ChannelSource
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Mapping, Optional
+    from typing import Any, Callable, Dict, Mapping, Optional, Tuple
 
 ROOT, TIMESTAMP, SNAPSHOT, TARGETS = "root", "timestamp", "snapshot", "targets"
 # Bytes of one document, and roots that are followed in one run.
@@ -161,20 +161,25 @@ class Verifier:
             self._store(TIMESTAMP, data)
         return stamp
 
+    def _next(
+        self, name: str, about: Json, root: Json, named_by: str
+    ) -> Tuple[Json, Optional[bytes]]:
+        """Return a document that another one names, and its bytes if they are to be stored."""
+        data = stored = self._again(name, about, root)
+        if data is None:
+            address = self._named(root, name, about)
+            data = self._fetched(name, address, about.get("length", LIMITS[name]))
+        _whole(data, about, name)
+        document = _verified(data, name, root)
+        if document["version"] != about["version"]:
+            raise ChannelRefusedError(
+                f"{name} has version {document['version']}, and {named_by} names {about['version']}: refused."
+            )
+        return document, data if stored is None else None
+
     def _snapshot(self, root: Json, stamp: Json) -> Json:
         about, before = _meta(stamp, SNAPSHOT), self._before(SNAPSHOT, root)
-        data = self._again(SNAPSHOT, about, root)
-        known = data is not None
-        if data is None:
-            data = self._fetched(
-                SNAPSHOT, self._named(root, SNAPSHOT, about), about.get("length", LIMITS[SNAPSHOT])
-            )
-        _whole(data, about, SNAPSHOT)
-        snapshot = _verified(data, SNAPSHOT, root)
-        if snapshot["version"] != about["version"]:
-            raise ChannelRefusedError(
-                f"{SNAPSHOT} has version {snapshot['version']}, and {TIMESTAMP} names {about['version']}: refused."
-            )
+        snapshot, data = self._next(SNAPSHOT, about, root, TIMESTAMP)
         for name in before["meta"] if before is not None else ():
             if name not in snapshot["meta"]:
                 raise ChannelRefusedError(f"{SNAPSHOT} does not name {name} any more: refused.")
@@ -182,27 +187,16 @@ class Verifier:
             if now < was:
                 raise _older(name, now, was)
         self._current(snapshot, SNAPSHOT)
-        if not known:
+        if data is not None:
             self._store(SNAPSHOT, data)
         return snapshot
 
     def _targets(self, root: Json, snapshot: Json) -> Json:
         about = _meta(snapshot, TARGETS)
-        data = self._again(TARGETS, about, root)
-        known = data is not None
-        if data is None:
-            data = self._fetched(
-                TARGETS, self._named(root, TARGETS, about), about.get("length", LIMITS[TARGETS])
-            )
-        _whole(data, about, TARGETS)
-        targets = _verified(data, TARGETS, root)
-        if targets["version"] != about["version"]:
-            raise ChannelRefusedError(
-                f"{TARGETS} has version {targets['version']}, and {SNAPSHOT} names {about['version']}: refused."
-            )
+        targets, data = self._next(TARGETS, about, root, SNAPSHOT)
         self._current(targets, TARGETS)
         _check_targets(targets)
-        if not known:
+        if data is not None:
             self._store(TARGETS, data)
         return targets
 
