@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.suite.duplicates import CodeLine, code_lines, pairs
 from tests.suite.timings import ROOT
 
 PAGE = ROOT / "docs/development.md"
@@ -46,6 +47,7 @@ class Numbers:
     code: int = 0
     comments: int = 0
     wide: int = 0
+    lines: dict[str, list[CodeLine]] = field(default_factory=dict)  # by file, for duplicates
 
     def add(self, text: str) -> None:
         """Count one file."""
@@ -67,6 +69,20 @@ class Numbers:
                 code -= set(range(docstring.lineno, (docstring.end_lineno or 0) + 1))
         self.code += len(code)
         self.comments += len(comments)
+        self.lines[str(len(self.files))] = code_lines(text)
+
+    def duplicates(self) -> dict[str, str]:
+        """Return the pairs of near-duplicates as text, by the names of their rows in the page."""
+        shared = pairs(self.lines).values()
+        per = 10_000 / sum(map(len, self.lines.values()))
+        kinds = {
+            "near-duplicate pairs of logic": [pair for pair in shared if pair.logic],
+            "near-duplicate pairs of declarations": [pair for pair in shared if not pair.logic],
+        }
+        return {
+            f"{kind}, per 10,000 lines of code (to the letter)": f"{per * len(of_kind):.1f} ({per * sum(pair.letters for pair in of_kind):.1f})"
+            for kind, of_kind in kinds.items()
+        }
 
     def rows(self) -> dict[str, str]:
         """Return the figures as text, by the names of the rows in the page."""
@@ -124,7 +140,8 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--write", action="store_true", help="write docs/development.md")
     parser.add_argument("directories", nargs="*", type=Path, default=[ROOT / "src/goldnode"])
     given = parser.parse_args(argv)
-    rows = count(given.directories).rows()
+    numbers = count(given.directories)
+    rows = {**numbers.rows(), **numbers.duplicates()}
     for name, figure in rows.items():
         print(f"{name}: {figure}")
     if given.write:
