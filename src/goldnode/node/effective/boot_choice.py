@@ -1,8 +1,14 @@
-"""The kernel that the boot loader starts next: GRUB's or systemd-boot's choice, in one form."""
+"""The kernel that the boot loader starts next: GRUB's or systemd-boot's choice, in one form, and its files."""
 
 from __future__ import annotations
 
+import os
+
 from ..ground.boot import PLACES
+
+# Linux x86 boot protocol (Documentation/arch/x86/boot.rst): the number of sectors of the set-up, and the size of
+# the rest in units of 16 bytes.
+SECTORS, PARAGRAPHS = 0x1F1, 0x1F4
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -83,3 +89,27 @@ def _systemd_boot(host: Host, place: str, release: str) -> Dict[str, Optional[st
         "cmdline": chosen.entry.fields.get("options") if chosen.entry else None,
         "via": chosen.via,
     }
+
+
+def kernel_fault(host: Host, release: str) -> Optional[str]:
+    """Return why a kernel that is installed could not start, or None: its image or modules.dep is missing or cut.
+
+    None also without any trace of the kernel in /boot: a node that boots from the network has none.
+    """
+    name = f"/boot/vmlinuz-{release}"
+    head = host.data(name, 1 << 12)
+    if head is None:
+        traces = [f"/boot/{kind}-{release}" for kind in ("initrd.img", "config", "System.map")]
+        return f"{name} is missing" if any(host.exists(trace) for trace in traces) else None
+    size = os.stat(host.real(name)).st_size
+    if not size:
+        return f"{name} is empty"
+    if head[0x202:0x206] == b"HdrS":
+        sectors = head[SECTORS] or 4
+        rest = int.from_bytes(head[PARAGRAPHS : PARAGRAPHS + 4], "little")
+        whole = 512 * (sectors + 1) + 16 * rest
+        if size < whole:
+            return f"{name} has {size} bytes of {whole}"
+    listed = f"/lib/modules/{release}/modules.dep"
+    # A kernel without any module has an empty list, and is none of a distribution.
+    return None if host.data(listed, 1) else f"{listed} is missing or empty"

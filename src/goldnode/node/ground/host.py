@@ -149,13 +149,13 @@ class Host:
             status = os.fstat(handle)
             return status, opened.read() if stat.S_ISREG(status.st_mode) else None
 
-    def data(self, name: str) -> Optional[bytes]:
-        """Return the content of a file, or None if it does not exist. In /proc, also None if the
-        process ends during the read.
+    def data(self, name: str, most: int = -1) -> Optional[bytes]:
+        """Return the content of a file (at most this many bytes), or None if it does not exist. In /proc,
+        also None if the process ends during the read.
         """
         try:
             with open(self.real(name), "rb") as opened:
-                return opened.read()
+                return opened.read(most)
         except (FileNotFoundError, NotADirectoryError, ProcessLookupError):
             return None
 

@@ -100,7 +100,7 @@ def difference(
     actions += packages.way_back(seen) + packages.let_go(document, seen)
     if transaction:
         actions.append(transaction)
-    actions += packages.holds(document, seen)
+    actions += packages.holds(document, seen) + kernel.restored(document, seen)
     actions += modules.builds(document, seen)
     actions += driver.initramfs(document, seen)
     boot, notes = kernel.boot_entry(document, seen)

@@ -99,6 +99,7 @@ _ROWS: Tuple[Kind, ...] = (
     Kind("kernel.lockup", SOFTWARE, DEGRADED, None, "no processor was locked up since boot"),
     Kind("kernel.clocksource", SOFTWARE, DEGRADED, None, "the kernel has not given up its clock source since boot"),
     Kind("kernel.hung_task", SOFTWARE, DEGRADED, None, "the kernel's log reports no hung task"),
+    Kind("boot.kernel", SOFTWARE, DRAIN, None, "image and list of modules of the locked kernel are there, and whole"),
     Kind("boot.initramfs", SOFTWARE, DRAIN, None, "the initramfs of the locked kernel exists"),
     Kind("boot.next", SOFTWARE, DRAIN, None, "the next boot starts the locked kernel"),
     Kind("boot.pending", SOFTWARE, DEGRADED, None, "no reboot is pending"),

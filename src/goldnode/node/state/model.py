@@ -185,7 +185,7 @@ class Observed:
     * forced: [{file, line, module}].
     * driver_files: what dpkg, its packages and the loader have of the driver (domains/driver_files.py).
     * modprobe: the lines about modules of the stack (domains/modprobe.py), or [{error}].
-    * boot: {loader, release, reason, entry, cmdline, via}.
+    * boot: {loader, release, reason, entry, cmdline, via, fault}; fault: why the locked kernel could not start.
     * loaded: module -> version of the module that the kernel has loaded.
     * gpus: [{address, id, driver}].
     * functions: address -> (id, class) of all functions on the PCI bus. The capture uses them.

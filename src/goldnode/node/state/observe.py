@@ -15,7 +15,7 @@ from contextlib import suppress
 
 from ..effective import apt as apt_effective
 from ..effective import ldcache
-from ..effective.boot_choice import boot_choice
+from ..effective.boot_choice import boot_choice, kernel_fault
 from ..ground import openpgp
 from ..ground.errors import NodeError
 from ..ground.host import Host, Json, boot_identity, is_container
@@ -166,7 +166,10 @@ def observe(host: Host, document: ClassDocument, keep: bool = True) -> Observed:
     for archive in document.get("site", {}).get("archives", ()):
         data = host.data(archive["signed_by"])
         seen.keyrings[archive["signed_by"]] = key_fingerprints(data) if data is not None else None
-    release = document["kernel"]["release"]
+    release, image = document["kernel"]["release"], document["kernel"]["image"]
+    # A kernel that is not installed is a fault of the stack. A container boots none.
+    if not container and seen.version(image):
+        seen.boot["fault"] = kernel_fault(host, release)
     if driver and host.exists(f"/lib/modules/{release}"):
         seen.modules[release] = modinfo(host, release, driver["module"])
     seen.forced = forced_modules(host, document["blacklist"])

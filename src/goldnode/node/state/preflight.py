@@ -195,7 +195,8 @@ def readiness(document: ClassDocument, seen: Observed, actions: List[Action]) ->
     transaction = next((action for action in actions if action.kind == "packages.transact"), None)
     refused += broken_by_others(seen)
     refused += obstacles.mounted(seen, actions)
-    if kinds & {"packages.transact", "packages.repair", "packages.hold"}:
+    restored = {"module.restore", "kernel.restore"}
+    if kinds & {"packages.transact", "packages.repair", "packages.hold", *restored}:
         refused += locked(seen)
     changes = {"module.build", "module.restore", "packages.reinstall"}
     if transaction is None and not kinds & changes:

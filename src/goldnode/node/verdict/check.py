@@ -812,6 +812,13 @@ def _next_boot(document: ClassDocument, seen: Observed, plan: Plan) -> List[Find
             REBOOT,
         ),
     )
+    remedy = Remedy(
+        f"Run site.yml: {release} would not start.", SITE, before=f"{release} would not start"
+    )
+    whole = f"{release}, image and modules"
+    start = judge_item("boot.kernel", whole, seen.boot.get("fault") or whole, remedy)
+    if seen.container:
+        start = Finding("boot.kernel", ELSEWHERE, whole, "a container boots no kernel")
     image = f"initrd.img-{release}"
     there = image if release in seen.initramfs or release not in seen.kernels else "missing"
     remedy = Remedy(
@@ -832,5 +839,5 @@ def _next_boot(document: ClassDocument, seen: Observed, plan: Plan) -> List[Find
             str(seen.trial["failed"]),
             remedy,
         )
-        return [finding, tried, initrd, pending]
-    return [finding, initrd, pending] if seen.live else [finding, initrd]
+        return [finding, tried, start, initrd, pending]
+    return [finding, start, initrd, *([pending] if seen.live else [])]

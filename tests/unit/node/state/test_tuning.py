@@ -286,6 +286,80 @@ def test_settings_that_are_read_later_are_found_at_their_place(machine: Machine)
     assert [refusal.code for refusal in refused] == ["host-override"]
 
 
+D = "/etc/default/grub.d/"
+# GRUB's files, the codes of the refusals, and a fragment of what the check reports (None: nothing).
+GRUB_FILES: dict[str, tuple[dict[str, str], list[str], str | None]] = {
+    "a word in the second line of a value": (
+        {"/etc/default/grub": 'GRUB_CMDLINE_LINUX_DEFAULT="quiet \\\nintel_iommu=off"\n'},
+        ["cmdline-conflict"],
+        None,  # grub.cfg does not have it yet
+    ),
+    "a cloud image replaces the word": (
+        {
+            "/etc/default/grub": 'GRUB_CMDLINE_LINUX_DEFAULT="quiet iommu=off"\n',
+            f"{D}50-cloudimg-settings.cfg": 'GRUB_CMDLINE_LINUX_DEFAULT="console=tty1"\n',
+        },
+        [],
+        None,
+    ),
+    "a later file replaces goldnode's words": (
+        {f"{D}99-site.cfg": '# ours\nGRUB_CMDLINE_LINUX="nomodeset"\n'},
+        ["host-override"],
+        f"{D}99-site.cfg:2 (GRUB_CMDLINE_LINUX = nomodeset)",
+    ),
+    "a later file appends": (
+        {f"{D}kdump-tools.cfg": 'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX crashkernel=1G"\n'},
+        [],
+        None,
+    ),
+    "a later file chooses another default": (
+        {f"{D}90-goldnode.cfg": 'GRUB_DEFAULT="a>b"\n', f"{D}95-site.cfg": "GRUB_DEFAULT=saved\n"},
+        ["host-override"],
+        f"{D}95-site.cfg:1 (GRUB_DEFAULT = saved)",
+    ),
+    "an earlier file does": (
+        {f"{D}90-goldnode.cfg": 'GRUB_DEFAULT="a>b"\n', f"{D}10-site.cfg": "GRUB_DEFAULT=saved\n"},
+        [],
+        None,
+    ),
+    "a quote without an end": (
+        {"/etc/default/grub": 'GRUB_CMDLINE_LINUX="quiet\nGRUB_TIMEOUT=5\n'},
+        ["grub-defaults"],
+        '/etc/default/grub:1: a " has no end',
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GRUB_FILES)
+def test_grubs_files_in_effect_are_judged(machine: Machine, name: str) -> None:
+    files, codes, reported = GRUB_FILES[name]
+    machine.path(D).mkdir()
+    for file, text in files.items():
+        machine.path(file).write_text(text)
+    document = wanted(iommu="pt")
+    seen = engine.observed(machine, document)
+    assert [refusal.code for refusal in tuning.refusals(document, seen, ())] == codes
+    rows = [row for row in tuning.findings(document, seen) if row.id == "policy.host.overrides"]
+    assert [reported in str(row.got) for row in rows if reported] == [True] * bool(reported)
+    assert bool(rows) is bool(reported)
+
+
+def test_word_of_the_next_boot_against_the_class_is_reported_with_its_place(
+    machine: Machine,
+) -> None:
+    machine.path("/etc/default/grub").write_text('GRUB_CMDLINE_LINUX_DEFAULT="intel_iommu=off"\n')
+    line = "intel_iommu=on iommu=pt intel_iommu=off"
+    machine.path("/boot/grub/grub.cfg").write_text(GRUB.replace("WORDS", line))
+    machine.path("/proc/cmdline").write_text("intel_iommu=on iommu=pt\n")
+    document = wanted(iommu="pt")
+    found = {row.id: row for row in tuning.findings(document, engine.observed(machine, document))}
+    row = found["policy.host.cmdline"]
+    assert (row.outcome, row.got) == (
+        "mismatch",
+        "the next boot has intel_iommu=off (/etc/default/grub:1)",
+    )
+
+
 def test_words_of_the_administrator_are_found_at_their_place(machine: Machine) -> None:
     machine.path("/etc/default/grub").write_text(
         '# GRUB_CMDLINE_LINUX="no"\nGRUB_CMDLINE_LINUX_DEFAULT="quiet iommu=off" # why\n'

@@ -84,6 +84,7 @@ def test_node_that_matches_its_class_is_healthy() -> None:
             2,
         ),
         ("boot.initramfs", {"initramfs": {RELEASE: None}}, 2),
+        ("boot.kernel", {"boot": {"fault": f"/boot/vmlinuz-{RELEASE} is empty"}}, 2),
         ("node.files", {"files": {"/etc/initramfs-tools/hooks/zz-goldnode": None}}, 1),
         ("blacklist.nouveau", {"loaded": {"nouveau": ""}}, 2),
         (

@@ -82,6 +82,24 @@ def drop_in(entry: str) -> str:
     return f'# goldnode: boot the kernel of the node class by default\nGRUB_DEFAULT="{entry}"\n'
 
 
+def restored(document: ClassDocument, seen: Observed) -> List[Action]:
+    """Return the action that installs the kernel's package again if its files are missing or cut."""
+    package, release = document["kernel"]["image"], document["kernel"]["release"]
+    why = seen.boot.get("fault")
+    if not why:
+        return []
+    return [
+        Action(
+            "kernel",
+            kind="kernel.restore",
+            target=release,
+            reason=why,
+            after=f"{package}\n",
+            data={"release": release, "package": package},
+        )
+    ]
+
+
 def boot_entry(document: ClassDocument, seen: Observed) -> Tuple[List[Action], List[Note]]:
     """Return actions that make the class's kernel the default of the next boot, and notes.
 

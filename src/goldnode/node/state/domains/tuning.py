@@ -9,7 +9,6 @@ kernel is the host's, so kernel settings are neither read nor set.
 from __future__ import annotations
 
 import re
-import shlex
 from typing import NamedTuple
 
 from ...effective import kmod, sysctl
@@ -17,7 +16,7 @@ from ...ground.host import Host, Json
 from ..finding import ELSEWHERE, MATCH, MISMATCH, NOT_EXPOSED, UNREAD, Finding, judge_item, place
 from ..model import BOOT, Action, Note, Observed, Refusal, Waiting
 from ..observe import RECORD, load_json
-from ..remedy import PERSON, POLICY, REBOOT, REPAIR, SITE, Remedy
+from ..remedy import COMMAND, PERSON, POLICY, REBOOT, REPAIR, SITE, Remedy
 from . import kernel
 from .files import Wanted
 from .units import gpu_users
@@ -114,9 +113,10 @@ def observe(host: Host, document: ClassDocument, seen: Observed) -> None:
     * swap: {fstab: [{line, first, text}], marked: [{line, text}], units: {name:
       masked|free|own}, masked_by_us}
     * swap_active: [{name, used}] in KiB
-    * foreign: [{file, line, word}], words of GRUB's configuration
+    * foreign: [{file, line, word}], words of GRUB's configuration in effect that are not goldnode's
+    * grub_error: why update-grub would fail at GRUB's configuration, with file and line
     * cmdline: command line of this boot; recorded: words that goldnode added to it
-    * later: [{file, line, key, value}], settings that override goldnode's
+    * later: [{file, line, key, value, want}], settings that override goldnode's
     * memlock: {default, hard, may}
     * memory: {total, available} in KiB
     * tried: {name: {want, got}}
@@ -128,9 +128,9 @@ def observe(host: Host, document: ClassDocument, seen: Observed) -> None:
     facts: Json = {"swap": _swap(host, wanted, record), "recorded": list(record.get("cmdline", []))}
     # The words about modules that the next boot has are traced to their file (domains/modprobe.py).
     named = any(row.get("file") == kmod.COMMAND_LINE for row in seen.modprobe)
-    if cmdline_words(document) or facts["recorded"] or named:
-        facts["foreign"] = grub_words(host)
-    facts["later"] = [row for row in _overriding(host, wanted) if row["value"] != row.pop("want")]
+    facts["later"] = [row for row in _overriding(host, wanted) if row["value"] != row["want"]]
+    if cmdline_words(document) or facts["recorded"] or named or kernel.DROP_IN in seen.files:
+        _grub(host, document, seen, facts)
     if "memlock" in wanted:
         facts["memlock"] = _memlock(host)
     if wanted and place(seen) is None:
@@ -257,26 +257,42 @@ def _memlock(host: Host) -> Json:
     return {"default": default, "hard": hard.group(1) if hard and host.live else None, "may": may}
 
 
-def grub_words(host: Host) -> List[Json]:
-    """Return foreign words of the kernel command line in GRUB's configuration: [{file, line, word}]."""
-    rows: List[Json] = []
-    for name in ["/etc/default/grub", *host.glob("/etc/default/grub.d", "*.cfg")]:
-        if name == CMDLINE:
-            continue
-        for number, line in enumerate((host.text(name) or "").splitlines(), 1):
-            match = re.match(r"\s*(?:export\s+)?GRUB_CMDLINE_LINUX(?:_DEFAULT)?\+?=(.*)$", line)
-            if not match:
-                continue
-            try:
-                text = " ".join(shlex.split(match.group(1), comments=True))
-            except ValueError:  # a value over several lines; use the first line
-                text = match.group(1).strip("\"'")
-            rows += [
-                {"file": name, "line": number, "word": word}
-                for word in text.split()
-                if not word.startswith("$")
-            ]
-    return rows
+def _grub(host: Host, document: ClassDocument, seen: Observed, facts: Json) -> None:
+    """Read GRUB's configuration in effect: add `foreign` and `later` to the facts, and `grub_error`.
+
+    The next update-grub would undo a word or the default of goldnode that a later file replaces.
+    """
+    from ...effective import grub_defaults  # start-up time: most classes set no words
+
+    own = {file.path: file.content for file in wanted(document, seen) if file.path == CMDLINE}
+    default = (seen.files.get(kernel.DROP_IN) or {}).get("content")
+    if default and document["kernel"]["release"] == seen.boot.get("release"):
+        own[kernel.DROP_IN] = default
+    read = grub_defaults.read(host, own)
+    names = ("GRUB_CMDLINE_LINUX", "GRUB_CMDLINE_LINUX_DEFAULT")
+    words = read.words(*names)
+    if read.error:
+        facts["grub_error"] = read.error
+    rows = [
+        {"file": word.file, "line": word.line, "word": word.text}
+        for word in words
+        if word.file != CMDLINE
+    ]
+    rows = [row for n, row in enumerate(rows) if row not in rows[:n]]
+    facts["foreign"] = sorted(rows, key=lambda row: (row["file"], row["line"]))
+    if read.error or seen.boot.get("loader") != "grub":
+        return
+    kept = [word.text for word in words if word.certain]
+    lost = [word for word in cmdline_words(document) if word not in kept]
+    asks = [(names[0], " ".join(lost))] if lost and CMDLINE in own else []
+    if kernel.DROP_IN in own and read.places["GRUB_DEFAULT"][0] != kernel.DROP_IN:
+        before = grub_defaults.of({kernel.DROP_IN: own[kernel.DROP_IN]})
+        if read.text("GRUB_DEFAULT") != before.text("GRUB_DEFAULT"):
+            asks.append(("GRUB_DEFAULT", before.text("GRUB_DEFAULT")))
+    for name, want in asks:
+        file, line = read.places[name]
+        row = {"file": file, "line": line, "key": name, "value": read.text(name), "want": want}
+        facts["later"].append(row)
 
 
 def _overriding(host: Host, wanted: Mapping[str, Any]) -> Iterator[Json]:
@@ -849,11 +865,17 @@ def refusals(document: ClassDocument, seen: Observed, actions: Sequence[Action])
                 "Take those words out of that file, or change `policy.host` of the class.",
             )
         )
-    later = seen.tuning.get("later", ())
-    if later:
-        rows = ", ".join(
-            f"{row['file']}:{row['line']} ({row['key']} = {row['value']})" for row in later
+    error = seen.tuning.get("grub_error")
+    if error:
+        refused.append(
+            Refusal(
+                "grub-defaults",
+                f"update-grub fails, and no later kernel would get into the menu: {error}.",
+                "Correct that line; `sh -n FILE` shows whether it is read.",
+            )
         )
+    rows = _overridden(seen)
+    if rows:
         refused.append(
             Refusal(
                 "host-override",
@@ -900,6 +922,14 @@ def refusals(document: ClassDocument, seen: Observed, actions: Sequence[Action])
     return refused
 
 
+def _overridden(seen: Observed) -> str:
+    """Return the settings of others that override the class's, with file and line."""
+    return ", ".join(
+        f"{row['file']}:{row['line']} ({row['key']} = {row['value']})"
+        for row in seen.tuning.get("later", ())
+    )
+
+
 def _fights(document: ClassDocument, word: str) -> bool:
     """Return whether a foreign word contradicts the class's command line."""
     wanted, own = policy(document), cmdline_words(document)
@@ -939,6 +969,12 @@ def findings(document: ClassDocument, seen: Observed) -> List[Finding]:
             )
         else:
             rows.append(_judged(item, shown[name]))
+    undone = [_overridden(seen), str(seen.tuning.get("grub_error") or "")]
+    if any(undone):
+        text = "Remove those lines, or change `policy.host` of the class: the next boot or update-grub applies them."
+        found = "; ".join(text for text in undone if text)
+        want = "no file overrides the class's settings"
+        rows.append(Finding("policy.host.overrides", MISMATCH, want, found, Remedy(text, PERSON)))
     if "swap" in wanted:
         rows.append(_judged_swap(wanted["swap"], seen, elsewhere))
     if cmdline_words(document):
@@ -1010,6 +1046,17 @@ def _judged_line(document: ClassDocument, seen: Observed, elsewhere: Optional[st
     faults = ([f"this boot lacks {' '.join(now)}"] if now else []) + (
         [f"the next boot lacks {' '.join(later)}"] if later else []
     )
+    against = [word for word in (seen.boot.get("cmdline") or "").split() if _fights(document, word)]
+    if against and not unset:
+        where = [
+            f"{x['file']}:{x['line']}"
+            for x in seen.tuning.get("foreign", ())
+            if x["word"] in against
+        ]
+        faults.append(f"the next boot has {' '.join(against)} ({', '.join(where) or 'by hand'})")
+        if not now and not later:
+            remedy = Remedy("Take those words out of that file, then run `update-grub`.", COMMAND)
+            return Finding(item, MISMATCH, want, "; ".join(faults), remedy)
     if faults:
         # If only the next boot lacks words, no reboot is needed, but site.yml must run before the next one.
         remedy = REBOOTED if now else Remedy("Run site.yml.", SITE)

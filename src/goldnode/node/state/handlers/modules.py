@@ -1,4 +1,4 @@
-"""Handlers that build kernel modules with dkms: the driver's own and the stack's others.
+"""Handlers that build kernel modules with dkms, the driver's own and the stack's others, and that install again.
 
 modinfo verifies each result; exit statuses are not trusted.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 
+from ...effective.boot_choice import kernel_fault
 from ...ground.errors import NodeError
 from ..aptcall import APT_TIME
 from ..domains import driver as driver_domain
@@ -17,8 +18,9 @@ from ..observe import RECORD, compiler, load_json, modinfo
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, List, Optional
+    from typing import Dict, List, Optional, Tuple
 
+    from ...ground.host import Result
     from ..contract import Handler, Writer
     from ..model import Action
 
@@ -172,6 +174,19 @@ def restore(applier: Writer, action: Action) -> str:
     package = action.data["package"]
     if _package_fault(applier) is None:
         return f"installed by {package}"
+    version, done = _install(applier, package)
+    why = _package_fault(applier)
+    if why is None:
+        return f"{package} was installed again"
+    stack = applier.document["stack"]["name"]
+    raise NodeError(
+        f"{action.data['module']}: {why}, and {package} {version} should install it ({done.tail(3)}). "
+        f"Run `goldnode modules build {stack}` again, then site.yml."
+    )
+
+
+def _install(applier: Writer, package: str) -> Tuple[str, Result]:
+    """Install the locked version of a package again. Return the version, and what apt answered."""
     version = next(row["version"] for row in applier.document["packages"] if row["name"] == package)
     request = (
         *applier.apt,
@@ -181,14 +196,21 @@ def restore(applier: Writer, action: Action) -> str:
         "install",
         f"{package}={version}",
     )
-    done = applier.host.run(*request, timeout=APT_TIME)
-    why = _package_fault(applier)
+    return version, applier.host.run(*request, timeout=APT_TIME)
+
+
+def restore_kernel(applier: Writer, action: Action) -> str:
+    """Reinstall the kernel's package if its image or its list of modules is missing or cut."""
+    package, release = action.data["package"], action.data["release"]
+    if kernel_fault(applier.host, release) is None:
+        return f"installed by {package}"
+    version, done = _install(applier, package)
+    why = kernel_fault(applier.host, release)
     if why is None:
         return f"{package} was installed again"
-    stack = applier.document["stack"]["name"]
     raise NodeError(
-        f"{action.data['module']}: {why}, and {package} {version} should install it ({done.tail(3)}). "
-        f"Run `goldnode modules build {stack}` again, then site.yml."
+        f"{why}, and {package} {version} should install it ({done.tail(3)}). Check /boot (`findmnt /boot`, `df /boot`), "
+        "then run again."
     )
 
 
@@ -230,4 +252,5 @@ HANDLERS: Dict[str, Handler] = {
     "module.build": build,
     "module.restore": restore,
     "packages.reinstall": reinstall,
+    "kernel.restore": restore_kernel,
 }
