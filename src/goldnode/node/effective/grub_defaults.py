@@ -110,10 +110,10 @@ class _Shell:
                 self.operator(char, words)
             else:
                 word = self.word()
-                if not words and self.keyword(_plain(word)):
+                if not words and self.keyword(_joined(word)):
                     continue
                 words.append(word)
-                if all(_ASSIGNS.match(_plain(word)) for word in words):
+                if all(_ASSIGNS.match(_joined(word)) for word in words):
                     self.assign(word)  # at once: the next word of the command may expand it
 
     def operator(self, char: str, words: List[_Value]) -> None:
@@ -209,7 +209,7 @@ class _Shell:
         place = self.part("")
         self.skip(match.end() - self.at)
         have = self.defaults.values.get(match[1] or match[4])
-        unset = have is None or ((match[2] or "")[:1] == ":" and not _plain(have))
+        unset = have is None or ((match[2] or "")[:1] == ":" and not _joined(have))
         if match[2] and (match[2][-1] == "+") != unset:
             have = _Shell(self.file, match[3], self.defaults).inner(place)
         elif match[2]:
@@ -225,10 +225,10 @@ class _Shell:
 
     def command(self, words: List[_Value]) -> None:
         """Finish a command. Its assignments have no effect if it runs a program with them."""
-        if words and _plain(words[0]) in ("export", "readonly"):
+        if words and _joined(words[0]) in ("export", "readonly"):
             for word in words[1:]:
                 self.assign(word)
-        elif self.before and not all(_ASSIGNS.match(_plain(word)) for word in words):
+        elif self.before and not all(_ASSIGNS.match(_joined(word)) for word in words):
             self.defaults.values.clear()
             self.defaults.values.update(self.before[0])
             self.defaults.places.clear()
@@ -237,7 +237,7 @@ class _Shell:
 
     def assign(self, word: _Value) -> None:
         """Set a variable. A subshell has its own ones."""
-        name, equals, _ = _plain(word).partition("=")
+        name, equals, _ = _joined(word).partition("=")
         if ")" in self.blocks or not equals:
             return
         values, places, _ = self.defaults
@@ -252,7 +252,7 @@ class _Shell:
         return GrubSyntaxError(f"{self.file}:{self.line}: {reason}")
 
 
-def _plain(value: _Value) -> str:
+def _joined(value: _Value) -> str:
     return "".join(part.text for part in value)
 
 

@@ -72,12 +72,17 @@ def underscored(name: str) -> str:
 
 def files(host: Host) -> List[str]:
     """Return the configuration files in effect, in the order in which modprobe reads them."""
+    paths = [path for directory in DIRECTORIES for path in host.glob(directory, "*")]
+    return [path for path in chosen(paths) if not host.is_dir(path)]
+
+
+def chosen(paths: Iterable[str]) -> List[str]:
+    """Return those of the paths in :data:`DIRECTORIES` that are in effect, in order."""
     by_name: Dict[str, str] = {}
-    for directory in DIRECTORIES:
-        for path in host.glob(directory, "*"):
-            name = path.rpartition("/")[2]
-            if name.endswith(SUFFIXES) and not name.startswith(".") and not host.is_dir(path):
-                by_name.setdefault(name, path)
+    for path in sorted(paths, key=lambda path: DIRECTORIES.index(path.rpartition("/")[0])):
+        name = path.rpartition("/")[2]
+        if name.endswith(SUFFIXES) and not name.startswith("."):
+            by_name.setdefault(name, path)
     return [by_name[name] for name in sorted(by_name)]
 
 

@@ -495,7 +495,7 @@ class Applier:
 
     def rebuild_initramfs(self, action: Action) -> Optional[str]:
         release = action.data["release"]
-        inside = initramfs_contents(self.host, self.document["blacklist"], keep=False)
+        inside = initramfs_contents(self.host, self.document, keep=False)
         due = self.part == ABSENT or action.data["owed"]
         if (
             not due

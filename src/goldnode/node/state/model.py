@@ -180,7 +180,8 @@ class Observed:
     * modules: kernel release -> {version, license, vermagic, signer} of the driver's module, or None.
     * other_modules: name -> the facts that domains/modules.py collects about each further out-of-tree module
       for the class's kernel, or None.
-    * initramfs: release -> {unwanted: [paths], files: {path: sha256}}, or {error}.
+    * initramfs: release -> {unwanted: [paths], files: {path: sha256}}, or {error}. If it holds the driver or
+      vfio-pci, also inside: [paths], modprobe: [lines].
     * owed: True if an interrupted transaction left an initramfs to rebuild (state/deferred.py).
     * forced: [{file, line, module}].
     * driver_files: what dpkg, its packages and the loader have of the driver (domains/driver_files.py).

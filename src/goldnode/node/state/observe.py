@@ -14,7 +14,7 @@ import struct
 from contextlib import suppress
 
 from ..effective import apt as apt_effective
-from ..effective import ldcache
+from ..effective import kmod, ldcache
 from ..effective.boot_choice import boot_choice, kernel_fault
 from ..ground import openpgp
 from ..ground.errors import NodeError
@@ -173,7 +173,7 @@ def observe(host: Host, document: ClassDocument, keep: bool = True) -> Observed:
     if driver and host.exists(f"/lib/modules/{release}"):
         seen.modules[release] = modinfo(host, release, driver["module"])
     seen.forced = forced_modules(host, document["blacklist"])
-    seen.initramfs = initramfs_contents(host, document["blacklist"], keep)
+    seen.initramfs = initramfs_contents(host, document, keep)
     seen.owed = bool(owed.owed(host))
     if own:
         for module in [*document["blacklist"], "nvidia", "amdgpu"]:
@@ -506,12 +506,16 @@ def forced_modules(host: Host, unwanted: Iterable[str]) -> List[Json]:
     return rows
 
 
-def initramfs_contents(host: Host, unwanted: List[str], keep: bool = True) -> Dict[str, Json]:
+def initramfs_contents(host: Host, document: ClassDocument, keep: bool = True) -> Dict[str, Json]:
     """Return, for each /boot/initrd.img-REL, the unwanted modules and the digests of managed files.
+
+    If the driver or a driver that could take its GPUs is inside, also the lines about them that modprobe reads there.
 
     Unpacking takes a second, so results are cached under /run by size, mtime and inode of the
     image.
     """
+    unwanted, driver = document["blacklist"], document.get("driver")
+    stack = [*kmod.STUBS, *((driver["module"], "nvidia") if driver else ())]
     known = load_json(host, INITRAMFS_CACHE) or {}
     cache = dict(known)
     result: Dict[str, Json] = {}
@@ -522,21 +526,34 @@ def initramfs_contents(host: Host, unwanted: List[str], keep: bool = True) -> Di
         if not host.is_dir("/lib/modules/" + name[len("/boot/initrd.img-") :]):
             continue
         stat = os.stat(host.located(name))
-        key = f"{name}:{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ino}:{','.join(unwanted)}"
+        key = f"{name}:{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ino}:{','.join([*unwanted, *stack])}"
         if key not in cache:
             from ..effective import initramfs  # start-up time: cached images need no decompressors
 
             try:
                 listing = initramfs.contents(
-                    host.located(name), lambda inner: "etc/modprobe.d/goldnode-" in inner
+                    host.located(name),
+                    lambda inner: "/" + inner.rpartition("/")[0] in kmod.DIRECTORIES,
                 )
+                texts = {"/" + inner: data for inner, data in listing.files.items()}
                 cache[key] = {
                     "unwanted": initramfs.modules_named(listing.names, unwanted),
                     "files": {
-                        "/" + inner.lstrip("./"): digest(data)
-                        for inner, data in listing.files.items()
+                        inner: digest(data)
+                        for inner, data in texts.items()
+                        if "/etc/modprobe.d/goldnode-" in inner
                     },
                 }
+                inside = initramfs.modules_named(listing.names, stack)
+                if inside:
+                    names = {kmod.underscored(item) for item in stack}
+                    cache[key]["inside"] = inside
+                    cache[key]["modprobe"] = [
+                        line._asdict()
+                        for path in kmod.chosen(texts)
+                        for line in kmod.parsed(path, texts[path].decode("utf-8", "replace"))
+                        if line.name in names or line.name.startswith("pci:")
+                    ]
             except (initramfs.InitramfsError, OSError) as problem:
                 cache[key] = {"error": str(problem)}
         fresh[key] = result[name[len("/boot/initrd.img-") :]] = cache[key]

@@ -10,10 +10,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.unit.node.state.test_cases import document
 
 from goldnode.node.effective import initramfs
 from goldnode.node.ground.host import Host
 from goldnode.node.state import observe
+from goldnode.node.state.domains.driver import initramfs_faults, module_files
 
 # requirements: Debian packages that the test machine needs for this file; scripts/test installs them.
 REQUIREMENTS = ("lz4", "lzop", "zstd")
@@ -251,4 +253,37 @@ def test_an_image_without_modules_is_never_the_next_boot(tmp_path: Path, name: s
     (tmp_path / "lib/modules/6.1.0-1-amd64").mkdir(parents=True)
     for release in ("6.1.0-1-amd64", name):
         host.write(f"/boot/initrd.img-{release}", MAIN)
-    assert set(observe.initramfs_contents(host, ["nouveau"])) == {"6.1.0-1-amd64"}
+    assert set(observe.initramfs_contents(host, document())) == {"6.1.0-1-amd64"}
+
+
+E, MODULES = "etc/modprobe.d/", "usr/lib/modules/6.1.0-1-amd64/kernel/drivers/"
+VFIO, DRIVER = MODULES + "vfio/pci/vfio-pci.ko.zst", MODULES + "nvidia-current.ko"
+TAKES = b"options vfio-pci ids=10de:20b0\n"
+# What an initramfs holds, and the line of it that contradicts the class (None: none does).
+INSIDE: dict[str, tuple[dict[str, bytes], str | None]] = {
+    "vfio-pci and a line that was removed from the root": ({VFIO: b"", E + "vfio.conf": TAKES}, f"/{E}vfio.conf:1"),
+    "the line alone: vfio-pci is not loaded there": ({E + "vfio.conf": TAKES}, None),
+    "vfio-pci for another card": ({VFIO: b"", E + "vfio.conf": b"options vfio-pci ids=10de:1f08\n"}, None),
+    "a line that a file of its name hides": ({VFIO: b"", E + "vfio.conf": b"", "usr/lib/modprobe.d/vfio.conf": TAKES}, None),
+    "an alias of the device": ({VFIO: b"", "lib/modprobe.d/a.conf": b"alias pci:v000010DEd000020B0sv*sd*bc*sc*i* vfio-pci\n"}, "/lib/modprobe.d/a.conf:1"),
+    "the driver with another option": ({DRIVER: b"", E + "nvidia.conf": b"options nvidia NVreg_A=0\n"}, f"/{E}nvidia.conf:1"),
+    "the driver with an option that the class does not declare": ({DRIVER: b"", E + "nvidia.conf": b"options nvidia NVreg_B=0\n"}, None),
+    "options without the driver": ({E + "nvidia.conf": b"options nvidia NVreg_A=0\n"}, None),
+    "a blacklist: udev loads the driver from the root": ({DRIVER: b"", E + "b.conf": b"blacklist nvidia\ninstall nvidia-current /bin/false\n"}, None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", INSIDE)
+def test_lines_inside_count_for_the_drivers_inside(tmp_path: Path, name: str) -> None:
+    files, where = INSIDE[name]
+    wanted = document()
+    wanted["driver"]["options"] = {"NVreg_A": 1}
+    own = {file.path: file.content.encode() for file in module_files(wanted, "gpu_driver")}
+    members = {**{path[1:]: data for path, data in own.items()}, **files}
+    host = Host(str(tmp_path))
+    (tmp_path / "lib/modules/6.1.0-1-amd64").mkdir(parents=True)
+    image = archive(*(member(path, data) for path, data in members.items()))
+    host.write("/boot/initrd.img-6.1.0-1-amd64", image)
+    found = observe.initramfs_contents(host, wanted)["6.1.0-1-amd64"]
+    faults = initramfs_faults(wanted, found)
+    assert [text.split()[2] for text in faults] == ([where] if where else [])

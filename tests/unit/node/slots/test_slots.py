@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.node.probe.test_loader import header
+from tests.unit.node.effective.test_loader import header
 
 from goldnode.node.effective import loader
 from goldnode.node.ground import boot

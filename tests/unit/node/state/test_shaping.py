@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.unit.node.state.test_initramfs import archive, member
+from tests.unit.node.effective.test_initramfs import archive, member
 
 from goldnode.node.ground.host import Host, Result
 from goldnode.node.state import deferred, shaping

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from ...effective import kmod
 from ..model import Action, Observed, declared
 from ..names import digest
 from .files import Wanted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, List, Mapping, Optional
+    from typing import Any, List, Mapping, Optional, Sequence
 
     from ...ground.document import ClassDocument
 
@@ -209,8 +210,31 @@ def initramfs_faults(document: ClassDocument, inside: Mapping[str, Any]) -> List
     }
     reasons = [f"it holds {', '.join(inside['unwanted'])}"] if inside["unwanted"] else []
     reasons += [f"it lacks {path}" for path in wanted if path not in inside["files"]]
+    lines = [kmod.ModprobeLine.of(row) for row in inside.get("modprobe", ())]
+    for line in _contradictions(document, lines, inside.get("inside", ())):
+        reasons.append(f"it holds {line.where()} (`{line.text()}`)")
     return reasons + [
         f"it has an older {path}"
         for path, sha in wanted.items()
         if inside["files"].get(path, sha) != sha
     ]
+
+
+def _contradictions(
+    document: ClassDocument, lines: Sequence[kmod.ModprobeLine], inside: Sequence[str]
+) -> List[kmod.ModprobeLine]:
+    """Return the lines inside an initramfs by which a driver that it holds starts otherwise than the class declares.
+
+    A line there that keeps the driver out has no effect: udev loads it from the root again.
+    """
+    driver, gpu = document.get("driver"), document.get("gpu")
+    if not driver:
+        return []
+    names, rows, options = [driver["module"], "nvidia"], [], driver.get("options") or {}
+    held = {kmod.underscored(path.rpartition("/")[2].partition(".")[0]) for path in inside}
+    if held & set(kmod.STUBS):
+        ids = list(gpu["pci_ids"]) if gpu else []
+        rows = kmod.given_away(lines, ids) + kmod.diverts(lines, names, ids)
+    if held & {kmod.underscored(name) for name in names}:
+        rows += kmod.options(lines, names, options, OPTIONS)
+    return rows

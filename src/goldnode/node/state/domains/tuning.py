@@ -282,8 +282,8 @@ def _grub(host: Host, document: ClassDocument, seen: Observed, facts: Json) -> N
     facts["foreign"] = sorted(rows, key=lambda row: (row["file"], row["line"]))
     if read.error or seen.boot.get("loader") != "grub":
         return
-    kept = [word.text for word in words if word.certain]
-    lost = [word for word in cmdline_words(document) if word not in kept]
+    certain = [word.text for word in words if word.certain]
+    lost = [word for word in cmdline_words(document) if word not in certain]
     asks = [(names[0], " ".join(lost))] if lost and CMDLINE in own else []
     if kernel.DROP_IN in own and read.places["GRUB_DEFAULT"][0] != kernel.DROP_IN:
         before = grub_defaults.of({kernel.DROP_IN: own[kernel.DROP_IN]})
