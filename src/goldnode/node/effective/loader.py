@@ -9,8 +9,8 @@ Reads the EFI system partition and the loader's variables, and runs no program. 
 * Choice of the entry: systemd-boot(7). The order is LoaderEntryOneShot, LoaderEntryDefault, `default` of
   loader.conf, the first entry.
 
-Other boot targets (unified kernel images, other systems) are ignored. If a setting names none of the entries,
-the next boot is unknown.
+The order of unified kernel images among the entries is unknown, and so is the next boot if no setting names an
+entry. Other systems are ignored.
 """
 
 from __future__ import annotations
@@ -182,25 +182,25 @@ def choose(
     entries: Sequence[LoaderEntry],
     default: Optional[str] = None,
     once: Optional[str] = None,
+    saved: Optional[str] = None,
 ) -> LoaderChoice:
     """Return the entry that boots next.
 
-    `conf` holds the fields of loader.conf. `default` and `once` are LoaderEntryDefault and
-    LoaderEntryOneShot, or None if unset.
+    `conf` holds the fields of loader.conf. `default`, `once` and `saved` are LoaderEntryDefault,
+    LoaderEntryOneShot and LoaderEntryLastBooted, or None if unset.
     """
     menu = ordered([entry for entry in entries if entry.bootable])
     # systemd-boot skips entries whose kernel file is missing.
     wishes = [("LoaderEntryOneShot", once), ("LoaderEntryDefault", default)]
     config = conf.get("default")
-    if config and config.startswith("@saved"):
-        return LoaderChoice(
-            None,
-            "default",
-            "loader.conf leaves the choice to the last one made at the screen (@saved)",
-        )
     for via, wish in (*wishes, ("default", config)):
         if not wish:
             continue
+        if wish.lower() == "@saved":
+            if saved is None:
+                text = f"{via} leaves the choice to the last one made at the screen (@saved)"
+                return LoaderChoice(None, via, text)
+            wish = saved
         # Match the file name (which contains the counter; used before version 256) or the id.
         for entry in menu:
             if any(fnmatchcase(name.lower(), wish.lower()) for name in (entry.file, entry.id)):
@@ -235,7 +235,8 @@ def entries(host: Host, place: str) -> List[LoaderEntry]:
     """Return every type #1 entry of an ESP."""
     rows = []
     for name in host.glob(f"{place}/loader/entries", "*"):
-        if name.lower().endswith(".conf"):
+        # systemd-boot gives names in auto-… to what it adds itself, and reads no such file.
+        if name.lower().endswith(".conf") and "/auto-" not in name.lower():
             entry = parse(name.rpartition("/")[2], host.text(name) or "")
             kernel = entry.fields.get("linux")
             there = bool(kernel) and host.exists(place + "/" + str(kernel).lstrip("/"))
@@ -246,12 +247,18 @@ def entries(host: Host, place: str) -> List[LoaderEntry]:
 def next_boot(host: Host, place: str) -> LoaderChoice:
     """Return the entry that systemd-boot starts next from an ESP."""
     conf = fields(host.text(f"{place}/loader/loader.conf") or "")
-    return choose(
+    found = choose(
         conf,
         entries(host, place),
         variable(host, "LoaderEntryDefault"),
         variable(host, "LoaderEntryOneShot"),
+        variable(host, "LoaderEntryLastBooted"),
     )
+    images = host.glob(f"{place}/EFI/Linux", "*.efi")
+    if images and found.via == "first":
+        text = f"{images[0]} is a unified kernel image, and its place among the entries is not read"
+        return LoaderChoice(None, "first", text)
+    return found
 
 
 def release(host: Host, place: str, entry: LoaderEntry) -> Optional[str]:

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import json
+import os
+import random
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +60,7 @@ def test_choose_returns_the_next_boot_in_any_entry_order(case: dict[str, Any]) -
     entries = [entry(name, content) for name, content in case["entries"].items()]
     for shuffled in itertools.islice(itertools.permutations(entries), 6):
         found = loader.choose(
-            loader.fields(case["conf"]), shuffled, case.get("default"), case.get("once")
+            loader.fields(case["conf"]), shuffled, *map(case.get, ("default", "once", "saved"))
         )
         assert (found.entry.file if found.entry else None, found.via) == (
             case["boots"],
@@ -153,8 +158,75 @@ def test_a_wish_in_a_variable_is_read(tmp_path: Path) -> None:
     )
 
 
+def test_a_unified_kernel_image_leaves_the_first_entry_unknown(tmp_path: Path) -> None:
+    host = node(tmp_path)
+    (tmp_path / "efi/EFI/Linux").mkdir(parents=True)
+    (tmp_path / "efi/EFI/Linux/debian-6.12.efi").touch()
+    (tmp_path / "efi/loader/entries/auto-x.conf").write_text("linux /0123/6.1.0-901-amd64/linux\n")
+    found = boot_choice(host, "6.1.0-901-amd64")
+    assert (found["release"], found["via"]) == (None, "first")
+    assert "EFI/Linux/debian-6.12.efi is a unified kernel image" in str(found["reason"])
+    assert [entry.file for entry in loader.entries(host, "/efi")] == [
+        "0123-6.1.0-901-amd64.conf",
+        "0123-6.1.0-902-amd64.conf",
+    ]
+
+
 @pytest.mark.parametrize("content", [b"", b"MZ" * 300, header("x")[:0x210]])
 def test_image_release_is_none_for_a_file_that_is_no_kernel(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "linux").write_bytes(content)
     assert loader.image_release(str(tmp_path / "linux")) is None
     assert loader.image_release(str(tmp_path / "gone")) is None
+
+
+# bootctl lists only names of letters, digits, +, -, _ and a point.
+NAMES = ["a", "b", "0123-6.1.0-9-amd64", "0123-6.1.0-10-amd64", "debian-6.12.1+deb13", "Z", "debian_6.1", "arch-linux"]  # fmt: skip
+VERSIONS = ["6.1.0-9-amd64", "6.1.0-10-amd64", "6.12~rc1", "6.12", "6.12.1+deb13-amd64", "1", ""]
+
+
+def generated_entries(draw: random.Random) -> dict[str, str]:
+    """Type #1 entries: file name -> content."""
+    found = {}
+    for name in draw.sample(NAMES, draw.randint(2, 6)):
+        counter = draw.choice(["", "", "", "+0-3", "+2", "+1-2", "+0"])
+        rows = [f"title {name}", "linux /k/linux"]
+        if draw.random() < 0.6:
+            rows.append(f"sort-key {draw.choice(['debian', 'alpha', 'ubuntu'])}")
+        if draw.random() < 0.4:
+            rows.append(f"machine-id {draw.choice(['0' * 32, '1' * 32])}")
+        version = draw.choice(VERSIONS)
+        rows += [f"version\t{version}"] if version else []
+        found[f"{name}{counter}.conf"] = "\n".join(rows) + "\n"
+    return found
+
+
+def test_generated_entries_are_in_the_order_of_bootctl(tmp_path: Path) -> None:
+    """60 partitions, listed by systemd's own program. It wants the root of a file system: a tmpfs of a namespace."""
+    if not (shutil.which("bootctl") and shutil.which("unshare")):
+        pytest.skip("needs bootctl (package systemd-boot)")
+    draw = random.Random(34)  # noqa: S311
+    made = [generated_entries(draw) for _ in range(60)]
+    for number, files in enumerate(made):
+        (tmp_path / f"{number}/loader/entries").mkdir(parents=True)
+        (tmp_path / f"{number}/k").mkdir()
+        (tmp_path / f"{number}/k/linux").touch()
+        for name, text in files.items():
+            (tmp_path / f"{number}/loader/entries" / name).write_text(text)
+    (tmp_path / "esp").mkdir()
+    script = f"""cd "$1" && mount -t tmpfs tmpfs esp && for n in $(seq 0 {len(made) - 1}); do
+        rm -rf esp/*; cp -r $n/. esp; bootctl list --esp-path="$1/esp" --json=short >$n/out; done"""
+    command = ["unshare", "--map-root-user", "--mount", "sh", "-c", script, "sh", str(tmp_path)]
+    environment = {**os.environ, "SYSTEMD_RELAX_ESP_CHECKS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    if done.returncode:
+        pytest.skip(f"no mount in a namespace: {done.stderr.strip()}")
+    wrong = []
+    for number, files in enumerate(made):
+        # 252 prints an object a line; later releases print a list
+        text = (tmp_path / f"{number}/out").read_text().strip()
+        rows = json.loads(text if text.startswith("[") else f"[{','.join(text.splitlines())}]")
+        expected = [row["path"].rpartition("/")[2] for row in rows if row.get("path")]
+        ours = loader.ordered([loader.parse(name, text) for name, text in files.items()])
+        if [entry.file for entry in ours] != expected:
+            wrong.append((files, expected, [entry.file for entry in ours]))
+    assert wrong == []
