@@ -177,7 +177,7 @@ class Observed:
     * pins: foreign pins [{file, line, package, pin, priority, owner}].
     * unfenced: lines that clear the list of packages that unattended upgrades leave alone.
     * kernels: releases that have a /boot/vmlinuz.
-    * modules: kernel release -> {version, license, vermagic, signer} of the driver's module, or None.
+    * modules: kernel release -> {version, license, vermagic, signer, altered} of the driver's module, or None.
     * other_modules: name -> the facts that domains/modules.py collects about each further out-of-tree module
       for the class's kernel, or None.
     * initramfs: release -> {unwanted: [paths], files: {path: sha256}}, or {error}. If it holds the driver or

@@ -14,7 +14,7 @@ import struct
 from contextlib import suppress
 
 from ..effective import apt as apt_effective
-from ..effective import kmod, ldcache
+from ..effective import kmod, ldcache, module_file
 from ..effective.boot_choice import boot_choice, kernel_fault
 from ..ground import openpgp
 from ..ground.errors import NodeError
@@ -171,7 +171,7 @@ def observe(host: Host, document: ClassDocument, keep: bool = True) -> Observed:
     if not container and seen.version(image):
         seen.boot["fault"] = kernel_fault(host, release)
     if driver and host.exists(f"/lib/modules/{release}"):
-        seen.modules[release] = modinfo(host, release, driver["module"])
+        seen.modules[release] = modinfo(host, release, driver["module"], driver.get("package"))
     seen.forced = forced_modules(host, document["blacklist"])
     seen.initramfs = initramfs_contents(host, document, keep)
     seen.owed = bool(owed.owed(host))
@@ -477,8 +477,13 @@ def apt_pins(host: Host) -> List[Json]:
     return [{**row, "owner": owners.get(str(row["file"]))} for row in rows]
 
 
-def modinfo(host: Host, release: str, module: str) -> Optional[Dict[str, str]]:
-    """Return version, license, vermagic and signer of a kernel's module, or None if modprobe finds none."""
+def modinfo(
+    host: Host, release: str, module: str, package: Optional[str] = None
+) -> Optional[Dict[str, str]]:
+    """Return version, license, vermagic and signer of a kernel's module, or None if modprobe finds none.
+
+    `altered` is there if its file is not the one that dkms, or this package, installed.
+    """
     reported = Host("/").run("modinfo", "-b", host.root, "-k", release, module)
     host.commands.append(("modinfo", "-k", release, module))
     if reported.rc != 0:
@@ -487,7 +492,12 @@ def modinfo(host: Host, release: str, module: str) -> Optional[Dict[str, str]]:
     for line in reported.out.splitlines():
         key, _, value = line.partition(":")
         fields.setdefault(key, value.strip())
-    return {key: fields.get(key, "") for key in ("version", "license", "vermagic", "signer")}
+    known = {key: fields.get(key, "") for key in ("version", "license", "vermagic", "signer")}
+    below = fields.get("filename", "")[len(host.root.rstrip("/")) :]
+    if below.startswith("/"):
+        with suppress(OSError):  # replaced in the meantime
+            known["altered"] = module_file.altered(host, release, below, package) or ""
+    return known
 
 
 def forced_modules(host: Host, unwanted: Iterable[str]) -> List[Json]:

@@ -226,7 +226,7 @@ def test_generated_entries_are_in_the_order_of_bootctl(tmp_path: Path) -> None:
         text = (tmp_path / f"{number}/out").read_text().strip()
         rows = json.loads(text if text.startswith("[") else f"[{','.join(text.splitlines())}]")
         expected = [row["path"].rpartition("/")[2] for row in rows if row.get("path")]
-        ours = loader.ordered([loader.parse(name, text) for name, text in files.items()])
-        if [entry.file for entry in ours] != expected:
-            wrong.append((files, expected, [entry.file for entry in ours]))
+        listed = loader.ordered([loader.parse(name, text) for name, text in files.items()])
+        if [entry.file for entry in listed] != expected:
+            wrong.append((files, expected, [entry.file for entry in listed]))
     assert wrong == []

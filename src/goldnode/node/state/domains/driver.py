@@ -150,6 +150,8 @@ def module_fault(document: ClassDocument, have: Optional[Mapping[str, str]]) -> 
         return f"want version {driver['version']}, have {have['version'] or 'none'}"
     if have["vermagic"].split(" ")[0] != release:
         return f"want vermagic {release}, have {have['vermagic'] or 'none'}"
+    if have.get("altered"):
+        return have["altered"]
     # NVIDIA's open modules have the license "Dual MIT/GPL"; the proprietary ones have "NVIDIA".
     is_open = "GPL" in have["license"]
     if is_open != (driver["flavour"] == "open"):

@@ -234,9 +234,8 @@ def _package_fault(applier: Writer) -> Optional[str]:
     """Return the fault of the prebuilt modules, or None if all are as wanted."""
     document, release = applier.document, applier.document["kernel"]["release"]
     driver = declared(document["driver"])
-    faults = [
-        driver_domain.module_fault(document, modinfo(applier.host, release, driver["module"]))
-    ]
+    own = modinfo(applier.host, release, driver["module"], driver.get("package"))
+    faults = [driver_domain.module_fault(document, own)]
     facts = modules.survey(
         applier.host, release, [driver["module"], *(row["name"] for row in document["modules"])]
     )
