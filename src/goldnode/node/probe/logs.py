@@ -60,6 +60,7 @@ MARKS = (
     b"ing path",
     b"non-",
     b"containment",
+    b"readonly",  # btrfs_info
 )
 # Those of messages that the kernel writes as notice or worse (`pr_err`, `dev_warn`, `drm_err` and so on, or without a level, which is
 # warning): the ring's records of level info and debug, which most of a boot log has, are not searched for them.
@@ -80,7 +81,6 @@ LOUD = (
     b"symbol ",
     b"version magic",
     b"read-only",
-    b"readonly",
     b"unstable",
 )
 NVRM = b"NVRM: "

@@ -178,3 +178,23 @@ def test_a_machine_check_at_start_is_of_the_previous_boot_and_a_later_one_is_not
         ]
     )
     assert finding.id == "machine.mce"
+
+
+# Level of printk in the kernel's source, and a line of a fault.
+LEVELS = [
+    (6, "BTRFS info (device sda1): forced readonly"),  # btrfs_info
+    (6, "pcieport 0000:17:01.0: pciehp: Slot(108): Link Down"),  # ctrl_info
+    (5, "megaraid_sas 0000:18:00.0: FW in FAULT state Fault code:0xfff0000"),  # dev_notice
+    (4, "EDAC MC0: 1 UE memory read error on CPU_SrcID#0_MC#0_Chan#1_DIMM#0 (channel:1 slot:0)"),
+    (4, "clocksource: timekeeping watchdog on CPU2: Marking clocksource 'tsc' as unstable because the skew is too large:"),
+    (3, "Out of memory: Killed process 963 (containerd) total-vm:1561184kB, anon-rss:51596kB"),
+    (2, "EXT4-fs (dm-17): Remounting filesystem read-only"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("level", "line"), LEVELS)
+def test_a_fault_is_found_in_the_ring_at_the_level_that_the_kernel_gives_it(
+    level: int, line: str
+) -> None:
+    ring = f"6,1,1,-;Linux version 6.12.0\n6,2,2,-;BTRFS info: has skinny extents\n{level},3,3,-;{line}\n"
+    assert len(logs.parse(logs.candidates(ring.encode()))) == 1
