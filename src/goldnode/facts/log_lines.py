@@ -73,27 +73,33 @@ def lines() -> dict[str, KernelLine]:
 
 
 def _line(row: dict[str, Any]) -> KernelLine:
-    drivers, examples = row["from"], row["example"]
     return KernelLine(
         row["id"],
-        drivers=(drivers,) if isinstance(drivers, str) else tuple(drivers),
+        drivers=_several(row["from"]),
         mark=row["mark"],
         form=row.get("form") or _literal(row["mark"]),
         finding=row["finding"],
         severity=row["severity"],
         means=row["means"],
-        remedy=remedies()[row["remedy"]] if row.get("remedy") else None,
+        remedy=remedies().get(row.get("remedy", "")),
         settled_by=tuple(row.get("settled_by") or ()),
         limit=row.get("limit"),
         origins=facts.origins(FILE, row["source"]),
         at=row["at"],
-        examples=(examples,) if isinstance(examples, str) else tuple(examples),
+        examples=_several(row["example"]),
     )
+
+
+def _several(value: str | list[str]) -> tuple[str, ...]:
+    """Return one text, or several, as a tuple."""
+    if isinstance(value, str):
+        return (value,)
+    return tuple(value)
 
 
 def _literal(text: str) -> str:
     """Return the text as a regular expression; `re.escape` would escape spaces, which only makes it longer."""
-    return "".join("\\" + char if char in r"\.^$*+?{}[]()|" else char for char in text)
+    return text.translate({ord(char): "\\" + char for char in r"\.^$*+?{}[]()|"})
 
 
 def table() -> dict[str, Any]:
@@ -109,7 +115,7 @@ def table() -> dict[str, Any]:
             row.finding,
             row.severity,
             row.means,
-            row.remedy.name if row.remedy else None,
+            row.remedy and row.remedy.name,
             " ".join(row.settled_by),
             row.limit,
         ]

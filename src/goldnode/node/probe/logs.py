@@ -21,7 +21,7 @@ from ..ground import log_lines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple, Union
+    from typing import Any, Callable, Dict, Iterable, List, Optional, Set, Tuple, Union
 
     Row = Dict[str, Any]
 
@@ -240,7 +240,7 @@ def writer(text: str) -> str:
     """Return who wrote a message: the driver, or the first word of a line without a device. Most lines end here, so no pattern is needed."""
     if text[:5] == "[drm:":
         return text.partition("]")[0].rpartition("[")[2]
-    at = 4 if text[:4] == "[drm" else 0
+    at = 4 * (text[:4] == "[drm")  # old kernels write `[drm] ` alone
     while at < len(text) and (text[at].isalnum() or text[at] in "_-"):
         at += 1
     return text[:at].lstrip("[")
@@ -253,7 +253,7 @@ def head(name: str, text: str) -> Tuple[Optional[str], Optional[str], str]:
 
     :param name: :func:`writer` of it.
     """
-    board = _re("nvgpu" if name == "NVRM" else "board").match(text)
+    board = _re({"NVRM": "nvgpu"}.get(name, "board")).match(text)
     where, port, rest = None, None, text
     if board:
         where, rest = address(board.group("address") or ""), board.group("rest")
@@ -522,7 +522,9 @@ class LogParser:
         """
         name = writer(text)
         forms = log_lines.of(name)
-        where, port, rest = head(name, text) if forms else (None, None, "")
+        if not forms:
+            return None
+        where, port, rest = head(name, text)
         for form in forms:
             match = form.mark in rest and _re("row " + form.id, form.form).match(rest)
             if match:
@@ -534,7 +536,9 @@ class LogParser:
                 row = self.rows.get(event.key)
                 if row is None:
                     given = {key: clean(value)[:40] for key, value in parameters.items() if value}
-                    given.update({"id": form.id, **({"interface": port} if port else {})})
+                    given["id"] = form.id
+                    if port:
+                        given["interface"] = port
                     return self.note(text, event._replace(parameters=given))
                 self.again(row, False)  # a storm differs in numbers only
                 return row
@@ -620,7 +624,8 @@ class LogParser:
         parameters: Row = {}
         if fatal is not None:
             links = sorted({int(link) for link in _re("link").findall(rest)})
-            parameters.update({"links": links} if links else {})
+            if links:
+                parameters["links"] = links
         # A line without the word is one of the lines of data that follow.
         where, code = address(match.group("address")), int(match.group("code"))
         event = LogEvent("sxid", where, code, parameters, fatal, weak=fatal is None)
@@ -710,7 +715,8 @@ class LogParser:
             if label[:7] in ("", "unknown", "any mem"):
                 dimm = _re("dimm").search(text)
                 label = dimm.group(1) if dimm else ""
-            parameters.update({"subject": clean(label)[:40]} if label else {})
+            if label:
+                parameters["subject"] = clean(label)[:40]
             qualifier = f"EDAC {severity} {match.group('controller')} {label}"
             return self.note(
                 text, LogEvent("mce", None, None, parameters, bad, qualifier=qualifier)
@@ -820,7 +826,8 @@ class LogParser:
         service = name if name in SERVICES and not group else None
         if self._victim[0] == pid:
             service = self._victim[1]
-        parameters.update({"subject": service} if service else {})
+        if service:
+            parameters["subject"] = service
         event = LogEvent("oom", None, parameters=parameters, qualifier=f"{group} {service}")
         return self.note(text, event)
 
@@ -945,12 +952,12 @@ def candidates(data: bytes) -> List[bytes]:
 
     A search for MARKS in the complete log finds them, and one for LOUD in what is not of level info or debug.
     """
-    rows = data.split(b"\n") if data[1:2] == b"," and data[:1].isdigit() else None
-    if rows is None:
+    if data[1:2] != b"," or not data[:1].isdigit():
         starts = _search(data, (NVRM, *MARKS, BOOT, *LOUD))
         return [data[start : starts[start]] for start in sorted(starts)]
+    rows = data.split(b"\n")
     loud = b"\n".join([row for row in rows if row[:2] not in (b"6,", b"7,")])
-    lines = set()
+    lines: Set[bytes] = set()
     for part, marks in ((data, (NVRM, *MARKS, BOOT)), (loud, LOUD)):
         lines.update(part[start:end] for start, end in _search(part, marks).items())
     if len(lines) > len(rows) // 8:  # a storm
@@ -978,5 +985,5 @@ def _search(data: bytes, marks: Iterable[bytes]) -> Dict[int, int]:
 
 def _sequence(record: bytes) -> Tuple[int, bytes]:
     """Return the number of a record of /dev/kmsg, and the record."""
-    number = record[:64].split(b",", 2)[1:2]
-    return (int(number[0]) if number and number[0].isdigit() else 0, record)
+    number = record[:64].partition(b",")[2].partition(b",")[0]
+    return int(number.isdigit() and number), record

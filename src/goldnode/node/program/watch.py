@@ -40,6 +40,11 @@ REASONS = (
     b"Link down",
     b"blocked for more than",
     b"Fatal error during GPU init",
+    b"GPU reset",
+    b"uncorrectable hardware error",
+    b"as wedged",
+    b"RESET_REQUIRED",
+    b"DetLinkMask",
 )
 
 

@@ -713,9 +713,7 @@ def _line(row: Json, rows: Sequence[Json], capture: Mapping[str, Any], limits: J
         return Finding("events.unknown", UNREAD, None, got, evidence=evidence, blast=NOTHING)
     subject = _parameters(row).get("subject") or row.get("address")
     text = form.means
-    settled = (
-        any(_withdraws(other, row, form, rows) for other in rows) if form.settled_by else False
-    )
+    settled = bool(form.settled_by) and any(_withdraws(other, row, form, rows) for other in rows)
     if settled:
         text += ", and a later line withdraws it"
     if form.id.startswith("kmod.") and _loaded(row, capture):
@@ -800,8 +798,10 @@ def _not_started(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding
     if driver not in ("nvidia", "amdgpu", "xe", "i915", "nvidia-nvswitch"):
         remedy = Remedy("Look at the device with `lspci -vv`; restart the node.", REBOOT)
         return _of_row(row, name, text, remedy, NODE)
-    away = _not_listed(capture) if row.get("address") is None and driver == "nvidia" else []
-    if away:  # the line names no board: those that the bus has and the library lacks
+    away = _not_listed(capture)
+    if (
+        away and row.get("address") is None and driver == "nvidia"
+    ):  # the line names no board: those that the bus has and the library lacks
         text += f": {', '.join(away)}"
     elif _works(capture, row.get("address")):
         if kind == "probe_failed":
@@ -939,7 +939,8 @@ def _crashed(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
     """Judge an oops or a lockup. After an oops the kernel's state is not defined (Documentation/admin-guide/tainted-kernels.rst)."""
     kind, module = str(row.get("kind")), str(_parameters(row).get("module") or "")
     text = "the kernel had an oops" if kind == "oops" else "a processor was locked up"
-    text += f" in module {module}" if module else ""
+    if module:
+        text += f" in module {module}"
     remedy = Remedy(
         "Restart the node when nothing runs on it, and keep the trace for the vendor; where it comes back, change the driver's or the kernel's "
         f"version. {ACK}",
