@@ -130,6 +130,7 @@ def written(page: str, rows: dict[str, str]) -> str:
             rf"^(\| {re.escape(name)} \|(?:[^|\n]*\|)*)[^|\n]*\|$",
             rf"\g<1> {figure} |",
             page,
+            count=1,  # the table of earlier figures, below, has rows of the same names
             flags=re.MULTILINE,
         )
     return page

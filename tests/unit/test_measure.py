@@ -68,6 +68,12 @@ def test_alike_to_the_letter_or_in_shape() -> None:
     assert not shape["a", "b"].letters
 
 
+def test_written_figures_leave_the_earlier_table_alone() -> None:
+    page = "| statements | 1 | 2 |\n\nEarlier\n\n| statements | 8 | 9 |\n"
+    after = measure.written(page, {"statements": "3"})
+    assert after == "| statements | 1 | 3 |\n\nEarlier\n\n| statements | 8 | 9 |\n"
+
+
 def test_page_has_a_figure_for_each_row_and_is_close_to_the_code() -> None:
     """It may lag behind by a tenth. `python -m tests.suite.measure --write` writes it."""
     page = measure.PAGE.read_text(encoding="utf-8")
