@@ -16,6 +16,7 @@ from typing import Any, cast
 from goldnode.classdoc.gpu_facts import health_facts
 from goldnode.facts import host as facts
 from goldnode.node.ground.document import ClassDocument
+from goldnode.node.ground.text import phrase
 from goldnode.node.probe.values import is_fault
 from goldnode.node.state.finding import DEFERRED, ELSEWHERE, MATCH, MISMATCH
 from goldnode.node.verdict import deltas, rules, table
@@ -109,7 +110,7 @@ def doubts(
             and not designed
             and item.expected is not None
         ):
-            about = f" of {item.subject}" if item.subject else ""
+            about = phrase(" of {}", item.subject)
             reasons.append(
                 f"{item.id}{about}: {item.got} (want {item.expected})"
                 + "".join(f"; {text}" for text in item.evidence[:2])

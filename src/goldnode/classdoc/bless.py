@@ -12,6 +12,7 @@ from goldnode.catalog import models
 from goldnode.catalog.load import Catalog
 from goldnode.classdoc import baseline
 from goldnode.core.errors import CatalogError
+from goldnode.node.ground.optional import optional
 from goldnode.node.verdict.rules import as_list, as_map
 
 SCHEMA = "goldnode.capture/1"
@@ -59,7 +60,7 @@ def bless(
     of a node that is not in good health, and lists all findings.
     """
     captures = [(str(path), read(path)) for path in paths]
-    entry = catalog.node_class(name) if name is not None else None
+    entry = optional(catalog.node_class, name)
     item = entry.item if entry is not None else None
     if (
         entry is not None

@@ -27,6 +27,7 @@ from goldnode.core.site import Site
 from goldnode.facts import host as facts
 from goldnode.facts import module_builds
 from goldnode.facts import workload as software
+from goldnode.node.ground.text import phrase
 
 NONE = "-"
 NOT_MEASURED = "not measured"
@@ -166,7 +167,7 @@ def _driver(stack: models.Stack, host: CompatHost) -> str:
         return NONE
     if stack.driver.vendor == "amd":
         return f"amdgpu {host.amdgpu}" if host.amdgpu else "amdgpu of the kernel"
-    flavour = f", {stack.driver.flavour} modules" if stack.driver.flavour else ""
+    flavour = phrase(", {} modules", stack.driver.flavour)
     return f"NVIDIA {host.driver or host.branch + '.x' if host.branch else ''}{flavour}"
 
 
@@ -193,7 +194,7 @@ def _containers(stack: models.Stack, host: CompatHost) -> str:
     toolkit = stack.runtime.toolkit
     if toolkit is None:
         return f"{engine}, without GPUs"
-    mode = f", {host.toolkit_mode}" if host.toolkit_mode else ""
+    mode = phrase(", {}", host.toolkit_mode)
     if toolkit.vendor == "amd":
         return f"{engine}, CDI by goldnode"
     return f"{engine}, toolkit {host.toolkit or 'not locked'}{mode}"
@@ -429,8 +430,8 @@ def _text_lines(shown: BlessedCombinations) -> Iterator[str]:
 
 def _note_text(note: CombinationNote) -> str:
     severity = "accepted" if note.accepted else note.severity
-    doubt = f" (doubt: {note.doubt})" if note.doubt else ""
-    accepted = f" Accepted: {note.accepted}." if note.accepted else ""
+    doubt = phrase(" (doubt: {})", note.doubt)
+    accepted = phrase(" Accepted: {}.", note.accepted)
     return f"{severity + ': ' if severity else ''}{note.text}{doubt}.{accepted}"
 
 

@@ -17,6 +17,7 @@ from goldnode.core import keys
 from goldnode.core.errors import SigningKeyError
 from goldnode.facts import host as facts
 from goldnode.lock.archives import ArchivePlaces
+from goldnode.node.ground.text import phrase
 
 _AHEAD = dt.timedelta(days=365)  # how long before a day the end of a key is announced
 _HASHES = {"md5": "MD5", "sha1": "SHA-1", "sha224": "SHA-224", "ripemd160": "RIPEMD-160"}
@@ -98,7 +99,7 @@ def _part(part: keys.KeyPart, refused: Sequence[Mapping[str, Any]]) -> str:
         if part.algorithm == row.get("algorithm") and (
             row.get("below") is None or part.bits < row["below"]
         ):
-            size = f" of {part.bits} bits" if part.bits else ""
+            size = phrase(" of {} bits", part.bits)
             return f"{part.algorithm}{size}{_since(row)}"
     weak = {row["hash"]: row for row in refused if row.get("hash") is not None}
     if part.hashes and all(name in weak for name in part.hashes):

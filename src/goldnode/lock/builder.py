@@ -40,6 +40,7 @@ from goldnode.lock.aptroot import AptRoot, AptSource, Download, Stanza, apt_root
 from goldnode.lock.model import Lock
 from goldnode.lock.pool import source_line
 from goldnode.lock.resolve import DependencyGraph, apt_sources, resolve_stack
+from goldnode.node.ground.optional import optional
 from goldnode.node.state.family import kernel_packages
 
 SCHEMA = "goldnode.module-build/1"
@@ -172,7 +173,7 @@ class Base:
                     ),
                     None,
                 )
-                content = opened.extractfile(member) if member is not None else None
+                content = optional(opened.extractfile, member)
                 status = content.read() if content is not None else None
         except (OSError, tarfile.TarError) as error:
             raise ModulesError(

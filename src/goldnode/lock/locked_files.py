@@ -17,6 +17,7 @@ from goldnode.core.site import Site, archive_url
 from goldnode.lock.aptroot import AptRoot, Download, Stanza
 from goldnode.lock.fetch import FetchFault, FileToFetch, address
 from goldnode.lock.model import LockModel, Sha256
+from goldnode.node.ground.text import and_more
 
 MADE = "goldnode"  # in place of an archive's id: this package is made, not fetched
 
@@ -196,7 +197,7 @@ def writing(pool: Path, error: type[GoldnodeError]) -> Iterator[None]:
 
 def first_fault(faults: Sequence[FetchFault]) -> str:
     """Return the first fault, and the number of further ones."""
-    more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+    more = and_more(len(faults) - 1, " (and {} more)")
     return f"{faults[0]}{more}"
 
 
@@ -212,4 +213,4 @@ def version_changes(before: Mapping[str, str], after: Mapping[str, str]) -> str:
     ]
     rows += [f"+{name} {after[name]}" for name in sorted(after.keys() - before.keys())]
     rows += [f"-{name}" for name in sorted(before.keys() - after.keys())]
-    return ", ".join(rows[:8]) + (f" and {len(rows) - 8} more" if len(rows) > 8 else "")
+    return ", ".join(rows[:8]) + and_more(len(rows) - 8)

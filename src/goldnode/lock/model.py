@@ -29,6 +29,8 @@ from goldnode.core.errors import (
 )
 from goldnode.core.site import Site
 from goldnode.documents.base import Digest as Digest  # exported: every lock has digests
+from goldnode.node.ground.json_lines import as_dict
+from goldnode.node.ground.text import phrase
 
 SCHEMA = 1
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -291,7 +293,7 @@ def load_sealed(
 
 
 def _refuse_newer(source: yamlsource.YamlSource, error: type[GoldnodeError]) -> None:
-    schema = source.data.get("lock") if isinstance(source.data, dict) else None
+    schema = as_dict(source.data).get("lock")
     if isinstance(schema, int) and not isinstance(schema, bool) and schema > SCHEMA:
         raise error(
             f"this lock has schema {schema}, and this goldnode reads schema {SCHEMA}",
@@ -314,7 +316,7 @@ def _parts(
 
 
 def _before(remedy: str | None) -> str:
-    return f"{remedy}, " if remedy else ""
+    return phrase("{}, ", remedy)
 
 
 def find_lock(stack: CatalogEntry[Stack], site: Site) -> tuple[Lock, Path]:

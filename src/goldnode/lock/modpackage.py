@@ -25,6 +25,7 @@ from pathlib import Path
 from goldnode.core.errors import ModulesError
 from goldnode.core.site import Site
 from goldnode.lock.builder import ModuleBuild, ModuleBuildInputs, modinfo
+from goldnode.node.ground.text import phrase
 
 # Raised when the package changes without what is in `ModuleBuild` changing.
 RECIPE = 1
@@ -248,9 +249,9 @@ def make(
                     )
                 signers.add(reported["signer"])
                 check.unlink()
-            files[
-                f"{place}/{module}.ko{'.' + result.compression if result.compression else ''}"
-            ] = compressed(body, result.compression)
+            files[f"{place}/{module}.ko{phrase('.{}', result.compression)}"] = compressed(
+                body, result.compression
+            )
         if len(signers) > 1:
             raise ModulesError(
                 f"the modules carry several signers: {', '.join(sorted(signers))}",

@@ -64,6 +64,7 @@ from goldnode.lock.pairs import (
     pairs,
     suites_of,
 )
+from goldnode.node.ground.text import phrase
 
 _LOG = 200_000  # characters of a log that are stored: its end; its first error is in the record
 _LINE = 400  # characters of an error line
@@ -285,7 +286,7 @@ def _reason(problem: Exception) -> str:
 
 
 def _outcome_text(verdict: PairVerdict) -> str:
-    return f"{verdict.outcome}{f': {verdict.line}' if verdict.line else ''}"
+    return f"{verdict.outcome}{phrase(': {}', verdict.line)}"
 
 
 # -- the builder

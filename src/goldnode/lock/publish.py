@@ -23,6 +23,7 @@ from goldnode.lock.model import Lock, LockedPackage
 from goldnode.lock.publication import ARCHIVE, COMPONENT, SUITE
 from goldnode.lock.signing import ArchiveSigner
 from goldnode.node.ground.openpgp import dearmor
+from goldnode.node.ground.optional import group
 
 Row = Mapping[str, Any]
 
@@ -186,8 +187,7 @@ def _index(directory: Path) -> list[str]:
 
 
 def _field(stanza: str, name: str) -> str:
-    line = re.search(rf"^{name}: (.*)$", stanza, re.MULTILINE)
-    return line.group(1) if line else ""
+    return group(re.search(rf"^{name}: (.*)$", stanza, re.MULTILINE)) or ""
 
 
 def _compare(index: Sequence[str], rows: Sequence[Row]) -> None:

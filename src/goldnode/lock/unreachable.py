@@ -20,6 +20,7 @@ from urllib3 import exceptions as http
 from goldnode.core.errors import LockError
 from goldnode.core.files import cache_directory
 from goldnode.lock.transport import masked
+from goldnode.node.ground.text import phrase
 
 UnreachableKind = Literal[
     "dns",
@@ -180,7 +181,7 @@ class UnreachableArchive:
         through = f" through the proxy {proxy}" if proxy else " without a proxy"
         if scheme not in ("http", "https"):
             through = ""
-        more = f"; {', '.join(others)} failed as well" if others else ""
+        more = phrase("; {} failed as well", ", ".join(others))
         tried = f"tried {masked(self.url)}{through}: {masked(self.detail)}"
         return raised(
             f'archive "{self.archive}" cannot be used: {cause} ({tried}){more}', remedy=remedy

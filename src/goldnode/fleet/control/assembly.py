@@ -33,6 +33,7 @@ from goldnode.fleet.store.database import StoreDatabase
 from goldnode.fleet.store.denials import DenyListWriter
 from goldnode.inventory.fleet import InventoryNode, refuse_template
 from goldnode.lock.model import find_lock
+from goldnode.node.ground.optional import optional
 
 _DRAIN_NAMES = ("goldnode_drain", "goldnode_drain_name")
 
@@ -140,7 +141,7 @@ def _duties(
 def _events(site: Site, store: StoreDatabase, channel: Path | None) -> BackgroundDelivery | None:
     """Return the delivery of events in the background; None for a site without hooks."""
     events = delivery(site, store, [channel] if channel is not None else [])
-    return BackgroundDelivery(events) if events is not None else None
+    return optional(BackgroundDelivery, events)
 
 
 def _drains(hosts: Sequence[InventoryNode]) -> dict[str, DrainSettings]:

@@ -31,6 +31,8 @@ from goldnode.fleet.rollout import dual_requirement, floors_requirement
 from goldnode.fleet.rollout.document import RolloutSettings
 from goldnode.fleet.rollout.floors_requirement import RolloutMoves
 from goldnode.fleet.rollout.model import Answer, RequirementResult
+from goldnode.node.ground.json_lines import as_dict
+from goldnode.node.ground.text import phrase
 
 CHANGED, CONTROL = "changed", "control"  # values of the label `arm`
 _LARGEST = 1 << 20  # bytes of an answer that are read
@@ -156,8 +158,8 @@ def query(given: RequirementSources, text: str) -> list[_Series]:
     if document.get("warnings") or document.get("isPartial"):
         raise _Unknown(f"the answer is not whole: {document.get('warnings') or 'isPartial'}")
     data = document.get("data")
-    kind = data.get("resultType") if isinstance(data, dict) else None
-    rows = data.get("result") if isinstance(data, dict) else None
+    kind = as_dict(data).get("resultType")
+    rows = as_dict(data).get("result")
     if kind == "scalar":
         rows = [{"metric": {}, "value": rows}]
     elif kind != "vector":
@@ -293,7 +295,7 @@ class _Commands:
             with self._lock:
                 self._running.discard(process)
         last = shown(output.decode(errors="replace").strip().rpartition("\n")[2])
-        said = f": {last}" if last else ""
+        said = phrase(": {}", last)
         if timed_out:
             raise _Unknown(f"{words[0]} did not end within {item.timeout}{said}")
         if self._closed:

@@ -10,6 +10,8 @@ import importlib
 import json
 import re
 
+from ..ground.optional import group
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
@@ -272,8 +274,7 @@ _SECTION = "[nvidia-container-runtime]"
 
 def toolkit_mode(text: str) -> Optional[str]:
     """Return `mode` of the section nvidia-container-runtime, or None if it is not set."""
-    match = re.search(r"^\s*mode\s*=\s*[\"']([^\"']*)[\"']", _section(text)[1], re.MULTILINE)
-    return match.group(1) if match else None
+    return group(re.search(r"^\s*mode\s*=\s*[\"']([^\"']*)[\"']", _section(text)[1], re.MULTILINE))
 
 
 def with_toolkit_mode(text: str, mode: str) -> str:

@@ -21,6 +21,7 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from ..ground.boot import PLACES, VARIABLES, VENDOR
+from ..ground.text import phrase
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def counter(name: str) -> Tuple[str, Optional[int], Optional[int]]:
 
 def with_counter(name: str, left: int, done: int = 0) -> str:
     """Return the file name of an entry with a counter added."""
-    return f"{name[: -len('.conf')]}+{left}{f'-{done}' if done else ''}.conf"
+    return f"{name[: -len('.conf')]}+{left}{phrase('-{}', done)}.conf"
 
 
 def fields(text: str) -> Mapping[str, str]:
@@ -210,7 +211,7 @@ def choose(
             return LoaderChoice(None, via, f"{via} is {wish}, which is no entry of a kernel")
     if not menu:
         return LoaderChoice(None, "first", "there is no entry with a kernel")
-    reported = f"loader.conf's default {config} is no entry: " if config else ""
+    reported = phrase("loader.conf's default {} is no entry: ", config)
     return LoaderChoice(menu[0], "first", f"{reported}the first entry {menu[0].file}")
 
 

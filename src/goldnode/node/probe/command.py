@@ -7,6 +7,8 @@ import os
 import sys
 
 from ..ground.errors import NodeError
+from ..ground.json_lines import as_dict, as_list
+from ..ground.optional import optional
 from ..ground.text import cleaned
 from . import SCHEMA, capture
 from .values import unread
@@ -81,7 +83,7 @@ def _document(host: Host, name: Optional[str]) -> Optional[Json]:
         else:
             with open(name, encoding="utf-8") as opened:
                 text = opened.read()
-        document = json.loads(text) if text is not None else None
+        document = optional(json.loads, text)
     except (OSError, ValueError) as problem:
         if name is None:
             print(
@@ -162,7 +164,7 @@ def recorded(data: bytes, name: str) -> Json:
         raise NodeError(
             f"{name}: not JSON ({problem}). It may be cut off: record it again with `goldnode-node capture`."
         ) from None
-    schema = record.get("schema") if isinstance(record, dict) else None
+    schema = as_dict(record).get("schema")
     if schema != SCHEMA:
         description = f"schema {str(schema)[:60]!r}" if schema else "no capture"
         raise NodeError(
@@ -182,9 +184,7 @@ def recorded(data: bytes, name: str) -> Json:
     events = record.get("events")
     if isinstance(events, dict) and "rows" in events:
         rows = events["rows"]
-        events["rows"] = (
-            [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-        )
+        events["rows"] = [row for row in as_list(rows) if isinstance(row, dict)]
         if events["rows"] != rows:
             events["error"] = wrong("events.rows", rows)
     for key in ("time", "source"):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ..ground.host import Host, Json, is_container
-from .values import Files, is_fault
+from ..ground.json_lines import as_map
+from .values import Files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,5 +39,4 @@ class Context:
 
     def functions(self) -> Json:
         """Return the section `pci` of the capture so far; empty without a bus that can be read."""
-        pci = self.captured.get("pci")
-        return pci if isinstance(pci, dict) and not is_fault(pci) else {}
+        return as_map(self.captured.get("pci"))

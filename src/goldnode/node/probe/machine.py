@@ -11,8 +11,9 @@ import time
 from ..effective.boot_choice import boot_choice
 from ..ground.boot import uptime
 from ..ground.host import Json
+from ..ground.json_lines import as_map
 from .context import Context
-from .values import Files, is_fault, not_exposed, unread
+from .values import Files, not_exposed, unread
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -338,7 +339,7 @@ def governors(context: Context, numbers: List[int]) -> Any:
     files = context.files
     by_governor: Dict[str, List[int]] = {}
     seen = context.seen.tuning.get("governor") if context.seen is not None else None
-    values = seen if isinstance(seen, dict) and not is_fault(seen) else {}
+    values = as_map(seen)
     if all(isinstance(value, str) for value in values.values()):
         for name, value in values.items():
             number = "".join(letter for letter in str(name) if letter.isdigit())

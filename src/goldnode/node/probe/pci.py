@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 
+from ..ground.json_lines import as_dict, as_list
 from .folder import Folder
 from .values import not_exposed, unread
 
@@ -51,11 +52,10 @@ def read(context: Context) -> Json:
     names = files.names(BUS)
     if not names and not files.there(BUS):
         return {"pci": not_exposed(f"no {BUS}")}
-    health = context.document.get("health")
-    inner = health.get("on_package") if isinstance(health, dict) else None
+    inner = as_dict(context.document.get("health")).get("on_package")
     known = context.seen.functions if context.seen is not None else {}
     ids = identities(files, names, known)
-    both = sections(files, ids, inner if isinstance(inner, list) else [])
+    both = sections(files, ids, as_list(inner))
     unknown = unidentified(files, names, ids)
     return {**both, "pci_unread": unknown} if unknown else both
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from ..effective.boot_choice import boot_choice
 from ..ground.errors import NodeError
 from ..ground.host import Host, Result, boot_identity
+from ..ground.text import phrase
 from . import applied, deferred, history, shaping, slots
 from . import record as records
 from .aptcall import APT, APT_TIME
@@ -487,8 +488,9 @@ class Applier:
         driver = self.document.get("driver")
         dkms = driver.get("dkms") if driver and "dkms" in result.out + result.err else None
         if driver and dkms:
-            log = modules.make_log(self, dkms["name"], declared(driver["version"]))
-            text += f"\n{log}" if log else ""
+            text += phrase(
+                "\n{}", modules.make_log(self, dkms["name"], declared(driver["version"]))
+            )
         return NodeError(text)
 
     # -- initramfs

@@ -19,6 +19,7 @@ import os
 
 from ..ground.errors import NodeError
 from ..ground.host import Host
+from ..ground.text import phrase
 from . import shaping
 from .owed import OWED, PLACE, owed
 
@@ -97,7 +98,7 @@ def settle(host: Host, say: Callable[[str], None], family: Sequence[str] = ()) -
             )
             continue
         why = ", ".join(sorted({name for rows in changed for name in rows or ()}))
-        say(f"update-initramfs {arguments}" + (f" (changed since: {why})" if why else ""))
+        say(f"update-initramfs {arguments}" + phrase(" (changed since: {})", why))
         done = host.run("update-initramfs", *shlex.split(arguments), timeout=900)
         if done.rc != 0:
             raise NodeError(

@@ -11,6 +11,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from ..ground.optional import group
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Dict, Iterable, List, Optional, Tuple
@@ -88,8 +90,7 @@ def headers_release(package: str) -> Optional[str]:
     """Return the kernel release of a headers package, or None. The packages that several releases share have
     one too.
     """
-    match = re.fullmatch(_HEADERS, package)
-    return match.group(1) if match else None
+    return group(re.fullmatch(_HEADERS, package))
 
 
 def family(distribution: str) -> Family:
@@ -113,8 +114,7 @@ def kernel_release(package: str) -> Optional[str]:
     # Cheaper than the pattern, which is asked of every installed package.
     if not package.startswith(("linux-image-", "linux-modules-")):
         return None
-    match = re.fullmatch(_KERNEL, package)
-    return match.group(1) if match else None
+    return group(re.fullmatch(_KERNEL, package))
 
 
 # -- for remedies on a machine without a class, of any distribution

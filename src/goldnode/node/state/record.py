@@ -27,6 +27,8 @@ import platform
 import re
 
 from ..ground.host import Host, Json, is_container
+from ..ground.json_lines import as_dict, as_list
+from ..ground.optional import optional
 from .observe import (
     LINKS,
     MANAGED,
@@ -56,8 +58,7 @@ PLACES = tuple(sorted(_DIRECTORIES | {os.path.dirname(name) for name in _DIRECTO
 
 def read(host: Host) -> Json:
     """Return the record, or an empty mapping."""
-    record = load_json(host, RECORD)
-    return record if isinstance(record, dict) else {}
+    return as_dict(load_json(host, RECORD))
 
 
 def write(host: Host, record: Mapping[str, Any]) -> None:
@@ -170,7 +171,7 @@ def unmerge(before: Any, after: Any, now: Any) -> Any:
     does not exist.
     """
     if isinstance(after, dict) and isinstance(now, dict):
-        old = before if isinstance(before, dict) else {}
+        old = as_dict(before)
         result = {}
         for key in [*now, *(key for key in old if key not in now and key not in after)]:
             value = unmerge(old.get(key), after.get(key), now.get(key))
@@ -179,7 +180,7 @@ def unmerge(before: Any, after: Any, now: Any) -> Any:
         return result if result or isinstance(before, dict) else None
     # A list that changed since: remove only the items that goldnode added.
     if isinstance(after, list) and isinstance(now, list) and now != after:
-        old_items = before if isinstance(before, list) else []
+        old_items = as_list(before)
         added = [item for item in after if item not in old_items]
         remaining = [item for item in now if item not in added]
         return remaining if remaining or isinstance(before, list) else None
@@ -237,7 +238,7 @@ def unmerged_text(name: str, before: Optional[str], after: str, now: str) -> Opt
             (before or "").splitlines(True), after.splitlines(True), now.splitlines(True)
         )
     value = _json(now)
-    result = unmerge(None if before is None else _json(before), _json(after), value)
+    result = unmerge(optional(_json, before), _json(after), value)
     if result is None or result == value:
         return None if result is None else now
     indent = re.search(r"^([ \t]+)\S", now, re.MULTILINE)

@@ -14,6 +14,7 @@ from typing import cast
 from ..effective.boot_choice import boot_choice
 from ..ground import drained, gate_files
 from ..ground.host import Host, Json
+from ..ground.text import phrase
 from . import owners
 from . import record as records
 from .actions import hold, release_hold, remove_directory, unmerge_file
@@ -638,7 +639,7 @@ def staying(seen: Observed, record: Mapping[str, Any], leave: Sequence[str]) -> 
         notes.append(
             Note(
                 "packages.removed",
-                text + (f" (sources at the time: {', '.join(sources)})" if sources else ""),
+                text + phrase(" (sources at the time: {})", ", ".join(sources)),
             )
         )
     return notes

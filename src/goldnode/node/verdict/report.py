@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..ground.text import phrase
 from ..state.model import PRESENT
 from ..state.remedy import FOLLOWS
 
@@ -90,7 +91,7 @@ REASONS = {
 def _detected(hardware: Mapping[str, Any]) -> str:
     """Return the line on GPUs and platform."""
     gpus = ", ".join(hardware["gpus"]) or "no GPU"
-    driver = f", driver {hardware['driver']}" if hardware["driver"] else ""
+    driver = phrase(", driver {}", hardware["driver"])
     return f"found: {gpus}{driver}" + "".join(f"; {text}" for text in hardware["platform"])
 
 

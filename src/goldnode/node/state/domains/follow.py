@@ -7,6 +7,7 @@ a file of goldnode.
 from __future__ import annotations
 
 from ...ground.host import Host
+from ...ground.json_lines import as_dict
 from ..actions import link, start_unit, stop_unit, unlink
 from ..finding import Finding, judge_item
 from ..model import Action, Note, Observed, Refusal, Waiting
@@ -63,8 +64,7 @@ WantedBy=timers.target
 
 def declared(document: ClassDocument) -> Mapping[str, Any]:
     """Return the class's `follow`; empty if its nodes follow no channel."""
-    section = document.get("follow")
-    return section if isinstance(section, dict) else {}
+    return as_dict(document.get("follow"))
 
 
 def observe(host: Host, document: ClassDocument, seen: Observed) -> None:

@@ -13,6 +13,7 @@ import os
 import re
 
 from ...ground.host import Host, Json
+from ...ground.text import and_more
 from ..finding import Finding, judge_item, place
 from ..model import Action, Note, Observed, Refusal, Waiting, declared
 from ..observe import RECORD, load_json
@@ -207,7 +208,7 @@ def builds(document: ClassDocument, seen: Observed) -> List[Action]:
             _action(
                 document,
                 row,
-                f"{why}{f' (and {len(faults) - 1} more of its tree)' if len(faults) > 1 else ''}",
+                f"{why}{and_more(len(faults) - 1, ' (and {} more of its tree)')}",
             )
         ]
     if main:

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from ...device.child import ask
 from ...ground.host import PROGRAM, Host, Json, boot_identity
+from ...ground.json_lines import as_list
 from .. import modes
 from ..actions import link, stop_unit
 from ..finding import ELSEWHERE, MATCH, MISMATCH, NOT_EXPOSED, UNREAD, Finding, place
@@ -619,7 +620,7 @@ def _changes(document: ClassDocument, seen: Observed) -> Tuple[List[Action], Lis
         if not rows or _pending(key, want, gpu) or _hopeless(key, value, record):
             continue
         if key == "mig":
-            listed = gpu["processes"] if isinstance(gpu["processes"], list) else []
+            listed = as_list(gpu["processes"])
             holders = [f"pid {pid}" for pid in listed]
             holders += [
                 f"pid {holder['pid']} {holder['command']}"

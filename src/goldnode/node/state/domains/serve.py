@@ -13,6 +13,7 @@ import os
 
 from ...ground import textfile
 from ...ground.host import Host
+from ...ground.json_lines import as_dict
 from .. import shims
 from ..actions import link, stop_unit, unlink
 from ..finding import MISMATCH, Finding, judge_item
@@ -88,8 +89,7 @@ CPUWeight=20
 
 def declared(document: ClassDocument) -> Mapping[str, Any]:
     """Return the class's `serve`; empty if it has no such section."""
-    section = document.get("serve")
-    return section if isinstance(section, dict) else {}
+    return as_dict(document.get("serve"))
 
 
 def observe(host: Host, document: ClassDocument, seen: Observed) -> None:
