@@ -42,14 +42,25 @@ def test_every_command_is_listed_and_described() -> None:
     assert "--from FILE" in dict(mine["goldnode-node check"].options)
 
 
-def test_sentence_gets_a_capital_and_a_full_stop() -> None:
-    assert manual._sentence("print  JSON") == "Print JSON."
-    assert manual._sentence("nvidia-smi output; - for stdin") == "nvidia-smi output; - for stdin."
-    assert manual._sentence("") == ""
+def page_of(text: str, *options: tuple[str, str]) -> str:
+    return manual.man([manual.ManualEntry("goldnode", "", [text], list(options))])
 
 
-def test_roff_escapes_special_characters() -> None:
-    assert manual._roff(".TH of a-b\\c\n'x") == "\\&.TH of a\\-b\\ec\n\\&'x"
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("print  JSON", "Print JSON."),
+        ("nvidia-smi output; - for stdin", "nvidia\\-smi output; \\- for stdin."),
+        ("", "\\&"),
+    ],
+)
+def test_description_of_an_option_gets_a_capital_and_a_full_stop(text: str, shown: str) -> None:
+    assert f".TP\n.B \\-a\n{shown}\n" in page_of("Do it.", ("-a", text))
+
+
+def test_page_escapes_the_special_characters_of_roff() -> None:
+    page = page_of(".TH of a-b\\c\n'x")
+    assert ".nf\n\\&.TH of a\\-b\\ec\n\\&'x\n.fi\n" in page
 
 
 @pytest.mark.skipif(shutil.which("man") is None, reason="man is not installed")

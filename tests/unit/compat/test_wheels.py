@@ -21,8 +21,7 @@ CASES: list[dict[str, Any]] = yaml.safe_load(
 )
 
 
-def test_wheel_cases_are_numerous_unique_and_of_both_verdicts() -> None:
-    assert len(CASES) >= 150
+def test_wheel_cases_are_unique_and_of_both_verdicts() -> None:
     assert {case["verdict"] for case in CASES} >= {"fits", "block"}
     assert len({case_name(case) for case in CASES}) == len(CASES)
 

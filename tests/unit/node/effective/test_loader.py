@@ -69,8 +69,7 @@ def test_choose_returns_the_next_boot_in_any_entry_order(case: dict[str, Any]) -
         assert found.reason
 
 
-def test_the_choices_are_not_all_the_same() -> None:
-    assert len(CASES) >= 15
+def test_each_way_of_choosing_an_entry_has_a_case() -> None:
     assert {case["via"] for case in CASES} == {
         "default",
         "first",

@@ -33,12 +33,6 @@ def worst(findings: list[Finding]) -> str:
     return max([finding.severity for finding in findings], key=WORST.index, default="none")
 
 
-def test_the_cases_are_many_and_half_of_them_are_no_fault() -> None:
-    assert len(CASES) >= 30
-    harmless = [line for case in CASES if case["answer"] == "none" for line in case["lines"]]
-    assert len(harmless) >= 50
-
-
 @pytest.mark.parametrize("case", CASES, ids=[case["source"] for case in CASES])
 def test_a_real_log_gets_its_verdict(case: dict[str, Any]) -> None:
     bad = judged(case["lines"], **case.get("capture", {}))
