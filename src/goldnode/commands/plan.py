@@ -86,7 +86,7 @@ def plan(
     Exit status: 0 all hosts reported their plan; 1 a change or a reboot is pending, with --exit-code; 2 an error,
     or a host that could not be reached or refuses changes.
     """
-    from goldnode.classdoc.cache import ClassDocuments  # start-up time: it loads pydantic
+    from goldnode.classdoc.cache import ClassDocuments  # start-up time
     from goldnode.fleet.nodes import plan as planning
 
     classes = ClassDocuments()

@@ -292,6 +292,7 @@ def _update_directory(states: _State) -> str | None:
     return None
 
 
+# Time and size are for the cache alone: a file that was replaced is read again.
 @lru_cache(maxsize=8)
 def _installed(directory: str, _time: int, _size: int) -> InstalledUpdate:
     path = Path(directory, UPDATE)
@@ -417,6 +418,7 @@ def _write_cache(path: Path, data: dict[str, Any]) -> None:
     try:
         numbered = [list(keys) for keys in _numbered(data)]
         text = json.dumps({**data, _NUMBERED: numbered} if numbered else data)
+        # Only this user may write here: `_read_cache` refuses the files of others.
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(
             "w", dir=path.parent, delete=False, encoding="utf-8"

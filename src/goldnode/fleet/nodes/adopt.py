@@ -325,6 +325,7 @@ def _driver(
         "dkms": {"name": dkms["name"], "package": dkms["package"]},
         "library": template.library,
         "packages": asked,
+        # Packages of the driver's own version move together, or its parts do not fit each other.
         "lockstep": [name for name in asked if name in same],
         "family": list(template.family),
     }

@@ -610,6 +610,7 @@ def restart(
     told = ""
     while clock() < end:
         time.sleep(PAUSE)
+        # Not `uptime`: only the id shows that this is another boot.
         now = boot_id(target)
         if now is None or now == before:
             continue

@@ -296,6 +296,7 @@ def _groups(
         ]
         return sorted({*node.get("hosts", ()), *inner})
 
+    # `_meta` has the variables of hosts, and is no group.
     groups = {name: hosts(name) for name in {*answer, "all", "ungrouped"} - {"_meta"}}
     unknown = variables.UnknownVariables()
     for host, values in answer.get("_meta", {}).get("hostvars", {}).items():

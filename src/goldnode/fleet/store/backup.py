@@ -77,6 +77,8 @@ def restore(
                 file=store.name,
                 remedy="restore into another file or database",
             )
+        # The guards judge changes, and rows of a backup are none; log and counters are verified
+        # below.
         guards.remove(connection)
         for name, batch in _batches(rows):
             connection.execute(tables.metadata.tables[name].insert(), batch)

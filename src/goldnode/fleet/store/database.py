@@ -82,6 +82,9 @@ def _sqlite(url: URL) -> Engine:
     @event.listens_for(engine, "connect")
     def _prepare(connection: Any, _: object) -> None:
         connection.isolation_level = None  # goldnode begins transactions itself
+        # WAL: readers do not wait for the writer. FULL: a commit is on the disk when it returns, so
+        # that a power cut forgets no grant. trusted_schema: a function in the schema of another's
+        # file cannot have side effects.
         for pragma in (
             "journal_mode=WAL",
             "synchronous=FULL",
@@ -92,6 +95,7 @@ def _sqlite(url: URL) -> Engine:
 
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
+        # A writer takes the lock at once: it cannot lose a race after it has read.
         connection.exec_driver_sql("BEGIN" if _kind(connection) == "read" else "BEGIN IMMEDIATE")
 
     return engine
