@@ -83,7 +83,7 @@ def _sqlite(url: URL) -> Engine:
     def _prepare(connection: Any, _: object) -> None:
         connection.isolation_level = None  # goldnode begins transactions itself
         # WAL: readers do not wait for the writer. FULL: a commit is on the disk when it returns, so
-        # that a power cut forgets no grant. trusted_schema: a function in the schema of another's
+        # that a power cut forgets no grant. trusted_schema: functions in the schema of a foreign
         # file cannot have side effects.
         for pragma in (
             "journal_mode=WAL",
