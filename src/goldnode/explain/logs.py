@@ -35,7 +35,7 @@ def kernel(lines: Sequence[str]) -> TextReading | None:
     reading = TextReading("a kernel log")
     text = []
     for number, line in enumerate(lines):
-        if _KERNEL.search(line):
+        if _KERNEL.search(line) or _message(line):
             reading.used.add(number)
             text.append(line)
     quoted = _quoted(lines, reading)
@@ -46,17 +46,20 @@ def kernel(lines: Sequence[str]) -> TextReading | None:
         reading.answers.append(_of_finding(finding, lines))
     reading.answers.extend(quoted)
     # The parser of the check leaves lines to the readers of state; a person gets their symptom.
-    reported = {row["text"] for row in section["rows"]}
     done = {answer.line - 1 for answer in quoted}
     for number in sorted(reading.used - done):
-        message = lines[number]
-        if not any(_same(message, one) for one in reported):
-            reading.answers.extend(
-                of_symptom(row, text=message, line=number) for row in of_line(message)[:1]
-            )
+        rows = of_line(lines[number])[:1]
+        if rows and not events.parsed(lines[number])["rows"]:
+            reading.answers.append(of_symptom(rows[0], text=lines[number], line=number))
     count = len(reading.used)
     reading.notes.append(f"{count} line{'' if count == 1 else 's'}")
     return reading
+
+
+def _message(line: str) -> bool:
+    """Return whether a line without a stamp is a message that the health check knows."""
+    data = line.strip().encode()
+    return bool(logs.candidates(data)) and bool(events.parsed(line.strip())["rows"])
 
 
 def _quoted(lines: Sequence[str], reading: TextReading) -> list[TextAnswer]:
