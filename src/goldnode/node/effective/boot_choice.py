@@ -100,7 +100,9 @@ def kernel_fault(host: Host, release: str) -> Optional[str]:
     head = host.data(name, 1 << 12)
     if head is None:
         traces = [f"/boot/{kind}-{release}" for kind in ("initrd.img", "config", "System.map")]
-        return f"{name} is missing" if any(host.exists(trace) for trace in traces) else None
+        if any(host.exists(trace) for trace in traces):
+            return f"{name} is missing"
+        return None
     size = os.stat(host.real(name)).st_size
     if not size:
         return f"{name} is empty"
@@ -112,4 +114,6 @@ def kernel_fault(host: Host, release: str) -> Optional[str]:
             return f"{name} has {size} bytes of {whole}"
     listed = f"/lib/modules/{release}/modules.dep"
     # A kernel without any module has an empty list, and is none of a distribution.
-    return None if host.data(listed, 1) else f"{listed} is missing or empty"
+    if host.data(listed, 1):
+        return None
+    return f"{listed} is missing or empty"

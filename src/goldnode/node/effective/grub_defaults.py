@@ -102,8 +102,10 @@ class _Shell:
         words: List[_Value] = []
         while self.at <= len(self.text):
             char = self.text[self.at : self.at + 1] or "\n"
-            if char in " \t" or self.text.startswith("\\\n", self.at):
-                self.skip(1 if char in " \t" else 2)
+            if char in " \t":
+                self.skip(1)
+            elif self.text.startswith("\\\n", self.at):
+                self.skip(2)
             elif char == "#":
                 self.at = (self.text + "\n").index("\n", self.at)
             elif char in "\n;&|()<>":
@@ -124,7 +126,7 @@ class _Shell:
         elif char == ")" and self.blocks[-1:] == [")"]:
             self.blocks.pop()
         self.maybe = self.text[self.at : self.at + 2] in ("&&", "||")
-        self.skip(2 if self.maybe else 1)
+        self.skip(1 + self.maybe)
 
     def keyword(self, word: str) -> bool:
         """Enter or leave a block. Return whether the word was a keyword, after which a command begins."""
@@ -212,8 +214,8 @@ class _Shell:
         unset = have is None or ((match[2] or "")[:1] == ":" and not _joined(have))
         if match[2] and (match[2][-1] == "+") != unset:
             have = _Shell(self.file, match[3], self.defaults).inner(place)
-        elif match[2]:
-            have = [] if unset else have
+        elif match[2] and unset:
+            have = []
         return list(have or ())
 
     def inner(self, place: GrubWord) -> _Value:

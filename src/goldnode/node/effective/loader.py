@@ -248,7 +248,7 @@ def entries(host: Host, place: str) -> List[LoaderEntry]:
 def next_boot(host: Host, place: str) -> LoaderChoice:
     """Return the entry that systemd-boot starts next from an ESP."""
     conf = fields(host.text(f"{place}/loader/loader.conf") or "")
-    found = choose(
+    choice = choose(
         conf,
         entries(host, place),
         variable(host, "LoaderEntryDefault"),
@@ -256,10 +256,10 @@ def next_boot(host: Host, place: str) -> LoaderChoice:
         variable(host, "LoaderEntryLastBooted"),
     )
     images = host.glob(f"{place}/EFI/Linux", "*.efi")
-    if images and found.via == "first":
+    if images and choice.via == "first":
         text = f"{images[0]} is a unified kernel image, and its place among the entries is not read"
         return LoaderChoice(None, "first", text)
-    return found
+    return choice
 
 
 def release(host: Host, place: str, entry: LoaderEntry) -> Optional[str]:

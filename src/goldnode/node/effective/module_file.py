@@ -64,9 +64,8 @@ def _unlike_package(host: Host, file: str, package: str) -> Optional[str]:
 
     for line in (host.text(f"/var/lib/dpkg/info/{package}.md5sums") or "").splitlines():
         digest, _, name = line.partition("  ")
-        if file.endswith(
-            "/" + name.partition("usr/")[2] if name.startswith("usr/") else "/" + name
-        ):
+        if file.endswith("/" + name[4 * name.startswith("usr/") :]):
             have = hashlib.md5(host.data(file) or b"", usedforsecurity=False).hexdigest()
-            return None if have == digest else f"{file} is not what {package} installed"
+            if have != digest:
+                return f"{file} is not what {package} installed"
     return None

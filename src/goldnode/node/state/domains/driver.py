@@ -234,8 +234,8 @@ def _contradictions(
         return []
     names, rows, options = [driver["module"], "nvidia"], [], driver.get("options") or {}
     held = {kmod.underscored(path.rpartition("/")[2].partition(".")[0]) for path in inside}
-    if held & set(kmod.STUBS):
-        ids = list(gpu["pci_ids"]) if gpu else []
+    if gpu and held & set(kmod.STUBS):
+        ids = list(gpu["pci_ids"])
         rows = kmod.given_away(lines, ids) + kmod.diverts(lines, names, ids)
     if held & {kmod.underscored(name) for name in names}:
         rows += kmod.options(lines, names, options, OPTIONS)

@@ -972,9 +972,11 @@ def findings(document: ClassDocument, seen: Observed) -> List[Finding]:
     undone = [_overridden(seen), str(seen.tuning.get("grub_error") or "")]
     if any(undone):
         text = "Remove those lines, or change `policy.host` of the class: the next boot or update-grub applies them."
-        found = "; ".join(text for text in undone if text)
+        reported = "; ".join(text for text in undone if text)
         want = "no file overrides the class's settings"
-        rows.append(Finding("policy.host.overrides", MISMATCH, want, found, Remedy(text, PERSON)))
+        rows.append(
+            Finding("policy.host.overrides", MISMATCH, want, reported, Remedy(text, PERSON))
+        )
     if "swap" in wanted:
         rows.append(_judged_swap(wanted["swap"], seen, elsewhere))
     if cmdline_words(document):
