@@ -13,6 +13,7 @@ import pytest
 from tests.unit.node.state.test_cases import document
 
 from goldnode.node.device.names import address
+from goldnode.node.effective import ldcache
 from goldnode.node.ground.errors import NodeError
 from goldnode.node.ground.host import Host, Result, boot_identity, is_container
 from goldnode.node.state.apply import EXPLAINING_LINES, Applier, explaining_lines
@@ -302,16 +303,15 @@ def test_the_packages_library_is_found_behind_a_simulators(
     real.mkdir(parents=True)
     (real / "libnvidia-ml.so.535.1").touch()
     (real / "libnvidia-ml.so.1").symlink_to("libnvidia-ml.so.535.1")
-    listing = (
-        "2 libs found in cache `/etc/ld.so.cache'\n"
-        f"\tlibnvidia-ml.so.1 (libc6,x86-64) => {SIMULATOR}/lib/libnvidia-ml.so.1\n"
-        "\tlibnvidia-ml.so.1 (libc6,x86-64) => /usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1\n"
-    )
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/ld.so.cache").touch()
+    name, folder = "libnvidia-ml.so.1", "/usr/lib/x86_64-linux-gnu"
+    paths = [f"{SIMULATOR}/lib/{name}", f"{folder}/{name}"]
+    monkeypatch.setattr(ldcache, "cached", lambda *given: paths)
     host = Host(str(tmp_path))
-    monkeypatch.setattr(host, "run", lambda *argv: Result(argv, 0, listing, ""))
-    assert library(host, "libnvidia-ml.so.1") == "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.535.1"
-    monkeypatch.setattr(host, "run", lambda *argv: Result(argv, 0, listing.rpartition("\t")[0], ""))
-    assert library(host, "libnvidia-ml.so.1") is None
+    assert library(host, name, "amd64") == f"{folder}/libnvidia-ml.so.535.1"
+    (real / name).unlink()
+    assert library(host, name, "amd64") is None
 
 
 def test_bytes_of_another_encoding_are_left_as_they_are(tmp_path: Path) -> None:
