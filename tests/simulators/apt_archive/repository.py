@@ -278,7 +278,7 @@ def _key(name: str) -> Path:
 
     def make() -> None:
         # The path of the agent's socket must be short, so create the key elsewhere and move it here.
-        with tempfile.TemporaryDirectory(prefix="gn-key-") as short:
+        with tempfile.TemporaryDirectory(prefix="gn-key-", dir="/tmp") as short:
             user = f"goldnode stand-in archive ({name} key) <nobody@invalid>"
             _gpg(Path(short), "--quick-generate-key", user, "ed25519", "sign", "never")
             public = _gpg(Path(short), "--armor", "--export")
@@ -308,7 +308,8 @@ def _gpg(home: Path, *arguments: str) -> str:
     where = home
     if (home / "secret.asc").is_file():
         if home not in _HOMES:
-            _HOMES[home] = tempfile.TemporaryDirectory(prefix="gn-key-")
+            # Below /tmp, whatever TMPDIR is: the path of the agent's socket must be short.
+            _HOMES[home] = tempfile.TemporaryDirectory(prefix="gn-key-", dir="/tmp")
             # A remaining agent uses inotify instances of the kernel, which the nodes need.
             atexit.register(
                 subprocess.run,

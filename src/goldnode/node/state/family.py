@@ -78,6 +78,8 @@ _KERNEL = r"linux-(?:image(?:-unsigned)?|modules(?:-extra)?)-(\d.*?)(?:-unsigned
 _HEADERS = r"linux-headers-(\d+\.\d.*)"
 
 # Packages of a kernel that serve only to build modules.
+# Files of a package with kernel headers, of a kernel, and of any other one. Estimates.
+_INODES = {"linux-headers": 25_000, "linux-image": 6_000, "linux-modules": 6_000, "": 500}
 _BUILD = ("linux-headers-", "linux-kbuild-", "linux-compiler-")
 
 
@@ -107,6 +109,16 @@ def kernel_packages(distribution: str, release: str) -> List[str]:
     series = int(first.group() or 0) if first else 0
     names = FAMILIES[distribution].kernel
     return [name.format(release=release) for name in names if series < _ENDED.get(name, series + 1)]
+
+
+def in_modules(package: str) -> bool:
+    """Return whether most files of a package lie in /lib/modules: a kernel or its modules."""
+    return package.startswith(("linux-image", "linux-modules"))
+
+
+def inodes(package: str) -> int:
+    """Return how many files a package has, by its kind."""
+    return next(count for start, count in _INODES.items() if package.startswith(start))
 
 
 def kernel_release(package: str) -> Optional[str]:

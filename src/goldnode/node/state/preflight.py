@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from . import gpumodel, obstacles
+from . import family, gpumodel, obstacles
 from .domains import apt
 from .domains.packages import broken_packages
 from .model import Action, Note, Observed, Refusal, declared
@@ -28,8 +28,6 @@ BOOT_SPACE = 160 * MIB
 BUILD_SPACE = 1024 * MIB
 # An initramfs before it is packed, and the small files of apt and maintainer scripts. Estimates.
 INITRAMFS_SPACE, SMALL_SPACE = 256 * MIB, 16 * MIB
-# Files of a package with kernel headers, of a kernel, and of any other one. Estimates.
-INODES = {"linux-headers": 25_000, "linux-image": 6_000, "linux-modules": 6_000, "": 500}
 # Unpacked size of a .deb as a multiple of its download size. Observed: 3.1 for driver
 # libraries, 4.4 for headers.
 UNPACK = 5
@@ -307,11 +305,10 @@ def _space(
             if p["name"] in names and seen.version(p["name"]) != p["version"]
         ]
         for package in missing:
-            size, kind = int(package["size"]), package["name"][: len("linux-headers")]
-            kernel = kind.startswith(("linux-image", "linux-modules"))
-            place = "/lib/modules" if kernel else "/usr"
+            size, name = int(package["size"]), package["name"]
+            place = "/lib/modules" if family.in_modules(name) else "/usr"
             needs[place] += size * UNPACK
-            files[place] += next(count for start, count in INODES.items() if kind.startswith(start))
+            files[place] += family.inodes(name)
             needs["/var/cache/apt/archives"] += size
             files["/var"] += 10  # dpkg's records of it
         if any(package["name"] == document["kernel"]["image"] for package in missing):
