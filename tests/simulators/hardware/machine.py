@@ -765,7 +765,8 @@ def cdi(root: Path, document: Any) -> None:
 def _boot(files: _Files, document: Any) -> None:
     """Write the kernel, its modules, its initramfs and the boot menu."""
     release, driver = document["kernel"]["release"], document.get("driver") or {}
-    files.put(f"boot/vmlinuz-{release}", "")
+    files.put(f"boot/vmlinuz-{release}", "a simulated kernel\n")
+    files.put(f"lib/modules/{release}/modules.dep", "kernel/drivers/net/ethernet/mlx5_core.ko:\n")
     files.put(f"boot/config-{release}", "CONFIG_SMP=y\n")
     inside = {
         file.path.lstrip("/"): file.content.encode()
