@@ -75,6 +75,7 @@ def test_every_command_explains_itself_without_extras(tmp_path: Path) -> None:
         "modules matrix --help",
         "slurm config -c h100_sxm5_80gb --nodes n[1-4]",
         "xid 79",
+        "explain 79",
         "node-program --out n",
         "matrix",
         "schema site",

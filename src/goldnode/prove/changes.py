@@ -127,7 +127,8 @@ def _clocks(gpu: Mapping[str, Any], value: Any) -> Tuple[Any, str]:
 
 def _supported(gpu: Mapping[str, Any]) -> Json:
     """Return the graphics clocks of a GPU as runs by memory clock; empty if the driver lists none."""
-    return as_map(gpu["clocks"].get("supported"))
+    runs = gpu["clocks"].get("supported")
+    return {} if is_fault(runs) else as_map(runs)
 
 
 def _compute(gpu: Mapping[str, Any], value: Any) -> Tuple[Any, str]:

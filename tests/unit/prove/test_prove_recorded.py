@@ -35,7 +35,10 @@ def test_the_machine_is_judged_as_it_was(case: Path, capture: str, verdict: str)
     if not (case / capture).is_file():
         pytest.skip("this run made no load")
     found = classes.judge(read(case, "class.json"), command.load(str(case / capture)))
-    assert classes.outcomes(found) == classes.outcomes(read(case, verdict))
+    recorded, today = classes.outcomes(read(case, verdict)), classes.outcomes(found)
+    assert [row for row in today if row in recorded] == recorded
+    # Rules of later versions may judge more of the record, and find nothing in it.
+    assert {row[2] for row in today if row not in recorded} <= {"match"}
     assert found["status"] == read(case, verdict)["status"]
 
 

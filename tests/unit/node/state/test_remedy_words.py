@@ -33,6 +33,7 @@ PROGRAMS = {
     "fuser": "psmisc",
     "ibstat": "infiniband-diags",
     "ip": "iproute2",
+    "ldconfig": "libc-bin",
     "journalctl": "systemd",
     "lsblk": "util-linux",
     "lscpu": "util-linux",
@@ -48,6 +49,7 @@ PROGRAMS = {
     "smartctl": "smartmontools",
     "systemctl": "systemd",
     "timedatectl": "systemd",
+    "update-grub": "grub2-common",
 }
 # Sections that `nvidia-smi -q -d` has (its --help, driver 580).
 SECTIONS = {

@@ -174,7 +174,7 @@ def observe(host: Host, document: ClassDocument, seen: Observed) -> None:
         "hook": gate_files.hook(host, document),
     }
     try:
-        own = {path for path, row in seen.files.items() if row and row["type"] == "file"}
+        own = {path for path, row in seen.files.items() if row and row.get("type") == "file"}
         installed = [name for path in sorted(own) for name in [_unit(path)] if name]
         names = [name for name in dict.fromkeys(installed) if f"{FOLDER}/{name}" in own]
         seen.units["overrides"] = overrides.survey(host, own, names, needed(document))
