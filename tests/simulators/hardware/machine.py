@@ -45,6 +45,7 @@ from goldnode.node.state.model import Observed
 PLACE = "opt/goldnode-simulator"
 UPTIME = 3600.0  # seconds; uptime of a node created by `write`
 BOOT_ID = "5b8e2f1e-8f2a-4a44-9a52-000000000001"
+TAINT = 12288  # of the kernel at boot: modules that are out of tree and unsigned (bits O and E)
 MACHINE_ID = "0123456789abcdef0123456789abcdef"
 EPOCH = 1795341600  # clock of the node at creation: 2026-11-22 10:00 UTC
 # State of the units in systemd. A unit not listed here does not exist, except goldnode's units.
@@ -379,7 +380,7 @@ def _proc(files: _Files, cpus: int) -> None:
         "proc/sys/kernel",
         {
             "hostname": "node1",
-            "tainted": 12288,
+            "tainted": TAINT,
             "numa_balancing": 0,
             "random/boot_id": BOOT_ID,
             "ostype": "Linux",
@@ -889,6 +890,7 @@ def reboot(host: Machine, boards: Scenario | None = None) -> None:
     root = Path(host.root)
     files = _Files(root)
     files.put("proc/sys/kernel/random/boot_id", f"{uuid.uuid4()}\n")
+    files.put("proc/sys/kernel/tainted", f"{TAINT}\n")
     uptime(root, 120.0)
     kmsg(root)
     for name in ("state", "calls"):
