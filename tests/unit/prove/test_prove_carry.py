@@ -113,7 +113,9 @@ def test_a_folder_that_grew_is_refused(
 ) -> None:
     monkeypatch.setattr(carry, "LIMIT", 1 << 20)
     (folder / "torch.whl").write_bytes(bytes(1 << 20))
-    with pytest.raises(carry.CarryError, match=r"has [12]\.\d MiB, and a carry folder at most 1 MiB"):
+    with pytest.raises(
+        carry.CarryError, match=r"has [12]\.\d MiB, and a carry folder at most 1 MiB"
+    ):
         carry.read(folder, tmp_path)
 
 
