@@ -1,7 +1,7 @@
-"""Judge text that people paste: kernel logs, tables and errors of vendors' tools, job logs, or a description.
+"""Explanation of kernel logs, output of vendors' tools, job logs and descriptions of a fault.
 
 :func:`goldnode.explain.answer.explain` is the one entry. It hands the lines to the readers of
-:mod:`.readers` in turn, each of which takes the lines of its form; what no reader took is compared with
-the messages of `facts/symptoms.yml`, and a text without any message with their descriptions.
-:mod:`.here` asks this node what decides between the causes.
+:mod:`.documents`, :mod:`.tables` and :mod:`.logs` in turn, each of which takes the lines of its form. Other
+lines are compared with the messages of `facts/symptoms.yml`, and a text without any message with their descriptions.
+:mod:`.here` checks on this node which of the causes holds.
 """

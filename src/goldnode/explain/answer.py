@@ -1,4 +1,4 @@
-"""What a text means, by its readers: the entry of this package."""
+"""Explanation of a text: runs the readers and merges their answers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,11 @@ _DECORATION = re.compile(r"^[\W_]*$")
 
 @dataclass(frozen=True)
 class Explanation:
-    """What was recognized, the answers, what a description may mean, and what was not recognized."""
+    """Result of an explanation.
+
+    `forms` are the recognized forms with their notes, `similar` the symptoms near a description with their
+    nearness (0 to 1), `unread` the lines that no reader recognized.
+    """
 
     forms: tuple[tuple[str, str], ...]
     answers: tuple[TextAnswer, ...]

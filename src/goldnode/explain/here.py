@@ -1,4 +1,4 @@
-"""Ask this node what decides between causes: `goldnode-node check` and `diagnose`, without writing anything."""
+"""Checks on this node that decide between causes: `goldnode-node check` and `diagnose`. Writes nothing."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from goldnode.explain.model import TextAnswer
+from goldnode.node.ground.json_lines import as_map
 
 _SECONDS = 180  # of which a diagnosis takes two samples
 
 
 @dataclass(frozen=True)
 class LocalReport:
-    """What this node notes: rows by command, the driver if it named one, and why a command failed."""
+    """Results by command, the version of the driver if one was reported, and the reason of each failure."""
 
     rows: dict[str, list[dict[str, Any]]]
     driver: str | None
@@ -36,12 +37,12 @@ def ask(answers: Iterable[TextAnswer]) -> LocalReport:
             done = subprocess.run(
                 argv, capture_output=True, text=True, timeout=_SECONDS, check=False
             )
-            document = json.loads(done.stdout)
+            document = as_map(json.loads(done.stdout))
         except (OSError, ValueError, subprocess.TimeoutExpired) as problem:
             failed[run] = str(problem) if isinstance(problem, OSError) else "no answer"
             continue
         rows[run] = list(document.get("findings") or document.get("lines") or [])
-        named = (document.get("driver") or {}).get("reported")
+        named = as_map(document.get("driver")).get("reported")
         driver = named if isinstance(named, str) else driver
     return LocalReport(rows=rows, driver=driver, failed=failed)
 

@@ -1,4 +1,4 @@
-"""What a reader makes of pasted text."""
+"""Answers, and the result of one reader."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class TextAnswer:
 
 @dataclass
 class TextReading:
-    """What one reader took of the text: the form it recognized, its lines (from 0), facts and answers."""
+    """Result of one reader: the recognized form, the lines it used (from 0), notes and answers."""
 
     form: str
     used: set[int] = field(default_factory=set)

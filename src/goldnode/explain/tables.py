@@ -212,7 +212,7 @@ _RESULT = re.compile(
     r"^\|\s*(?P<name>[A-Za-z][^|]*?)\s*\|\s*"
     r"(?P<result>Pass|Fail|Skip|Warn|Healthy|Failure|Warning)\b(?P<rest>[^|]*)\|"
 )
-# What a test tells: rows below it whose first column is empty or one of these words.
+# Rows with the message of a test: the first column is empty or one of these words.
 _MORE = re.compile(r"^\|\s*(?:Warning|Error|Info)?[^|A-Za-z]*\|(?P<text>[^|]*)\|")
 _VERSION = re.compile(r"^\|\s*(DCGM Version|Driver Version Detected)\s*\|\s*(\S+)")
 _CELL = 44  # characters from which a cell's text goes on in the next row without a space

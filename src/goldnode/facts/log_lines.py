@@ -30,7 +30,7 @@ FILE = "log_lines.yml"
 
 @dataclass(frozen=True)
 class KernelLineRemedy:
-    """What repairs what a line reports. `steps` are those of a remedy, `blast` its blast radius."""
+    """Repair of a reported fault. `steps` are those of a remedy, `blast` its blast radius."""
 
     name: str
     text: str
