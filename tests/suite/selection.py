@@ -50,6 +50,7 @@ KINDS = (
     "tests/unit/commands/test_catalog_schemas.py",
 )
 FACTS = (
+    "tests/reports",
     "tests/unit/facts",
     "tests/unit/compat",
     "tests/unit/node/ground/test_known.py",
@@ -195,6 +196,7 @@ AFFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     # Pages.
     *((page, PAGES) for page in ("*.md", "mkdocs.yml", "docs/*")),
     ("docs/reference/faults.md", ("tests/faults",)),
+    ("docs/reference/reports.md", ("tests/reports",)),
     ("docs/proof.md", ("tests/unit/test_proof.py",)),
     ("docs/adding.md", (OWN_TEST,)),
     ("docs/benchmarks/*", ("tests/unit/test_benchmark_pages.py", "tests/unit/test_benchmarks.py")),
@@ -219,6 +221,7 @@ AFFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("tests/e2e/catalog/*", NODES),
     ("tests/e2e/qemu/*", ("marker:qemu", "marker:disks")),
     ("tests/faults/catalog/*", ("tests/faults",)),
+    ("tests/reports/*", ("tests/reports",)),
     ("tests/nodes/*", ("tests/unit/test_verify.py", "marker:lab", "marker:real")),
     ("tests/simulators/*", ("tests/simulators", "marker:lab", "marker:real")),
     ("tests/stacks/*", ("tests/lab",)),

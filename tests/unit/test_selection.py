@@ -153,6 +153,10 @@ RECIPES = {
         "src/goldnode/classdoc/compile.py",
     ],
     "A compatibility rule and a fact": ["src/goldnode/facts/known_bad.yml"],
+    "A public report": [
+        "src/goldnode/facts/symptoms.yml",
+        "tests/reports/logs/amd-gpu-reset-failed.yml",
+    ],
     "A container image": ["images/containers/matrix.yml"],
     "An inventory source or a drain": [
         "integrations/inventories/slurm.yml",

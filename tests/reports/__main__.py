@@ -1,0 +1,137 @@
+"""python -m tests.reports: the page of the reports (docs/reference/reports.md), and the answers to single reports."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+
+from tests.reports.corpus import TREE, TRIAL, Report, Source, open_reports, reports
+
+PAGE = Path(__file__).parents[2] / "docs/reference/reports.md"
+HEAD = """# Public reports
+
+<!-- Written by python -m tests.reports --write. Do not edit: change the files in tests/reports. -->
+
+Each row is a report by somebody who runs GPU nodes, from a public tracker: a log, a file, a combination of versions or a text that was
+pasted. `tests/reports` has each in our own words, with its input in the format of the machine, the answer that an operator needs, and its
+source; personal details are replaced. `tests/reports/test_reports.py` gives each input to the product and compares. The expected answer
+was written before the product was asked. *right* means that all of it holds: exit status, names that must be in the answer, and words that must not.
+"""
+
+
+def link(source: Source) -> str:
+    """Return a link to the thread of a source."""
+    if source.tracker == "github":
+        repository, _, number = source.thread.partition("#")
+        return f"[{source.thread}](https://github.com/{repository}/issues/{number})"
+    if source.thread.startswith("https://"):
+        return f"[{source.tracker}]({source.thread})"
+    return f"{source.tracker}: {source.thread}"
+
+
+def counted(rows: list[Report], pending: dict[str, str]) -> list[str]:
+    """Return how many were right first, how many are now, how many could not be rebuilt."""
+    rebuilt = [row for row in rows if not row.not_rebuilt]
+    first = sum((row.before or row.first) == "right" for row in rebuilt)
+    now = sum(row.id not in pending for row in rebuilt)
+    return [str(len(rows)), str(len(rebuilt)), str(first), str(now)]
+
+
+def totals(rows: list[Report], pending: dict[str, str]) -> list[str]:
+    """Return the table of trackers, those with most reports first."""
+    groups: dict[str, list[Report]] = defaultdict(list)
+    for row in rows:
+        groups[row.sources[0].group].append(row)
+    lines = [
+        f"| Tracker | Reports | Rebuilt | Right at {TREE} | Right now |",
+        "|---|--:|--:|--:|--:|",
+    ]
+    for name, members in sorted(groups.items(), key=lambda item: (-len(item[1]), item[0])):
+        lines.append(f"| {name} | {' | '.join(counted(members, pending))} |")
+    return [*lines, f"| **all** | {' | '.join(counted(rows, pending))} |"]
+
+
+def trial(rows: list[Report]) -> str:
+    """Return the sentence about the reports of the trial."""
+    known = [row for row in rows if row.trial]
+    words = ("wrong", "partly", "cannot", "right")
+    first = ", ".join(f"{sum(row.first == word for row in known)} {word}" for word in words[:3])
+    later = [row for row in known if not row.not_rebuilt]
+    before = ", ".join(f"{sum(row.before == word for row in later)} {word}" for word in words)
+    return (
+        f"{len(known)} of them are those that a trial of 109 reports at {TRIAL} found not right ({first}; its other 55 were right and are "
+        f"not repeated here). At {TREE}, before these tests, {len(later)} of them that were rebuilt were: {before}. The others are judged at {TREE} only."
+    )
+
+
+def page() -> str:
+    """Return the text of docs/reference/reports.md."""
+    rows, pending = reports(), open_reports()
+    lines = [HEAD, trial(rows) + "\n", *totals(rows, pending), ""]
+    lost = [row for row in rows if row.not_rebuilt]
+    if lost:
+        lines += ["## Not rebuilt", ""]
+        lines += [
+            f"* {link(row.sources[0])}: {row.report.strip()} {row.not_rebuilt}" for row in lost
+        ]
+        lines.append("")
+    if pending:
+        lines += ["## Still answered wrongly", ""]
+        lines += [f"* `{name}`: {why}" for name, why in sorted(pending.items())]
+        lines.append("")
+    lines += ["## All reports", ""]
+    for area in sorted({row.id.partition("/")[0] for row in rows}):
+        members = [row for row in rows if row.id.startswith(f"{area}/")]
+        lines += [f"### {area}", "", "| Report | Source | First |", "|---|---|---|"]
+        lines += [
+            f"| {cell(row)} | {', '.join(map(link, row.sources))} | {judged(row)} |"
+            for row in members
+        ]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def cell(row: Report) -> str:
+    """Return the text of a report for a cell of a table."""
+    return " ".join(row.report.split()).replace("|", "\\|").replace("<", "&lt;")
+
+
+def judged(row: Report) -> str:
+    """Return how it was answered first, and for a report of the trial at both commits."""
+    if row.before is None:
+        return str(row.first)
+    return f"{row.first}, then {row.before}"
+
+
+def main() -> int:
+    from tests.reports.doors import DOORS, differences  # the page needs none of them
+
+    parser = argparse.ArgumentParser(prog="python -m tests.reports", description=__doc__)
+    parser.add_argument("ids", nargs="*", help="AREA/ID of reports to answer; all by default")
+    parser.add_argument("--write", action="store_true", help="write the page, and run nothing")
+    parser.add_argument("--brief", action="store_true", help="show no answers, only what differs")
+    options = parser.parse_args()
+    if options.write:
+        PAGE.write_text(page(), encoding="utf-8")
+        return 0
+    bad = 0
+    for row in reports():
+        if row.not_rebuilt or (options.ids and row.id not in options.ids):
+            continue
+        with tempfile.TemporaryDirectory() as place:
+            answer = DOORS[row.ask](row, Path(place))
+        wrong = differences(row, answer)
+        bad += bool(wrong)
+        print(f"{'WRONG' if wrong else 'right'} {row.id} (exit {answer.exit})", flush=True)
+        if not options.brief:
+            print("    " + answer.text.replace("\n", "\n    "))
+        for line in wrong:
+            print(f"    -> {line}")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
