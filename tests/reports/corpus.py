@@ -53,6 +53,7 @@ class Expectation(Model):
     exit: int | list[int]
     names: list[str | OneOf] = []
     absent: list[str] = pydantic.Field(default=[], alias="not")
+    times: dict[str, int] = {}  # how often a word is in the answer, exactly
 
 
 class Report(Model):

@@ -103,6 +103,11 @@ def differences(report: Report, answer: Answer) -> list[str]:
         if not any(word in text for word in words):
             lines.append(f"not in the answer: {' | '.join(words)}")
     lines += [f"in the answer: {word}" for word in report.expect.absent if word in text]
+    lines += [
+        f"{text.count(word)} times in the answer: {word}, expected {times}"
+        for word, times in report.expect.times.items()
+        if text.count(word) != times
+    ]
     return lines + (["a traceback"] if "Traceback" in text else [])
 
 
@@ -144,7 +149,7 @@ def xid(report: Report, place: Path) -> Answer:
 def log(report: Report, place: Path) -> Answer:
     """`goldnode check-node` of a recorded node with one GPU (0000:00:06.0) whose kernel log is the input.
 
-    `capture` changes other sections of the record. The text has a line for each finding that is no match, or
+    `capture` changes other sections of the record; `add_pci` adds functions to its PCI bus as copies of others. The text has a line for each finding that is no match, or
     that the log is evidence of: id, subject, outcome, severity, what was seen, remedy.
     """
     events_read = {**events.parsed(report.input), "boot_id": "b0", "sources": ["kmsg"]}
@@ -152,6 +157,8 @@ def log(report: Report, place: Path) -> Answer:
     capture = merge(
         capture, {"identity": {"container": False}, **report.options.get("capture", {})}
     )
+    for address, like in report.options.get("add_pci", {}).items():
+        capture["pci"] = {**capture["pci"], address: capture["pci"][like]}
     return checked(capture, place)
 
 
