@@ -10,19 +10,23 @@ import contextlib
 import io
 import json
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import yaml
 from click.testing import CliRunner
+from jinja2 import Environment
 from tests.reports.corpus import Report
 
 from goldnode.cli import main as goldnode_command
 from goldnode.compat.check import check
 from goldnode.compat.model import CompatHost
+from goldnode.core.errors import InventoryError
 from goldnode.facts import host as facts
+from goldnode.inventory import schedulers
 from goldnode.node.ground.host import Host
 from goldnode.node.probe import events
 from goldnode.node.program.main import main as node_command
@@ -30,7 +34,6 @@ from goldnode.node.state.domains import runtime
 from goldnode.node.state.domains.program import document_digest
 
 CASES = Path(__file__).parents[1] / "cases"
-RECORDED = CASES / "recorded/h200_x1_580.159.04/capture.json"
 # A node that has nothing yet. A report replaces what it has.
 BARE = {
     "etc/os-release": 'ID=debian\nVERSION_ID="12"\n',
@@ -217,27 +220,24 @@ def containerd(report: Report, place: Path) -> Answer:
 
 
 def cdi(report: Report, place: Path) -> Answer:
-    """The fault of the CDI specs below `root`, as check and plan state it: exit 0 without one."""
+    """The fault of the CDI specs below `root`, as check and plan state it: exit 0 without one.
+
+    `devices` are device nodes that are there; each has the numbers of /dev/null (1:3).
+    """
     root = written(report, place, BARE)
+    for name in report.options.get("devices", ()):
+        (root / name.lstrip("/")).parent.mkdir(parents=True, exist_ok=True)
+        (root / name.lstrip("/")).symlink_to("/dev/null")
     document = class_document("docker_cdi", report.options.get("document"))
-    seen: Any = SimpleNamespace(
-        simulated=True, runtime={}, gpu_settings=report.options.get("settings", {}), family=None
-    )
-    with _live(root) as host:
-        rows = runtime._specs(host, runtime.KIND["nvidia"])
-    seen.runtime["specs"] = rows
-    faults = [
+    rows = runtime._specs(Host(str(root), live=True), runtime.KIND["nvidia"])
+    seen: Any = SimpleNamespace(runtime={"specs": rows}, gpu_settings={})
+    faults = (
         runtime.spec_fault(document, seen),
         runtime.spec_unread(seen),
         runtime.spec_conflict(seen),
-    ]
+    )
     lines = [fault for fault in faults if fault]
-    return Answer(1 if lines else 0, "\n".join([*lines, json.dumps(rows)]))
-
-
-@contextlib.contextmanager
-def _live(root: Path) -> Iterator[Host]:
-    yield Host(str(root), live=True)
+    return Answer(int(bool(lines)), "\n".join(lines))
 
 
 def adopt(report: Report, place: Path) -> Answer:
@@ -331,9 +331,6 @@ def inventory(report: Report, place: Path) -> Answer:
 
 def scheduler_hosts(report: Report, place: Path) -> Answer:
     """Hosts and variables that an inventory reads from the input: `scontrol` (default) or `kubectl` as `program`."""
-    from goldnode.core.errors import InventoryError
-    from goldnode.inventory import schedulers
-
     read = (
         schedulers.kubernetes_hosts
         if report.options.get("program") == "kubectl"
@@ -344,6 +341,21 @@ def scheduler_hosts(report: Report, place: Path) -> Answer:
     except InventoryError as problem:
         return Answer(2, str(problem))
     return Answer(0, "\n".join(f"{row.name} {json.dumps(dict(row.variables))}" for row in rows))
+
+
+def kubernetes_groups(report: Report, place: Path) -> Answer:
+    """Groups of integrations/inventories/kubernetes.yml for the nodes in the input, an answer of `kubectl get nodes`."""
+    source = Path(__file__).parents[2] / "integrations/inventories/kubernetes.yml"
+    groups = yaml.safe_load(source.read_text(encoding="utf-8"))["groups"]
+    lines = []
+    for row in schedulers.kubernetes_hosts(report.input):
+        names = [
+            name
+            for name, text in groups.items()
+            if Environment().compile_expression(text)(**row.variables)
+        ]  # noqa: S701
+        lines.append(f"{row.name}: {' '.join(names)}")
+    return Answer(0, "\n".join(lines))
 
 
 def command(report: Report, place: Path) -> Answer:
@@ -373,5 +385,6 @@ DOORS: dict[str, Door] = {
     "slurm-check": slurm_check,
     "inventory": inventory,
     "scheduler-hosts": scheduler_hosts,
+    "kubernetes-groups": kubernetes_groups,
     "command": command,
 }
