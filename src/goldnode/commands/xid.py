@@ -25,8 +25,8 @@ UNKNOWN = "unknown: neither NVIDIA's catalog nor the driver's sources list it. T
 def xid(what: tuple[str, ...], form: str) -> None:
     """Explain NVIDIA Xid and SXid errors.
 
-    Give a CODE, or TEXT from a kernel log; without arguments the log is read from standard input. The
-    explanation has the action from the Xid catalog of NVIDIA, its blast radius, the data that a support ticket needs,
+    Give a CODE, or TEXT from a kernel log or a message that quotes one; without arguments the log is read from
+    standard input. The explanation has the action from the Xid catalog of NVIDIA, its blast radius, the data that a support ticket needs,
     the sources, and where other tools differ.
 
     Exit status: 0 explained, 1 a given CODE is unknown, 2 an error.

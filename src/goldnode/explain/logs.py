@@ -20,14 +20,6 @@ _KERNEL = re.compile(
     r"^(\[ *\d+\.\d+\]|\[\w{3} \w{3} +\d+ [\d:]+ \d{4}\]|kern *:|<\d+>|\d+,\d+,\d+,)"
     r"|^(\w{3} +\d+ [\d:]{8}|\d{4}-\d\d-\d\d[T ][\d:.,]+\S*) (\S+ )?kernel: |\bNVRM: "
 )
-# How titles of issues, agents and plugins quote an error: without the driver's prefix.
-_QUOTED = (
-    re.compile(r"\bXid ?\((?:PCI:)?(?P<address>[0-9a-fA-F:.]+)\): ?(?P<code>\d+)", re.IGNORECASE),
-    re.compile(
-        r"\bXid[ :=#]*(?:error )?(?P<code>\d{1,3})\b(?:.*?PCI:(?P<address>[0-9a-fA-F:.]+))?",
-        re.IGNORECASE,
-    ),
-)
 
 
 def kernel(lines: Sequence[str]) -> TextReading | None:
@@ -68,12 +60,12 @@ def _quoted(lines: Sequence[str], reading: TextReading) -> list[TextAnswer]:
     for number, line in enumerate(lines):
         if number in reading.used:
             continue
-        match = next((hit for pattern in _QUOTED if (hit := pattern.search(line))), None)
-        if match is None or int(match["code"]) not in xid.codes():
+        found = xid.quoted(line)
+        if found is None:
             continue
         reading.used.add(number)
-        address = logs.address(match["address"] or "")
-        answers.append(of_xid(int(match["code"]), text=line, line=number, subject=address))
+        code, address = found
+        answers.append(of_xid(code, text=line, line=number, subject=address))
     return answers
 
 

@@ -21,6 +21,14 @@ FIRST_SXID = 10000  # NVSwitch error numbers (SXid) start here
 
 XidSeverity = Literal["none", "degraded", "drain"]
 
+# How titles of issues, agents and plugins quote an error: without the driver's prefix.
+_QUOTED = (
+    re.compile(r"\bXid ?\((?:PCI:)?(?P<address>[0-9a-fA-F:.]+)\): ?(?P<code>\d+)", re.IGNORECASE),
+    re.compile(
+        r"\bXid[ :=#]*(?:errors?[ :=#]*)?(?P<code>\d{1,3})\b(?:.*?PCI:(?P<address>[0-9a-fA-F:.]+))?",
+        re.IGNORECASE,
+    ),
+)
 _BLAST = {
     "nothing": "nothing",
     "process": "the process that got the error",
@@ -203,7 +211,29 @@ def explain(text: str) -> list[dict[str, Any]]:
     bare = re.fullmatch(r"(?:S?Xid\s*)?(\d{1,6})", text, re.IGNORECASE)
     if bare:
         return [_row_data(int(bare.group(1)), None)]
-    return [_row_data(row["code"], row) for row in logs.parse(text.splitlines())]
+    lines = text.splitlines()
+    rows = [_row_data(row["code"], row) for row in logs.parse(lines)]
+    return rows or [row for line in lines for row in _explain_quoted(line)]
+
+
+def quoted(line: str) -> tuple[int, str | None] | None:
+    """Return code and PCI address of an Xid that a line quotes without the driver's prefix; None without a known one."""
+    match = next((hit for pattern in _QUOTED if (hit := pattern.search(line))), None)
+    if match is None or int(match["code"]) not in codes():
+        return None
+    return int(match["code"]), logs.address(match["address"] or "")
+
+
+def _explain_quoted(line: str) -> list[dict[str, Any]]:
+    found = quoted(line)
+    if found is None:
+        return []
+    code, address = found
+    # In the kernel's form, for the reader of logs.
+    events = logs.parse([f"NVRM: Xid (PCI:{address[:-2]}): {code}, {line}"]) if address else []
+    return [_row_data(code, {**row, "text": line.strip()}) for row in events] or [
+        _row_data(code, None)
+    ]
 
 
 def _row_data(code: int | None, event: dict[str, Any] | None) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import functools
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,7 +18,13 @@ from goldnode.compat import known_bad, rules_host
 from goldnode.compat.check import check, settle
 from goldnode.compat.model import CompatFinding, CompatHost, DeclaredAt, Workload
 from goldnode.compat.report import CompatReport
-from goldnode.core.errors import CatalogError, FactsError, GoldnodeError, InventoryError
+from goldnode.core.errors import (
+    CatalogError,
+    FactsError,
+    GoldnodeError,
+    InventoryError,
+    WorkloadError,
+)
 from goldnode.core.site import Site, load_site
 from goldnode.inventory.listing import hosts_of_group, listed
 from goldnode.inventory.selection import check_inventory, put_right
@@ -215,12 +222,47 @@ def _exclude_broken(chosen: SelectedClasses, catalog: Catalog) -> None:
         raise chosen.faults[0]
 
 
+# Files that name packages too: how to tell one, and the way to a requirements file.
+_OTHER_FORMS = (
+    (
+        "a Dockerfile",
+        re.compile(r"^(?:FROM|RUN) \S", re.MULTILINE),
+        "build the image, and check that: `--image docker:REF`",
+    ),
+    (
+        "a pyproject.toml",
+        re.compile(r"^\[(?:project|build-system|tool\.[\w.-]+)\]", re.MULTILINE),
+        "resolve it first: `pip-compile pyproject.toml`, or `uv export -o requirements.txt`",
+    ),
+    (
+        "an environment of conda",
+        re.compile(r"^dependencies: *$", re.MULTILINE),
+        "list what is installed: `conda run -n ENVIRONMENT pip freeze > requirements.txt`",
+    ),
+)
+
+
+def _require_form(path: Path) -> None:
+    """Raise WorkloadError for a file in a well-known form that pip does not read."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError):
+        return  # the reader reports it
+    for title, pattern, remedy in _OTHER_FORMS:
+        if pattern.search(text):
+            raise WorkloadError(
+                f"this is {title}, and no requirements file", file=path, remedy=remedy
+            )
+
+
 def given_workloads(request: CheckRequest, architecture: str) -> list[Workload]:
     """Return the workloads of the command line, with markers evaluated for `architecture`."""
     if not request.images and not request.requirements:
         return []
     from goldnode.compat import workloads
 
+    for path in request.requirements:
+        _require_form(path)
     return [
         *(workloads.of_text(item) for item in request.images),
         *(

@@ -430,7 +430,7 @@ TEXT = r"""
   "166": [null,"degraded","traffic on an NVLink came before its encryption was set up"],
   "167": [null,"drain","the GPU did not answer over PCIe in time"],
   "168": [null,"drain","a part of memory that firmware keeps for itself is bad, and the GPU has less memory than it should"],
-  "169": [null,"drain","the security controller in the GPU has halted"],
+  "169": [null,"drain","the security controller in the GPU has halted; on Blackwell also where the driver is not of the open kernel modules"],
   "170": [null,"degraded","an NVLink interrupt came in confidential mode"],
   "171": [null,"drain","an uncorrectable error in the DRAM: detail of Xid 48"],
   "172": [null,"drain","an uncorrectable error in an SRAM: detail of Xid 48"],

@@ -724,7 +724,11 @@ def _line(row: Json, rows: Sequence[Json], capture: Mapping[str, Any], limits: J
         return _of_row(row, form.finding, text, subject=subject)
     if form.limit is not None:
         text += f", {rate:.0f} a minute"
-    sentence, blast, *steps = log_lines.remedy(form.remedy)
+    name = form.remedy
+    if form.id == "nvidia.unsupported" and _twin_works(capture, row.get("address")):
+        # The board's own registers told the driver so: NVIDIA/aicr issue 1858, one H100 of eight.
+        text, name = "the driver refused this GPU, and runs another one of its model", "restart"
+    sentence, blast, *steps = log_lines.remedy(name)
     if not {REBOOT, REPAIR} & set(steps):  # the log does not show that it is done
         sentence, steps = f"{sentence} {ACK}", [*steps, ACKNOWLEDGE]
     remedy = Remedy(sentence, *steps).about(str(subject or "the device"))
@@ -747,6 +751,14 @@ def _withdraws(later: Json, row: Json, form: log_lines.Form, rows: Sequence[Json
     ):  # stamps only: the order of the first lines, which is enough for a single one
         return _count(row) == 1 and rows.index(later) > rows.index(row)
     return at is not None and after is not None and after > at
+
+
+def _twin_works(capture: Mapping[str, Any], where: Any) -> bool:
+    """Return whether the GPU library lists another GPU with the PCI id of this one."""
+    pci = as_map(capture.get("pci"))
+    model = as_map(pci.get(where)).get("pci_id")
+    twins = [name for name, device in pci.items() if as_map(device).get("pci_id") == model]
+    return bool(model) and any(name != where and _works(capture, name) for name in twins)
 
 
 def _loaded(row: Json, capture: Mapping[str, Any]) -> bool:
