@@ -15,16 +15,20 @@ from goldnode.node.ground.host import Host
 from goldnode.node.probe import events, logs
 from goldnode.node.verdict import undeclared
 
-# A line of a kernel log: the stamp of dmesg, of syslog, of the journal, or a message that only the kernel writes.
+# A line of a kernel log: the stamp of dmesg (since the boot or since the last line), of syslog, of the journal, or a
+# message that only the kernel writes.
 _KERNEL = re.compile(
-    r"^(\[ *\d+\.\d+\]|\[\w{3} \w{3} +\d+ [\d:]+ \d{4}\]|kern *:|<\d+>|\d+,\d+,\d+,)"
-    r"|^(\w{3} +\d+ [\d:]{8}|\d{4}-\d\d-\d\d[T ][\d:.,]+\S*) (\S+ )?kernel: |\bNVRM: "
+    r"^(\[ *\+?\d+\.\d+\]|\[\w{3} \w{3} +\d+ [\d:]+ \d{4}\]|kern *:|<\d+>|\d+,\d+,\d+,)"
+    r"|^(\w{3} +\d+ [\d:]{8}|\d{4}-\d\d-\d\d[T ][\d:.,]+\S*) (\S+ )?kernel:( |$)|\bNVRM: "
 )
+# Open modules before 535 print the driver's name without a colon.
+_WITHOUT_COLON = re.compile(r"\bNVRM (?=\w+: )")
 
 
 def kernel(lines: Sequence[str]) -> TextReading | None:
     """Read lines of a kernel log, and Xids as people quote them, by the rules of the health check."""
     reading = TextReading("a kernel log")
+    lines = [_WITHOUT_COLON.sub("NVRM: ", line) for line in lines]
     text = []
     for number, line in enumerate(lines):
         if _KERNEL.search(line) or _message(line):

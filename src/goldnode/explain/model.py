@@ -69,6 +69,7 @@ def of_symptom(
         line=line + 1,
         layer=row.layer,
         subject=subject,
+        effect=row.effect,
         causes=row.causes,
         check=row.check,
         run=row.run,

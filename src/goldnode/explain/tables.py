@@ -207,9 +207,16 @@ _TESTS = {
     "memtest": "ecc-errors",
     "memory bandwidth": "ecc-errors",
     "fabric manager": "fabric-not-ready",
+    # Watches of `dcgmi health`.
+    "pcie system": "link-trained-down",
+    "nvlink system": "nvlink-missing",
+    "memory system": "ecc-errors",
+    "thermal system": "thermal-slowdown",
+    "power system": "power-capped",
 }
+# A row of `dcgmi health` begins with an arrow, and above its watches is one for the GPU, a number.
 _RESULT = re.compile(
-    r"^\|\s*(?P<name>[A-Za-z][^|]*?)\s*\|\s*"
+    r"^\|\s*(?:-> *)?(?P<name>[A-Za-z][^|]*?)\s*\|\s*"
     r"(?P<result>Pass|Fail|Skip|Warn|Healthy|Failure|Warning)\b(?P<rest>[^|]*)\|"
 )
 # Rows with the message of a test: the first column is empty or one of these words.
@@ -343,6 +350,8 @@ def lspci(lines: Sequence[str]) -> TextReading | None:
         return None
     reading = TextReading("the text of lspci")
     gpus = 0
+    buses: list[int] = []  # of the GPUs
+    bridges: list[tuple[int, list[str]]] = []  # numbers of their first lines, and their lines
     for start, end in zip(devices, [*devices[1:], len(lines)], strict=True):
         block = [lines[start]]
         for line in lines[start + 1 : end]:
@@ -353,9 +362,34 @@ def lspci(lines: Sequence[str]) -> TextReading | None:
         match = _DEVICE.match(lines[start].strip())
         if match and match["what"].startswith(_CLASSES) and _MAKERS.search(match["name"]):
             gpus += 1
+            buses.append(int(lines[start].strip().split(".")[0].split(":")[-2], 16))
             _judge_device(reading, block=block, start=start)
+        elif match and match["what"].startswith("PCI bridge"):
+            bridges.append((start, block))
+    _judge_bridges(reading, bridges=bridges, buses=buses)
     reading.notes.append(f"{len(devices)} devices, {gpus} of them GPUs of NVIDIA or AMD")
     return reading
+
+
+_REDIRECTS = re.compile(r"ACSCtl:.*(ReqRedir|CmpltRedir)\+")
+_BELOW = re.compile(r"Bus: primary=\w+, secondary=(\w+), subordinate=(\w+)")
+
+
+def _judge_bridges(
+    reading: TextReading, *, bridges: Sequence[tuple[int, list[str]]], buses: Sequence[int]
+) -> None:
+    """Report the bridges above GPUs that redirect traffic between devices. One whose buses are not shown may be above one."""
+    for start, block in bridges:
+        below = next((hit for line in block if (hit := _BELOW.search(line))), None)
+        above = below is None or any(
+            int(below.group(1), 16) <= bus <= int(below.group(2), 16) for bus in buses
+        )
+        at = next((at for at, line in enumerate(block) if _REDIRECTS.search(line)), None)
+        if at is not None and above:
+            address = block[0].split(" ", 1)[0]
+            reading.answers.append(
+                of_symptom("acs-redirects", text=block[at], line=start + at, subject=address)
+            )
 
 
 def _judge_device(reading: TextReading, *, block: Sequence[str], start: int) -> None:

@@ -1,4 +1,7 @@
-"""The fix for the versions that a text names: which driver a CUDA needs, which CUDA a GPU needs."""
+"""The fix for the versions that a text names: which driver a CUDA needs, which CUDA a GPU needs, what a driver is known for.
+
+A board is recognized by its PCI id; what the driver says of it is compared with the facts.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,19 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
+from goldnode.compat import known_bad
+from goldnode.compat.model import CompatHost
 from goldnode.explain.model import TextAnswer
-from goldnode.facts import workload
+from goldnode.facts import host, workload
+from goldnode.facts.host import GpuModel
 from goldnode.facts.workload import key
 
 _DRIVER = (
     r"Driver Version: (\d{3}\.[\d.]+\d)",
     r"kernel module (?:version |has the version )?(\d{3}\.\d+(?:\.\d+)?)",
     r"NVRM version: .*? (\d{3}\.\d+(?:\.\d+)?) ",
+    r"Kernel Module(?: for \S+)? +(\d{3}\.\d+(?:\.\d+)?)",
+    r"NVIDIA (\d{3}\.\d+(?:\.\d+)?) driver release",
     r"\bdriver (?:version )?(\d{3}\.\d+(?:\.\d+)?)",
 )
 # The least CUDA that the text asks for.
@@ -83,6 +91,142 @@ def capability(text: str) -> list[str]:
     return notes
 
 
+# -- the driver's module and the kernel
+
+_MODULE = (
+    r"/var/lib/dkms/nvidia[\w-]*/(\d{3}\.\d[\d.]*\d)",
+    r"dkms \w+ .*?nvidia\S*(?: -v |/)(\d{3}\.\d[\d.]*\d)",
+)
+_KERNEL = (
+    r"module build on kernel: (\S+)",
+    r"dkms \w+ .* -k (\S+)",
+    r"\bfor kernel (\d\S+)",
+    r"/lib/modules/(\d[^/\s]+)/",
+)
+_HEADERS = re.compile(
+    r"Missing \S+ kernel headers|kernel headers for \S+ cannot be found|fatal error: /lib/modules/"
+)
+_GONE = re.compile(r"/dkms/nvidia.*implicit declaration of function \W(\w+)")
+
+
+def build(text: str) -> list[str]:
+    """Return why the driver's module was not built, for the driver and the kernel that `text` names."""
+    driver, kernel = _first(_MODULE, text), _first(_KERNEL, text)
+    notes = []
+    if _HEADERS.search(text):
+        package = f"linux-headers-{kernel}" if kernel else "linux-headers-$(uname -r)"
+        notes.append(f"the kernel's headers are missing: {package} on Debian and Ubuntu")
+    if "CC version check" in text:
+        notes.append(
+            "the compiler is not the one that built the kernel: install that one, or build with "
+            "IGNORE_CC_MISMATCH=1; it is no fault of the driver's sources"
+        )
+    gone = _GONE.search(text)
+    what = f"driver {driver}" if driver else "the driver"
+    if gone:
+        which = f"kernel {kernel}" if kernel else "this kernel"
+        notes.append(
+            f"{what} does not compile for {which}: it uses {gone.group(1)}, which that kernel does not have. It is older "
+            "than this kernel: take a newer driver, or an older kernel"
+        )
+    if driver and kernel:
+        known = host.kernel_build(kernel, driver)
+        notes.extend([known.reason] if known.outcome != "unknown" else [])
+    return notes
+
+
+# -- the fabric manager
+
+_MANAGER = re.compile(r"interface version (\S+) don.?t match with driver version (\d[\d.]*\d)")
+
+
+def manager(text: str) -> list[str]:
+    """Return which fabric manager a driver needs, if `text` names both."""
+    match = _MANAGER.search(text)
+    if match is None:
+        return []
+    return [f"it is {match.group(1)}: install the fabric manager {match.group(2)}"]
+
+
+# -- the board
+
+
+def boards(text: str) -> list[GpuModel]:
+    """Return the models of NVIDIA's PCI ids in `text`, each once."""
+    ids = {name.lower() for name in re.findall(r"\b10de:[0-9a-f]{4}\b", text, re.IGNORECASE)}
+    return [row for row in host.gpus().values() if ids & set(row.pci_ids)]
+
+
+def _has_gsp(model: GpuModel) -> bool:
+    """Return whether the board has a GSP, which open modules need: those of Turing (7.5) and later have one."""
+    if model.open_modules_supported is not None:
+        return model.open_modules_supported
+    return key(model.compute_capability or "0") >= key("7.5")
+
+
+def _flavour(model: GpuModel, text: str) -> list[str]:
+    if not _has_gsp(model):
+        seen = ". The installed one is open (Dual MIT/GPL)" if "Dual MIT/GPL" in text else ""
+        return [f"{model.sku} has no GSP: only the proprietary flavour drives it{seen}"]
+    if model.open_modules_required:
+        return [f"{model.sku}: only the open flavour drives it"]
+    return []
+
+
+def _supports(driver: str, model: GpuModel) -> bool:
+    """Return whether the facts list the board for a driver: from the first version of its branch, or of an older one."""
+    same = [row for row in model.min_driver if row.split(".")[0] == driver.split(".")[0]]
+    return any(key(driver) >= key(row) for row in same or model.min_driver)
+
+
+def refusal(answer: TextAnswer, text: str) -> TextAnswer:
+    """Return the answer to a driver that refuses a board, corrected where the facts say that it supports it."""
+    models, driver = boards(text), _first(_DRIVER, text)
+    if len(models) != 1:
+        return answer
+    model = models[0]
+    if "supported by open" in answer.text:
+        supported = _has_gsp(model)
+    else:
+        supported = driver is not None and _supports(driver, model)
+    if not supported:
+        return replace(answer, versions=tuple(_flavour(model, text)))
+    return replace(
+        answer,
+        title=f"the driver takes the board for one that it does not support, and it is {model.sku}, which it supports",
+        fix=(
+            "Another driver or flavour does not help: the board does not answer as it should. Restart the node; in a virtual "
+            "machine look at the passthrough (firmware and kernel of the guest, room for its memory, the board's mode of "
+            "confidential computing); then have the board inspected."
+        ),
+        versions=tuple(f"{origin}" for origin in model.origins("pci_ids")[:1]),
+    )
+
+
+# -- what a driver is known for
+
+
+def known(code: str, text: str, driver: str | None = None) -> list[str]:
+    """Return the rows of known bad drivers about an Xid, for the driver that `text` names."""
+    driver = driver or _first(_DRIVER, text)
+    if driver is None:
+        return []
+    # A text that names no board may be about any.
+    gpus = tuple(boards(text) or host.gpus().values())
+    node = CompatHost(
+        "node", vendor="nvidia", driver=driver, branch=driver.split(".")[0], gpus=gpus
+    )
+    about = re.compile(rf"Xid [\d /,and]*\b{code}\b")
+    notes = []
+    for row in known_bad.rows():
+        if row.never is None and not row.of_workload and about.search(row.symptom):
+            finding = known_bad.judge(row, node, None)
+            notes.extend(
+                [f"driver {driver} {finding.message}; fixed: {row.fix}"] if finding else []
+            )
+    return notes
+
+
 def completed(
     answers: Iterable[TextAnswer], text: str, driver: str | None = None
 ) -> list[TextAnswer]:
@@ -92,6 +236,16 @@ def completed(
         notes: list[str] = []
         if answer.id in _BY_CUDA:
             notes = needs(text, driver)
+        elif answer.id == "driver-gone-after-kernel":
+            notes = build(text)
+        elif answer.id == "fabric-not-ready":
+            notes = manager(answer.text)
+        elif answer.id == "driver-not-loaded":
+            notes = [note for model in boards(text) for note in _flavour(model, text)]
+        elif answer.id.startswith("xid."):
+            notes = known(answer.id[4:], text, driver)
+        elif answer.id == "driver.refused":
+            answer = refusal(answer, text)
         elif answer.id == "architecture-not-in-build":
             # Only the line with the GPU's own capability; the next one lists what the build has.
             notes = capability(answer.text)

@@ -159,6 +159,7 @@ class SymptomRow(FactsRow):
     check: str
     here: AnswerHere | None = None
     fix: str
+    effect: Literal["none"] | None = None  # none: the message is no fault of the node
     source: Keys
 
 

@@ -44,7 +44,7 @@ class Symptom:
     """One symptom. `causes` are in the order of their likelihood; `check` decides between them.
 
     `here` are patterns of finding ids that answer on the node; `run` is the command of goldnode-node that
-    reports them, or None.
+    reports them, or None. `effect` is "none" where the message is no fault of a node, else None.
     """
 
     id: str
@@ -56,6 +56,7 @@ class Symptom:
     here: tuple[str, ...]
     fix: str
     sources: tuple[Origin, ...]
+    effect: str | None = None
 
 
 @cache
@@ -72,6 +73,7 @@ def symptoms() -> dict[str, Symptom]:
             here=tuple((row.get("here") or {}).get("rows", ())),
             fix=row["fix"],
             sources=origins(FILE, row["source"]),
+            effect=row.get("effect"),
         )
         for row in load(FILE)["symptoms"]
     }

@@ -77,6 +77,7 @@ TEXT = r"""
 "sign":["Enrol the key that signed the module (`mokutil --list-enrolled`, `modinfo -F signer MODULE`), or install modules that the kernel trusts; then restart the node.","node","person","reboot"],
 "bios":["Set *Above 4G Decoding* (large MMIO window) in the firmware of the machine, and look at the GPU's mode; then restart it.","hardware","repair"],
 "unblock":["Keep the other driver out (`blacklist nouveau`, which site.yml writes), rebuild the initramfs and restart the node.","node","site","reboot"],
+"peermem":["Build the driver's modules again after DOCA-OFED or MLNX_OFED is installed (`dkms install --force`), so that they take its ib_core; with open modules and a recent kernel GPUDirect RDMA works through DMA-BUF, without nvidia_peermem.","node","site","reboot"],
 "module":["Build the module for the running kernel (`dkms autoinstall`, or site.yml), and load it or restart the node.","node","site","reboot"],
 "power_cycle":["Drain the node and switch it off and on (a restart leaves an adapter its power); where SUBJECT stays faulty, have it replaced.","node","reboot","repair"],
 "cool_adapter":["Check fans, air inlet and transceivers at SUBJECT.","hardware","repair"],
@@ -161,6 +162,7 @@ TEXT = r"""
 ["clock.unstable","clocksource","as unstable","timekeeping watchdog on CPU\\d+: Marking clocksource '(?P<subject>\\w+)' as unstable","kernel.clocksource","degraded","the kernel has given up its fast clock: each reading of the time is slow","clock","",null],
 ["pcie.contained","pcieport","containment event","DPC: containment event","pcie.aer","degraded","the port has cut off its device after an error that was not corrected","seat","",null],
 ["kmod.version","nvidia nvidia_uvm nvidia_modeset nvidia_drm nvidia_peermem amdgpu mlx5_core mlx5_ib ib_core","version magic","version magic '.*' should be '","driver.refused","drain","the kernel refused the module: it was built for another kernel","module","",null],
+["kmod.peermem","nvidia_peermem","symbol ","(?:disagrees about version of|Unknown) symbol ib_\\w+","driver.refused","degraded","nvidia_peermem was built for another ib_core: GPUs work, GPUDirect RDMA through it does not","peermem","",null],
 ["kmod.symbol","nvidia nvidia_uvm nvidia_modeset nvidia_drm nvidia_peermem amdgpu mlx5_core mlx5_ib ib_core","symbol ","(?:disagrees about version of|Unknown) symbol ","driver.refused","drain","the kernel refused the module: it does not fit the kernel or a module below it","module","",null],
 ["nvme.no_path","block","failing I/O","block (?P<subject>nvme\\w+): no available path - failing I/O","storage.driver_fault","drain","no path to the disk is left","disk","",null]
 ]}

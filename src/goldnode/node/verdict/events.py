@@ -826,7 +826,7 @@ def _not_started(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding
         )
         return _of_row(row, name, text, remedy, NODE)
     remedy = Remedy(
-        "Restart the node; where it stays so, look at power, firmware and the driver's version (`nvidia-bug-report.sh`).",
+        "Restart the node; where it stays so, look at firmware and driver's version, and have power and seating inspected (`nvidia-bug-report.sh`).",
         REBOOT,
         REPAIR,
     )
