@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from goldnode.node.state.apply import PROGRESS
+from goldnode.node.state.model import PROGRESS
 
 FIRST, MOST = 2.0, 10.0  # seconds until the file is read first, and between two readings at most
 AGAIN = 30.0  # seconds without a new line after which the last one is repeated

@@ -24,11 +24,13 @@ from typing import TYPE_CHECKING, Any
 from goldnode.core.data import PACKAGE, data
 from goldnode.core.errors import GoldnodeError
 from goldnode.core.files import cache_directory
+from goldnode.core.program_file import binding_file, payload
 
 if TYPE_CHECKING:
     from goldnode.catalog.load import Catalog
     from goldnode.classdoc.view import ClassView
     from goldnode.compat.model import CompatFinding
+    from goldnode.core.site import Site
 
 # Read by `goldnode.site`, in addition to the site file: the addresses in this machine's apt
 # sources.
@@ -78,6 +80,18 @@ def _row(path: str) -> tuple[str, ...]:
         # A file that is replaced within one tick of the clock, with the same size, differs in this.
         str(status.st_ino),
     )
+
+
+def controller(site: Site) -> Json:
+    """Return ``{deny_list, fleet_data, program}``: where the deny list and the data of the fleet are, each empty
+    without one, and the digest of the program for nodes. It takes longer to pack than the rest of a run.
+    """
+    place = site.deny_list()
+    return {
+        "deny_list": asdict(place) if place is not None else {},
+        "fleet_data": str(site.declared_fleet_data() or ""),
+        "program": payload(content=False)["sha256"],
+    }
 
 
 class ClassDocuments:
@@ -137,9 +151,17 @@ class ClassDocuments:
         """
         return list(self._of_catalog("faults"))
 
-    def deny_list(self) -> Json:
-        """Return where the deny list of this site is: ``{file, required, keys}``, or nothing. Raises GoldnodeError."""
-        return dict(self._of_catalog("deny_list"))
+    def controller(self) -> Json:
+        """Return what a run needs of this machine, without a class: see :func:`controller`. Raises GoldnodeError.
+
+        A removal asks too, and its class may have left the catalog. So without a valid cache, the
+        catalog is not read.
+        """
+        if "made_from" in self._cached:
+            return dict(self._cached["controller"])
+        from goldnode.core.site import load_site
+
+        return controller(load_site())
 
     def return_tests(self, name: str, cause: str) -> list[str]:
         """Return the jobs that a class wants passed before a node returns after `cause`. Raises GoldnodeError.
@@ -206,7 +228,7 @@ class ClassDocuments:
                 self._cached.update(
                     classes=self._compiler.classes(),
                     faults=self._compiler.faults(),
-                    deny_list=self._compiler.deny_list(),
+                    controller=self._compiler.controller(),
                     return_tests=self._compiler.return_tests(),
                     also=also,
                     made_from=[self._day, self._before, state(also)],
@@ -281,10 +303,9 @@ class Compiler:
         """Return the errors of the catalog's files, one line each."""
         return [str(fault) for fault in self._faults]
 
-    def deny_list(self) -> Json:
-        """Return where the deny list of this site is."""
-        place = self.site.deny_list()
-        return asdict(place) if place is not None else {}
+    def controller(self) -> Json:
+        """Return what a run needs of this machine, without a class."""
+        return controller(self.site)
 
     def return_tests(self) -> Json:
         """Return the jobs of each class that names tests before a return, by cause."""
@@ -295,7 +316,7 @@ class Compiler:
         }
 
     def places(self) -> list[str]:
-        """Return the files that the site file and the classes name.
+        """Return the files that the site file and the classes name, and the part of the program outside goldnode.
 
         These are keys, lock directories, the publication records of the mirror, image metadata and
         requirements files.
@@ -316,7 +337,10 @@ class Compiler:
         own = self.site.lock_places(data("catalog/stacks"), "stacks")[:-1]
         if self.site.catalog is not None:
             keys.append(self.site.resolve(self.site.catalog))
-        return [str(path) for path in (*keys, *self.site.lock_directories(to_write=True), *own)]
+        return [
+            str(path)
+            for path in (binding_file(), *keys, *self.site.lock_directories(to_write=True), *own)
+        ]
 
     def check(self, inventory: str) -> None:
         """Refuse a host in two classes. Raises GoldnodeError."""

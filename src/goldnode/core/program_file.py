@@ -50,22 +50,28 @@ def sources(*, writer: bool = False) -> dict[str, bytes]:
     )
 
 
-def binding() -> dict[str, bytes]:
-    """Return pynvml as nvidia-ml-py installs it, and its licence, taken from the comment at its top.
-
-    Raises GoldnodeError if the package or the licence is missing.
-    """
+def binding_file() -> Path:
+    """Return the file of pynvml. Raises GoldnodeError if nvidia-ml-py is not installed."""
     spec = find_spec("pynvml")
     if spec is None or spec.origin is None:
         raise GoldnodeError(
             "the package nvidia-ml-py is not installed",
             remedy="install goldnode with its dependencies (requirements/dev.lock)",
         )
-    content = Path(spec.origin).read_bytes()
+    return Path(spec.origin)
+
+
+def binding() -> dict[str, bytes]:
+    """Return pynvml as nvidia-ml-py installs it, and its licence, taken from the comment at its top.
+
+    Raises GoldnodeError if the package or the licence is missing.
+    """
+    file = binding_file()
+    content = file.read_bytes()
     head = content.split(b"#####", 2)[1]
     if b"Redistribution and use" not in head:
         raise GoldnodeError(
-            f"{spec.origin} does not begin with its licence",
+            f"{file} does not begin with its licence",
             remedy="use the release of nvidia-ml-py in requirements/dev.lock",
         )
     text = b"\n".join(line[1:].strip() for line in head.strip().splitlines())

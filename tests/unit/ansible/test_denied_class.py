@@ -104,7 +104,9 @@ def test_rollback_to_a_denied_state_is_refused(
     place = {"file": str(file), "required": True, "keys": None}
     monkeypatch.setattr(constants, "DEFAULT_LOCAL_TMP", str(tmp_path))
     monkeypatch.setattr(
-        goldnode_state, "ClassDocuments", lambda: SimpleNamespace(deny_list=lambda: place)
+        goldnode_state,
+        "ClassDocuments",
+        lambda: SimpleNamespace(controller=lambda: {"deny_list": place}),
     )
     action = goldnode_state.ActionModule.__new__(goldnode_state.ActionModule)
     action._templar = _Templar()

@@ -17,6 +17,7 @@ from tests import documents
 from tests.unit.fleet.ingest.fleet_reports import CLASS, NOW, capture, verdict
 
 from goldnode.ansible.action import goldnode_state
+from goldnode.core.program_file import payload
 from goldnode.fleet.ingest.files import IngestRequest, ingest
 from goldnode.fleet.ingest.read import connect
 
@@ -72,7 +73,7 @@ def test_report_yml_fetches_a_capture_and_changes_nothing(tmp_path: Path) -> Non
         "SELECT node, cohort, class, status, source, engine FROM nodes"
     )
     assert found.fetchall() == [
-        ("rack1-here", "ring0", "_none", None, "ansible", goldnode_state.ENGINE["sha256"])
+        ("rack1-here", "ring0", "_none", None, "ansible", payload(content=False)["sha256"])
     ]
 
 

@@ -13,6 +13,7 @@ from goldnode.catalog.load import Catalog
 from goldnode.classdoc import cache as stored
 from goldnode.classdoc.cache import ClassDocuments
 from goldnode.core.errors import InventoryError
+from goldnode.core.program_file import binding_file
 from goldnode.core.site import load_site
 
 
@@ -32,8 +33,8 @@ class Compiler(stored.Compiler):
     def faults(self) -> list[str]:
         return ["lap.yml:9: unknown key"]
 
-    def deny_list(self) -> dict[str, Any]:
-        return {}
+    def controller(self) -> dict[str, Any]:
+        return {"program": "sha256:1"}
 
     def return_tests(self) -> dict[str, Any]:
         return {}
@@ -200,4 +201,4 @@ def test_mirror_publication_is_a_compiler_input_when_mirror_has_url(
     ):
         (world / "site.yml").write_text(f"mirror: {section}\n")
         compiler.site = load_site()
-        assert compiler.places() == [str(path) for path in also]
+        assert compiler.places() == [str(path) for path in (binding_file(), *also)]

@@ -29,7 +29,6 @@ try:
     from goldnode.core.errors import GoldnodeError, InventoryError
     from goldnode.core.files import once
     from goldnode.core.program_file import payload
-    from goldnode.core.site import load_site
     from goldnode.fleet.drain.choice import choose
     from goldnode.fleet.drain.leftovers import left
     from goldnode.fleet.ingest.inbox import INBOX, put
@@ -37,10 +36,8 @@ try:
     from goldnode.fleet.nodes.plan_document import PlanError, read_plan
     from goldnode.fleet.shared import denylist
     from goldnode.inventory import cohorts, variables
-    from goldnode.inventory.classes import classes_of_hosts
     from goldnode.inventory.cohorts import COHORT, REFUSALS
-    from goldnode.inventory.selection import put_right
-    from goldnode.node.program.reporting import BIGGEST
+    from goldnode.node.ground.verdict_files import LARGEST_REPORT
     from goldnode.node.state.domains.program import OTHER, PROGRAM, class_file
     from goldnode.node.state.model import ABSENT, EARLIER, PARTS, PRESENT
     from goldnode.node.state.names import digest
@@ -54,9 +51,6 @@ except ModuleNotFoundError as problem:  # Ansible of another Python environment
 
 FACT, BACK, LEFT = "goldnode_plan", "goldnode_rollback", "goldnode_left"
 FEW = 4  # hosts whose plans a person still reads
-
-# Built as Ansible's main process imports this file, so that it is there in each worker that it forks.
-ENGINE = payload(content=False)
 
 
 def untagged(value: Any) -> Any:
@@ -254,6 +248,10 @@ class ActionModule(ActionBase):
         """
         documents = ClassDocuments()
         names = sorted({*groups} & {*documents.names()})
+        if len(names) != 1:
+            # Only for a host without one class: these imports take longer than the whole of its plan.
+            from goldnode.inventory.classes import classes_of_hosts
+            from goldnode.inventory.selection import put_right
         if len(names) > 1:
             # This names both lines, unless a script or plugin made the inventory.
             ClassDocuments(lambda: Compiler(classes_of_hosts)).check(
@@ -317,14 +315,13 @@ class ActionModule(ActionBase):
 
     def denials(self) -> list[denylist.Denial]:
         """Return the denied states. A file is read and verified once per run and version: it may change in a long run."""
-        temporary = Path(C.DEFAULT_LOCAL_TMP)
-        listed = once(temporary / "goldnode-deny-list.json", lambda: ClassDocuments().deny_list())
+        listed = self.controller()["deny_list"]
         place = DenyListPlace(**listed) if listed else None
         version = denylist.version(place)
         if place is None or version is None:
             return list(denylist.read(place))
         rows = once(
-            temporary / f"goldnode-denied-{version}.json",
+            Path(C.DEFAULT_LOCAL_TMP) / f"goldnode-denied-{version}.json",
             lambda: {"denied": [asdict(item) for item in denylist.read(place)]},
         )
         return [denylist.Denial(**row) for row in rows["denied"]]
@@ -382,7 +379,7 @@ class ActionModule(ActionBase):
         # a node from which goldnode has gone must cost one execution too.
         for content in (True,) if self._lacks_program or not document else (False, True):
             if result.get("needs_program"):
-                sent = {**request, "program": payload(content=content)}
+                sent = {**request, "program": self.program(content=content)}
                 result = self._execute_module(
                     module_name=self.MODULE,
                     module_args=sent,
@@ -393,13 +390,24 @@ class ActionModule(ActionBase):
         self.stored(result.pop("report", None), task_vars)
         return result
 
-    def fleet_data(self) -> Path | None:
-        """Return the directory of the fleet's data, if this site fetches reports in each run. It is read once per run."""
-        directory = once(
-            Path(C.DEFAULT_LOCAL_TMP) / "goldnode-fleet-data.json",
-            lambda: {"data": str(load_site().declared_fleet_data() or "")},
+    def controller(self) -> dict[str, Any]:
+        """Return what is of this machine and not of a class. It is read once per run."""
+        return once(
+            Path(C.DEFAULT_LOCAL_TMP) / "goldnode-controller.json",
+            lambda: ClassDocuments().controller(),
         )
-        return Path(directory["data"]) if directory["data"] else None
+
+    def program(self, *, content: bool) -> dict[str, str]:
+        """Return the program as the module takes it. A run packs it once, for the first node that lacks it."""
+        if not content:
+            return {"sha256": self.controller()["program"]}
+        return once(
+            Path(C.DEFAULT_LOCAL_TMP) / "goldnode-program.json", lambda: payload(content=True)
+        )
+
+    def fleet_data(self) -> Path | None:
+        """Return the directory of the fleet's data, if this site fetches reports in each run."""
+        return optional(Path, self.controller()["fleet_data"] or None)
 
     def stored(self, report: Any, task_vars: dict[str, Any], data: Path | None = None) -> str:
         """Write the report of a node into the inbox. Return why that failed; empty if it did not.
@@ -435,14 +443,14 @@ class ActionModule(ActionBase):
         report = None
         if boolean(self.option(task_vars, "goldnode_resident", True)):
             answer = self._low_level_execute_command(
-                f"exec 2>/dev/null\n{guarded.script(words, ENGINE['sha256'])}"
+                f"exec 2>/dev/null\n{guarded.script(words, self.controller()['program'])}"
             )
             with contextlib.suppress(ValueError, RecursionError):
-                if answer["rc"] == 0 and len(answer["stdout"]) <= BIGGEST:
+                if answer["rc"] == 0 and len(answer["stdout"]) <= LARGEST_REPORT:
                     report = json.loads(answer["stdout"])
         if report is None:
             self._lacks_program = True
-            sent = {"operation": "report", "fresh": fresh, "program": payload(content=True)}
+            sent = {"operation": "report", "fresh": fresh, "program": self.program(content=True)}
             result = self._execute_module(
                 module_name=self.MODULE,
                 module_args=sent,
@@ -452,6 +460,9 @@ class ActionModule(ActionBase):
                 result.pop("invocation", None)
                 return dict(result)
             report = result.get("report")
+        # Start-up time: no other operation reads the site file.
+        from goldnode.core.site import load_site
+
         data = load_site().fleet_data().absolute()
         fault = self.stored(report, task_vars, data)
         return {
@@ -529,13 +540,14 @@ class ActionModule(ActionBase):
         name = task_vars.get("inventory_hostname")
         if not boolean(self.option(task_vars, "goldnode_resident", True)):
             return None
-        words = ["plan", "--resident", "--engine-digest", ENGINE["sha256"]]
+        engine = self.controller()["program"]
+        words = ["plan", "--resident", "--engine-digest", engine]
         words += ["--class-digest", digest(class_file(document).content.encode())]
         words += ["--lock-timeout", str(int(self.option(task_vars, "goldnode_lock_timeout", 120)))]
         words += ["--report", "last"] if self.fleet_data() else []
         # With a terminal (ssh -t) warnings would be mixed into the plan.
         answer = self._low_level_execute_command(
-            f"exec 2>/dev/null\n{guarded.script(words, ENGINE['sha256'])}"
+            f"exec 2>/dev/null\n{guarded.script(words, engine)}"
         )
         if answer["rc"] != 0:
             # Any other status may be a fault of the program, which need not be sent again.
@@ -554,7 +566,7 @@ class ActionModule(ActionBase):
             self._display.display(text, color=C.COLOR_WARN, stderr=True)
             return None
         self._display.vvv("goldnode: planned by the program on the node", host=name)
-        if 2 < len(report) <= BIGGEST and self.fleet_data():
+        if 2 < len(report) <= LARGEST_REPORT and self.fleet_data():
             try:
                 self.stored(json.loads(report), task_vars)
             except (ValueError, RecursionError) as problem:
@@ -576,7 +588,7 @@ class ActionModule(ActionBase):
                 "msg": "a check writes its verdict on the node",
             }
         answer = self._low_level_execute_command(
-            guarded.script(["check", "--format", "json"], ENGINE["sha256"])
+            guarded.script(["check", "--format", "json"], self.controller()["program"])
         )
         if answer["rc"] == OTHER:
             return {

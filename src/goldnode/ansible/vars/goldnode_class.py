@@ -14,7 +14,6 @@ from ansible.plugins.vars import BaseVarsPlugin
 
 from goldnode.classdoc.cache import ClassDocuments, Compiler
 from goldnode.core.errors import GoldnodeError, InventoryError
-from goldnode.inventory.classes import classes_of_hosts
 
 DOCUMENTATION = """
 name: goldnode_class
@@ -34,6 +33,13 @@ options:
     ini: [{key: stage, section: vars_goldnode_class}]
     env: [{name: GOLDNODE_VARS_STAGE}]
 """
+
+
+def _compiler() -> Compiler:
+    """Return the compiler, whose imports cost as much as the rest of a converged run that needs none."""
+    from goldnode.inventory.classes import classes_of_hosts
+
+    return Compiler(classes_of_hosts)
 
 
 class VarsModule(BaseVarsPlugin):
@@ -59,7 +65,7 @@ class VarsModule(BaseVarsPlugin):
 
     def _classes(self) -> ClassDocuments:
         if VarsModule._documents is None:
-            VarsModule._documents = ClassDocuments(lambda: Compiler(classes_of_hosts))
+            VarsModule._documents = ClassDocuments(_compiler)
             for fault in VarsModule._documents.faults():
                 self._display.warning(f"not used: {fault}")
         # The sources themselves: `path` is the directory of a source that is a file, with all that happens to lie in it.

@@ -20,7 +20,6 @@ from goldnode.fleet.ingest.inbox import INBOX
 from goldnode.fleet.ingest.refused import AGAIN, RefusedReportError
 from goldnode.fleet.ingest.report import (
     INBOX_SOURCE,
-    LARGEST,
     VERDICT,
     NodeReport,
     ReportOrigin,
@@ -33,6 +32,7 @@ from goldnode.fleet.ingest.report import (
 from goldnode.fleet.ingest.tables import PartName
 from goldnode.fleet.ingest.text import clean
 from goldnode.fleet.ingest.write import writer
+from goldnode.node.ground.verdict_files import LARGEST_REPORT
 
 REFUSED = "refused"  # directory beside the inbox: reports that no ingest can store
 _MOST_REFUSED = 1_000  # files in it
@@ -202,6 +202,6 @@ def read(file: Path) -> bytes:
         status = os.fstat(handle)
         if not stat.S_ISREG(status.st_mode):
             raise RefusedReportError("not a regular file", remedy="remove it from the directory")
-        if status.st_size > LARGEST:
+        if status.st_size > LARGEST_REPORT:
             raise too_large()
-        return opened.read(LARGEST + 1)
+        return opened.read(LARGEST_REPORT + 1)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from goldnode.core.files import replace_file
-from goldnode.node.program.reporting import BIGGEST, SCHEMA
+from goldnode.node.ground.verdict_files import LARGEST_REPORT, REPORT
 
 INBOX = "inbox"  # directory in that of the fleet's data
 _KEYS = ("class", "cohort", "source", "engine", "capture", "verdict", "gate")
@@ -30,11 +30,11 @@ def content_of(node: str, report: Mapping[str, Any]) -> bytes:
     """Return the content of a file of the inbox for the report of a node. Raise ValueError if it is too large."""
     kept = {key: report[key] for key in _KEYS if report.get(key) is not None}
     text = json.dumps(
-        {"schema": SCHEMA, "node": node, **kept}, separators=(",", ":"), sort_keys=True
+        {"schema": REPORT, "node": node, **kept}, separators=(",", ":"), sort_keys=True
     )
     content = text.encode()
-    if len(content) > BIGGEST:
-        raise ValueError(f"the report has {len(content)} bytes, more than {BIGGEST}")
+    if len(content) > LARGEST_REPORT:
+        raise ValueError(f"the report has {len(content)} bytes, more than {LARGEST_REPORT}")
     return content
 
 

@@ -15,10 +15,8 @@ from goldnode.fleet.ingest.class_names import NO_CLASS, is_class
 from goldnode.fleet.ingest.refused import RefusedReportError
 from goldnode.fleet.ingest.text import clean
 from goldnode.node.ground.json_lines import as_dict, as_list
-from goldnode.node.program.reporting import BIGGEST
-from goldnode.node.program.reporting import SCHEMA as REPORT
+from goldnode.node.ground.verdict_files import LARGEST_REPORT, REPORT
 
-LARGEST = BIGGEST  # bytes of a report; a capture of an 8-way node has 0.1 MB
 _MOST_ELEMENTS = 200_000  # commas, which bounds the memory of the parsed document
 AHEAD = timedelta(minutes=10)  # a clock of a node may be this much ahead of the controller's
 EARLIEST = datetime(2020, 1, 1, tzinfo=UTC)  # a clock without a battery starts before
@@ -176,7 +174,7 @@ _RECORD = "record it with `goldnode-node capture`"
 
 def load(data: bytes) -> dict[str, Any]:
     """Return the JSON object in these bytes. Raise RefusedReportError for anything else, and for what is too large."""
-    if len(data) > LARGEST:
+    if len(data) > LARGEST_REPORT:
         raise too_large()
     if data.count(b",") > _MOST_ELEMENTS:
         raise RefusedReportError(f"more than {_MOST_ELEMENTS} elements", remedy=_RECORD)
@@ -192,7 +190,7 @@ def load(data: bytes) -> dict[str, Any]:
 def too_large() -> RefusedReportError:
     """Return the refusal of a report that is too large."""
     return RefusedReportError(
-        f"larger than {LARGEST >> 20} MiB", remedy="give one capture in each file"
+        f"larger than {LARGEST_REPORT >> 20} MiB", remedy="give one capture in each file"
     )
 
 

@@ -27,10 +27,10 @@ from starlette.responses import JSONResponse, Response
 from goldnode.fleet.ingest import results
 from goldnode.fleet.ingest.inbox import INBOX, content_of, put_document
 from goldnode.fleet.ingest.refused import RefusedReportError
-from goldnode.fleet.ingest.report import LARGEST, ReportOrigin, load, report_of
+from goldnode.fleet.ingest.report import ReportOrigin, load, report_of
 from goldnode.fleet.ingest.rows import Group
 from goldnode.fleet.service.bodies import BodyReader, RefusalResponse, RefusedRequestError
-from goldnode.node.program.reporting import SCHEMA
+from goldnode.node.ground.verdict_files import LARGEST_REPORT, REPORT
 
 LOGGER = logging.getLogger("goldnode.fleet")
 # Reports that are parsed at once: one takes many times its bytes, and leaves a thread to the requests for locks.
@@ -76,7 +76,7 @@ class CaptureReceiver:
 
     def __init__(self, settings: CaptureSettings) -> None:
         self.settings = settings
-        self._bodies = BodyReader(LARGEST, _PATIENCE, _ARRIVING)
+        self._bodies = BodyReader(LARGEST_REPORT, _PATIENCE, _ARRIVING)
         self._turns = asyncio.Semaphore(_TOGETHER)
         self._waiting = 0
         self._last: dict[
@@ -218,11 +218,13 @@ def _document(body: bytes, now: datetime) -> InboxDocument:
         content = content_of(report.node, stored)
     except ValueError:  # letters that are no ASCII take more bytes there
         raise _too_large() from None
-    return InboxDocument(SCHEMA, report.node, content)
+    return InboxDocument(REPORT, report.node, content)
 
 
 def _too_large() -> RefusedRequestError:
-    return RefusedRequestError(413, "invalid_request", f"the body is longer than {LARGEST} bytes")
+    return RefusedRequestError(
+        413, "invalid_request", f"the body is longer than {LARGEST_REPORT} bytes"
+    )
 
 
 def _full(inbox: InboxSize, size: int = 0) -> RefusedRequestError | None:

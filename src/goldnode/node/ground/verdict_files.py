@@ -1,4 +1,4 @@
-"""Where a node has its class and its last verdict, and for how long a verdict counts.
+"""Where a node has its class and its last verdict, for how long a verdict counts, and its report.
 
 Shell programs that the engine installs go by these, too: they work without Python.
 """
@@ -11,3 +11,6 @@ VERDICT = "/run/goldnode/verdict.json"
 STATUS = "/run/goldnode/status"
 PERIOD = 300  # seconds between two passive checks (goldnode-watch.timer)
 LIMIT = 3 * PERIOD  # two checks may be missed or late; after the third the node's state is unknown
+# A controller reads these with nothing else of the program: the start of Ansible imports them.
+REPORT = "goldnode.node-report/1"  # schema of the report: capture and verdict of the last check
+LARGEST_REPORT = 4 << 20  # bytes that a controller takes; a capture of an 8-way node has 0.1 MB

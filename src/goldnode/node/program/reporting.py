@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from ..ground.document import ClassDocument
     from ..ground.host import Host, Json
 
-SCHEMA = "goldnode.node-report/1"
-BIGGEST = 4 << 20  # bytes of a report that a controller takes
-
 
 def arguments(parser: Any) -> None:
     """Add the options of `goldnode-node report`."""
@@ -95,7 +92,7 @@ def _fresh(host: Host, engine: Optional[str]) -> Json:
 
 def _document(capture: Json, verdict: Optional[Json], engine: Optional[str]) -> Json:
     return {
-        "schema": SCHEMA,
+        "schema": verdict_files.REPORT,
         "node": as_text(as_map(capture.get("identity")).get("hostname")),
         "class": (verdict or {}).get("class"),
         "engine": engine,

@@ -26,7 +26,7 @@ from .domains import apt, driver, kernel, packages
 from .engine import plan, plan_absent
 from .family import kernel_release
 from .handlers import modules, policy, removal, runtime, serve, tuning, units
-from .model import ABSENT, Action, Plan, declared
+from .model import ABSENT, PROGRESS, Action, Plan, declared
 from .observe import (
     JOURNAL,
     LINKS,
@@ -59,7 +59,6 @@ if TYPE_CHECKING:
 
 
 LOCK = "/run/goldnode/engine.lock"
-PROGRESS = "/run/goldnode/progress"
 EXPLAINING_LINES = 12  # lines
 NO_HANDLERS: Mapping[str, Handler] = {}
 

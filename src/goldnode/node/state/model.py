@@ -40,6 +40,7 @@ PRESENT, ABSENT = "present", "absent"
 EARLIER = "earlier"
 
 PLAN_SCHEMA = "goldnode.plan/1"
+PROGRESS = "/run/goldnode/progress"  # the lines of a part that is being applied
 
 
 def declared(section: Optional[Section]) -> Section:

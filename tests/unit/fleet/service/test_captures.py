@@ -17,11 +17,11 @@ from tests.unit.fleet.service.test_app import Ask, running
 
 from goldnode.fleet.ingest.files import IngestRequest, ingest
 from goldnode.fleet.ingest.read import connect
-from goldnode.fleet.ingest.report import LARGEST
 from goldnode.fleet.service import captures
 from goldnode.fleet.service.app import LockService
 from goldnode.fleet.service.bodies import RefusedRequestError
 from goldnode.fleet.store.database import StoreDatabase
+from goldnode.node.ground.verdict_files import LARGEST_REPORT
 
 NOW = datetime(2026, 11, 26, 12, tzinfo=UTC)
 NODE = frozenset({"n1"})
@@ -122,7 +122,7 @@ def test_with_certificates_a_node_reports_only_itself(store: StoreDatabase, tmp_
             422,
             "no known status",
         ),
-        ('{"x": "' + "y" * LARGEST + '"}', 413, "longer than"),
+        ('{"x": "' + "y" * LARGEST_REPORT + '"}', 413, "longer than"),
     ],
 )
 def test_invalid_capture_is_refused_and_not_on_disk(
@@ -143,7 +143,9 @@ def test_invalid_capture_is_refused_and_not_on_disk(
 
 def test_a_declared_length_is_refused_before_the_body(store: StoreDatabase, tmp_path: Path) -> None:
     async def work(ask: Ask, service: LockService) -> None:
-        answer = await ask("/v1/captures", "{}", headers={"content-length": str(LARGEST + 1)})
+        answer = await ask(
+            "/v1/captures", "{}", headers={"content-length": str(LARGEST_REPORT + 1)}
+        )
         assert answer.status == 413
         assert answer.headers["connection"] == "close"
 
@@ -177,7 +179,7 @@ def test_a_report_that_is_too_large_as_ascii_is_refused(
     async def work(ask: Ask, service: LockService) -> None:
         texts = {f"k{number}": "\N{GREEK SMALL LETTER ALPHA}" * 10_000 for number in range(150)}
         body = json.dumps(json.loads(report(capture=capture("n1", x=texts))), ensure_ascii=False)
-        assert len(body.encode()) < LARGEST
+        assert len(body.encode()) < LARGEST_REPORT
         assert (await ask("/v1/captures", body)).status == 413
 
     serve(store, work, tmp_path / "data")

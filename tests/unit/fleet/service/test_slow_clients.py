@@ -19,11 +19,11 @@ from starlette.requests import Request
 from tests.unit.fleet.service.test_captures import NOW, report
 from tests.unit.fleet.store.fleets import CLASS, fill
 
-from goldnode.fleet.ingest.report import LARGEST
 from goldnode.fleet.service import app, bodies, captures
 from goldnode.fleet.service import server as http_server
 from goldnode.fleet.service.server import Listen, server
 from goldnode.fleet.store.database import StoreDatabase
+from goldnode.node.ground.verdict_files import LARGEST_REPORT
 
 HEAD = "POST {} HTTP/1.1\r\nHost: x\r\nfleet-lock-protocol: true\r\n"
 LOCK = HEAD.format("/v1/report") + "Content-Length: 1000\r\n\r\n"
@@ -182,7 +182,7 @@ def test_a_client_that_leaves_costs_no_traceback(
 @pytest.mark.parametrize("path", ["/v1/report", "/v1/captures"])
 def test_a_client_that_sends_before_it_reads_gets_its_413(service: Service, path: str) -> None:
     service.start()
-    for size in (LARGEST + 1, 4 * LARGEST):
+    for size in (LARGEST_REPORT + 1, 4 * LARGEST_REPORT):
         assert service.post(path, b"x" * size) == 413
         assert (
             service.post(path, (b"x" * 65536 for _ in range(size // 65536 + 1))) == 413
