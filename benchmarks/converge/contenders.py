@@ -72,11 +72,14 @@ class Contender:
 
 
 def clean() -> dict[str, str]:
-    """The environment without what the caller's shell says to Ansible and goldnode."""
+    """The environment without what the caller's shell sets for Ansible, goldnode and Python.
+
+    With PYTHONDONTWRITEBYTECODE a checkout is compiled at each start, and the installed contenders are not.
+    """
     kept = {
         key: value
         for key, value in os.environ.items()
-        if not key.startswith(("ANSIBLE_", "GOLDNODE_"))
+        if not key.startswith(("ANSIBLE_", "GOLDNODE_", "PYTHON"))
     }
     return {
         **kept,
