@@ -65,7 +65,7 @@ def remedy(name: str) -> List[str]:
 
 
 # fmt: off
-WRITERS = frozenset(["AMD-Vi","BTRFS","CPU","DMAR","EXT4-fs","IO_PAGE_FAULT","Loading","Memory","NETDEV","NVRM","XFS","amdgpu","block","bnxt_en","clocksource","device-mapper","ena","i40e","i915","iavf","ib_core","ice","igb","ixgbe","mce","md","megaraid_sas","mlx4_core","mlx5_core","mlx5_ib","mpt2sas_cm","mpt3sas_cm","nvidia","nvidia_drm","nvidia_modeset","nvidia_peermem","nvidia_uvm","nvme","pcieport","tg3","virtio_net","xe"])
+WRITERS = frozenset(["AMD-Vi","BTRFS","CPU","DMAR","EXT4-fs","IO_PAGE_FAULT","Loading","Memory","NETDEV","NVRM","XFS","amdgpu","block","bnxt_en","clocksource","device-mapper","ena","i40e","i915","iavf","ib_core","ice","igb","ixgbe","mce","md","megaraid_sas","mlx4_core","mlx5_core","mlx5_ib","mpt2sas_cm","mpt3sas_cm","nvidia","nvidia-modeset","nvidia_drm","nvidia_modeset","nvidia_peermem","nvidia_uvm","nvme","pcieport","tg3","virtio_net","xe"])
 TEXT = r"""
 {"remedies":{
 "amd_reset":["Drain the node, then reset the GPU (`amd-smi reset --gpureset`, or restart the node).","gpu","gpu_reset"],
@@ -85,12 +85,16 @@ TEXT = r"""
 "iommu":["Restart the node; where faults of SUBJECT come back, update its firmware and driver, or run with `iommu=pt`.","node","reboot","person"],
 "disk":["Drain the node, restart it, and read the health of SUBJECT (`nvme smart-log`, `smartctl -a`); replace it where it fails again.","hardware","reboot","repair"],
 "controller":["Drain the node and restart it; where SUBJECT fails again, update its firmware or replace it.","hardware","reboot","repair"],
-"filesystem":["Drain the node, unmount SUBJECT, check it (`fsck`, `xfs_repair`, `btrfs check`) and the disk below it, then restart the node.","node","repair","reboot"],
+"filesystem":["Drain the node, unmount SUBJECT, check it (`fsck`, `xfs_repair`, `btrfs check`) and the disk below it, then restart the node. Where it is a network volume (iSCSI, as of Longhorn), its connection broke, and no disk of the node is at fault.","node","repair","reboot"],
 "raid":["Find the member with `mdadm --detail`, replace the disk, and add the new one: `mdadm --add`.","hardware","repair"],
 "path":["Check cable and target of the path (`multipath -ll`).","hardware","repair"],
 "dimm":["Drain the node; have the memory module that `ras-mc-ctl --errors` or the BMC's event log names replaced.","hardware","repair"],
 "clock":["Restart the node when nothing runs on it; where it comes back, update the firmware.","node","reboot","person"],
-"seat":["Restart the node; where it comes back, have seating, riser and cable below SUBJECT inspected.","hardware","reboot","repair"]
+"seat":["Restart the node; where it comes back, have seating, riser and cable below SUBJECT inspected.","hardware","reboot","repair"],
+"psp":["Drain the node and switch it off and on; where SUBJECT still does not start, have seating, power and the bridge between the GPUs inspected (one without the bridge tells).","hardware","reboot","repair"],
+"amd_firmware":["Install the firmware (firmware-amd-graphics, linux-firmware or amdgpu-dkms-firmware), write the initramfs again (`update-initramfs -u`), as the driver reads that copy at boot, and restart the node.","node","person","reboot"],
+"nic_driver":["Install a driver and firmware of the adapter that fit each other (`ethtool -i`, `mlxfwmanager`), and restart the node.","node","person","reboot"],
+"nvme_power":["Restart the node; where SUBJECT leaves the bus again, switch its power saving off (`nvme_core.default_ps_max_latency_us=0 pcie_aspm=off` on the kernel command line), then have slot and disk inspected.","hardware","reboot","repair"]
 },"rows":[
 ["amd.ring_timeout","amdgpu"," timeout, ","ring (?P<ring>[\\w.]+) timeout, signaled seq","gpu.driver_fault","degraded","a ring of the GPU did not end its work in time","amd_reset","amd.reset_succeeded amd.ring_reset",null],
 ["amd.reset_succeeded","amdgpu","succeeded!","GPU reset\\(\\d+\\) succeeded!","gpu.program_fault","none","the driver has reset the GPU, and it works again",null,"",null],
@@ -105,12 +109,18 @@ TEXT = r"""
 ["amd.ras_uncorrected","amdgpu","uncorrectable hardware errors","(?:\\{\\d+\\} ?)?(?:socket: \\d+,? ?(?:die: \\d+,? ?)?)?[1-9]\\d* (?:new )?uncorrectable hardware errors detected in (?:total in )?(?P<block>\\w+) block","gpu.driver_fault","drain","errors of the GPU's memory or of a block that were not corrected","amd_reset","",null],
 ["amd.ras_corrected","amdgpu","correctable hardware errors","(?:\\{\\d+\\} ?)?(?:socket: \\d+,? ?(?:die: \\d+,? ?)?)?\\d+ (?:new )?correctable hardware errors detected","gpu.program_fault","none","errors of the GPU that were corrected",null,"",null],
 ["amd.poison","amdgpu","kick off gpu reset flow","(?:\\{\\d+\\} ?)?poison is consumed by (?:client|source) \\d+, kick off gpu reset flow","gpu.driver_fault","degraded","a program has used damaged memory of the GPU","amd_reset","amd.reset_succeeded",null],
+["amd.psp","amdgpu"," failed!","PSP (?:create ring|load \\w+|tmr init) failed!","driver.refused","drain","the security processor of the GPU (PSP) does not answer, and the driver cannot start the GPU","psp","",null],
+["amd.firmware","amdgpu"," firmware!","Failed to load \\w+ firmware!","driver.refused","drain","the driver found no firmware for a part of the GPU, and cannot start it","amd_firmware","",null],
+["amd.no_firmware","amdgpu","Direct firmware load for","Direct firmware load for amdgpu/\\S+ failed with error","gpu.program_fault","none","a firmware file was not found; some are optional (`_ta.bin`, `_cap.bin`), and a line about a part that cannot start follows where one is needed",null,"",null],
 ["xe.wedged","xe","Xe has declared device","CRITICAL: Xe has declared device (?P<address>\\S+) as wedged","gpu.driver_fault","drain","the driver has given the GPU up","restart","",null],
 ["xe.reset_failed","xe","reset failed (","(?:Tile\\d: )?GT\\d+: reset failed \\(","gpu.driver_fault","drain","the driver could not reset the GPU","restart","",null],
 ["xe.engine_reset","xe","Engine reset: engine_class=","(?:Tile\\d: )?GT\\d+: Engine reset: engine_class=","gpu.program_fault","none","an engine was reset under the work of one program",null,"",null],
+["xe.timed_out","xe","imedout job: seqno=","(?:Tile\\d: )?(?:GT\\d+: )?Timedout job: seqno=","gpu.program_fault","none","a job of one program did not end in time and was taken off the GPU",null,"",null],
 ["xe.guc_unsupported","xe i915","Unsupported GuC","(?:GT\\d+: )?Unsupported GuC v\\S+ ","driver.refused","drain","the GuC firmware on disk is too old for the driver","firmware","",null],
 ["i915.wedged","i915","declaring","(?:GT\\d+: )?Failed to [\\w -]+, declaring (?:it )?wedged","gpu.driver_fault","drain","the driver has given the GPU up","restart","",null],
 ["i915.hang","i915","reset due to GPU hang",".*\\[\\d+\\] context reset due to GPU hang","gpu.program_fault","none","an engine was reset under the work of one program",null,"",null],
+["i915.gpu_hang","i915","GPU HANG: ecode","GPU HANG: ecode","gpu.program_fault","none","the GPU hung under the work of a program, and the driver resets it",null,"",null],
+["i915.chip_reset","i915","eset","(?:GT\\d+: )?(?:GUC: Engine reset failed on|Resetting chip for )","gpu.program_fault","none","the driver resets the complete GPU",null,"",null],
 ["nvidia.reset_required","NVRM","NV_ERR_RESET_REQUIRED","nv(?:Assert|Check)\\w+: (?:Assertion|Check) failed: Reset required \\[NV_ERR_RESET_REQUIRED","gpu.driver_fault","drain","the driver refuses work on a GPU until it is reset","nvidia_reset","",null],
 ["nvidia.gsp_heartbeat","NVRM","eartbeat timed out","_kgsp\\w+: (?:GSP RM h|LibOS h|H)eartbeat timed out","gpu.driver_fault","degraded","the GPU's system processor (GSP) does not answer","nvidia_reset","",null],
 ["nvidia.locked","NVRM","GPU is probably locked","krcWatchdog\\w*: RC watchdog: GPU is probably locked","gpu.program_fault","none","the driver's watchdog got no answer from a channel; Xids beside it decide",null,"",null],
@@ -133,8 +143,11 @@ TEXT = r"""
 ["mlx5.command","mlx5_core","leak of a command resource","(?:\\w+:\\d+:? ?(?:\\(pid \\d+\\):)? ?)?.*timeout\\. Will cause a leak of a command resource","net.driver_fault","drain","the firmware did not end a command","power_cycle","mlx5.recovered",null],
 ["mlx5.hot","mlx5_core","igh temperature","(?:\\w+:\\d+:? ?(?:\\(pid \\d+\\):)? ?)?(?:High temperature on sensors|synd 0x10: High temperature)","net.driver_fault","degraded","the adapter is hotter than its firmware allows","cool_adapter","",null],
 ["mlx5.module","mlx5_core","Port module event[error]","(?:\\w+:\\d+:? ?(?:\\(pid \\d+\\):)? ?)?Port module event\\[error\\]: module \\d+, (?P<status>.*)","net.driver_fault","degraded","a transceiver or cable reports an error","cool_adapter","",null],
+["mlx5.not_started","mlx5_core","_one failed with error code","(?:\\w+:\\d+:? ?(?:\\(pid \\d+\\):)? ?)?mlx5_(?:load|init)_one failed with error code","driver.refused","drain","the driver could not start the adapter","nic_driver","",null],
+["mlx5.slot_power","mlx5_core","insufficient power on","(?:\\w+:\\d+:? ?(?:\\(pid \\d+\\):)? ?)?Detected insufficient power on the PCIe slot","net.driver_fault","none","the slot states less power than the adapter may use; boards that state none are the common cause, and the adapter works",null,"",null],
 ["mlx4.internal","mlx4_core","Internal error detected","Internal error detected","net.driver_fault","drain","the adapter met an internal error and is reset","power_cycle","",null],
-["bnxt.firmware","bnxt_en","atal reset event",".*Firmware [Ff]atal reset event","net.driver_fault","degraded","the firmware of the adapter stopped and was started again","restart_free","",null],
+["bnxt.firmware","bnxt_en","reset event",".*(?:Firmware [Ff]atal reset|Fatal firmware reset) event","net.driver_fault","degraded","the firmware of the adapter stopped and was started again","restart_free","",null],
+["bnxt.not_restarted","bnxt_en","failure",".*hwrm[\\w ]+ failure(?: rc)?: ","net.driver_fault","drain","the driver could not start the adapter again","power_cycle","",null],
 ["bnxt.command","bnxt_en","Error (timeout: ",".*Error \\(timeout: \\d+\\) msg","net.driver_fault","degraded","the firmware did not answer a request","restart_free","",null],
 ["intel.unrecoverable","ice i40e iavf","tx_timeout recovery unsuccessful","tx_timeout recovery unsuccessful","net.driver_fault","drain","the driver could not restart the adapter","power_cycle","",null],
 ["intel.recovery_mode","ice i40e ixgbe","irmware recovery mode","Firmware recovery mode detected","net.driver_fault","drain","the adapter's firmware is damaged and runs in its recovery mode","restart_free","",null],
@@ -145,6 +158,7 @@ TEXT = r"""
 ["nvme.disabled","nvme","Disabling device after reset failure","nvme (?P<subject>nvme\\d+): Disabling device after reset failure","storage.driver_fault","drain","the disk did not come back from a reset and is gone","disk","",null],
 ["nvme.removed","nvme","emoving after probe failure","nvme (?P<subject>nvme\\d+): Removing after probe failure","storage.driver_fault","degraded","the disk could not be started and is not there","disk","",null],
 ["nvme.not_ready","nvme","Device not ready","nvme (?P<subject>nvme\\d+): Device not ready; aborting (?:reset|initialisation)","storage.driver_fault","degraded","the disk did not get ready","disk","",null],
+["nvme.off_the_bus","nvme","CSTS=0xffffffff","nvme (?P<subject>nvme\\d+): controller is down; will reset: CSTS=0xffffffff","storage.driver_fault","degraded","the disk had left the bus (its registers read as ones only), and was reset","nvme_power","",null],
 ["mpt.dead","mpt3sas_cm mpt2sas_cm","non-operational","SAS host is non-operational","storage.driver_fault","drain","the controller does not answer any more","controller","",null],
 ["mpt.fault","mpt3sas_cm mpt2sas_cm"," fault info from","\\w+ fault info from func","storage.driver_fault","degraded","the firmware of the controller stopped and was reset","controller","",null],
 ["megaraid.lost","megaraid_sas","reset adapter never cleared","Diag reset adapter never cleared","storage.driver_fault","drain","the controller did not come back from a reset","controller","",null],
@@ -164,6 +178,7 @@ TEXT = r"""
 ["kmod.version","nvidia nvidia_uvm nvidia_modeset nvidia_drm nvidia_peermem amdgpu mlx5_core mlx5_ib ib_core","version magic","version magic '.*' should be '","driver.refused","drain","the kernel refused the module: it was built for another kernel","module","",null],
 ["kmod.peermem","nvidia_peermem","symbol ","(?:disagrees about version of|Unknown) symbol ib_\\w+","driver.refused","degraded","nvidia_peermem was built for another ib_core: GPUs work, GPUDirect RDMA through it does not","peermem","",null],
 ["kmod.symbol","nvidia nvidia_uvm nvidia_modeset nvidia_drm nvidia_peermem amdgpu mlx5_core mlx5_ib ib_core","symbol ","(?:disagrees about version of|Unknown) symbol ","driver.refused","drain","the kernel refused the module: it does not fit the kernel or a module below it","module","",null],
-["nvme.no_path","block","failing I/O","block (?P<subject>nvme\\w+): no available path - failing I/O","storage.driver_fault","drain","no path to the disk is left","disk","",null]
+["nvme.no_path","block","failing I/O","block (?P<subject>nvme\\w+): no available path - failing I/O","storage.driver_fault","drain","no path to the disk is left","disk","",null],
+["kmod.modeset","nvidia-modeset","ersion mismatch: nvidia","Version mismatch: nvidia\\.ko\\([\\d.]+\\) nvidia-modeset\\.ko","driver.refused","drain","two modules of the driver are of different versions","module","",null]
 ]}
 """

@@ -80,6 +80,10 @@ LOUD = (
     b"emperature",
     b"symbol ",
     b"version magic",
+    b"ersion mismatch",
+    b"GPU HANG",
+    b"imedout job",
+    b"insufficient power",
     b"read-only",
     b"unstable",
 )
@@ -710,7 +714,8 @@ class LogParser:
         if match:
             bad = match.group("word") == "UE"
             severity = "uncorrected" if bad else "corrected"
-            parameters = {"controller": match.group("controller"), "severity": severity}
+            parameters: Row = {"controller": match.group("controller"), "severity": severity}
+            parameters["errors"] = int(match.group("number"))
             label = match.group("label") or ""
             if label[:7] in ("", "unknown", "any mem"):
                 dimm = _re("dimm").search(text)
@@ -885,11 +890,13 @@ class LogParser:
 
     @staticmethod
     def keep(have: Row, name: str, value: Any) -> None:
-        """Store a parameter: the first of most kinds, the last recovery action, and some of the links, names
-        and process numbers.
+        """Store a parameter: the first of most kinds, the last recovery action, the sum of errors, and some of
+        the links, names and process numbers.
         """
         if name == "recovery":
             have[name] = value
+        elif name == "errors":
+            have[name] = have.get(name, 0) + value
         elif name in ("links", "places"):
             have[name] = sorted({*have.get(name, []), *value})[:64]
         elif name in ("pid", "name"):

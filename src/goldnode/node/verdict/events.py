@@ -767,13 +767,14 @@ def _loaded(row: Json, capture: Mapping[str, Any]) -> bool:
     return module in as_list(as_map(capture.get("os")).get("modules"))
 
 
-def _rate(row: Json) -> float:
-    """Return the lines per minute, of at least one minute."""
+def _rate(row: Json, errors: Any = None) -> float:
+    """Return the lines, or the errors that they count, per minute, of at least one minute."""
     first, last = row.get("uptime_s"), row.get("last_uptime_s")
     minutes = 1.0
     if isinstance(first, (int, float)) and isinstance(last, (int, float)):
         minutes = max(1.0, (last - first) / 60)
-    return _count(row) / minutes
+    count = errors if isinstance(errors, int) and not isinstance(errors, bool) else 0
+    return max(_count(row), count) / minutes
 
 
 def _api_mismatch(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
@@ -925,7 +926,18 @@ def _mce(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
         )
         text = "a hardware error that was not corrected" + dimm
         return _of_row(row, "machine.mce", text, remedy, VISIT, severity=DRAIN, subject=subject)
-    return _of_row(row, "machine.mce", f"hardware errors: {severity}{dimm}", subject=subject)
+    rate, most = _rate(row, more.get("errors")), limits.get("edac_corrected_minute")
+    text = f"hardware errors: {severity}{dimm}"
+    if severity == "unknown":  # the kernel leaves the details to a decoder
+        return _of_row(row, "machine.mce", text + "; `ras-mc-ctl --errors` lists them")
+    if isinstance(most, (int, float)) and rate > most:
+        remedy = Remedy(
+            "Have the memory module that the line names replaced at the next maintenance (`ras-mc-ctl --errors`).",
+            REPAIR,
+        )
+        text = f"{text}, {rate:.0f} a minute"
+        return _of_row(row, "machine.mce", text, remedy, VISIT, subject=subject)
+    return _of_row(row, "machine.mce", text, subject=subject)
 
 
 def _previous_boot(row: Json) -> Finding:
