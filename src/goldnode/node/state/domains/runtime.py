@@ -15,7 +15,7 @@ Merges the configuration, and verifies it by asking the engine.
 * info: state of the running docker, see `dockerd.info`
 * flags: docker's command line as it runs. command_line: the words of its unit, each with file and line
   (`docker_unit.command_line`)
-* embedded: directories of the containerd that k3s or RKE2 starts
+* embedded: the containerd of k3s and RKE2, see `embedded.observed`
 * written: time of the last change of containerd's files, in seconds since the epoch
 * hook: time at which the toolkit's hook was installed, in seconds since the epoch
 * gpu_containers: running containers that use a GPU, [{id, name, why}]
@@ -37,7 +37,7 @@ import time
 from contextlib import suppress
 
 from ...effective import cdi as cdi_specs
-from ...effective import containerd, docker_unit
+from ...effective import containerd, docker_unit, embedded
 from ...effective import enginetext as text_of
 from ...ground import gate_files
 from ...ground.host import Host
@@ -72,9 +72,6 @@ REFRESH = ("nvidia-cdi-refresh.path", "nvidia-cdi-refresh.service")
 UNITS = ("/etc/systemd/system", "/lib/systemd/system", "/usr/lib/systemd/system")
 KIND = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu"}
 UNIT_OF_ENGINE = {"docker": "docker.service", "containerd": "containerd.service"}
-# k3s and RKE2 start a containerd of their own, and write its config.toml there from config.toml.tmpl (files of
-# version 2) or config-v3.toml.tmpl (docs.k3s.io, "Configuring containerd").
-EMBEDDED = tuple(f"/var/lib/rancher/{name}/agent/etc/containerd" for name in ("k3s", "rke2"))
 # The first docker with `dockerd --validate` (Docker Engine release notes, 23.0).
 VALIDATES = (23, 0)
 
@@ -105,7 +102,7 @@ def observe(host: Host, document: ClassDocument, seen: Observed) -> None:
         facts["ours"] = (load_json(host, RECORD) or {}).get("merged", {}).get(DAEMON)
     nvidia = toolkit is not None and toolkit["vendor"] == "nvidia"
     facts["toolkit_config"] = host.text(TOOLKIT) if nvidia else None
-    facts["embedded"] = [path for path in EMBEDDED if host.is_dir(path)]
+    facts["embedded"] = embedded.observed(host)
     if runtime["engine"] == "containerd":
         facts["config"] = host.text(CONTAINERD)
         facts["tomllib"] = text_of.toml_reader() is not None
@@ -517,12 +514,8 @@ def plan(document: ClassDocument, seen: Observed) -> Tuple[List[Action], List[No
                     "/dev/dri only",
                 )
             )
-    for folder in facts.get("embedded", ()) if toolkit else ():
-        text = (
-            f"pods of {folder.split('/')[4]} run in its own containerd, which reads {folder}: goldnode configures "
-            f"{runtime['engine']}. Add the GPU runtime to config.toml.tmpl or config-v3.toml.tmpl there"
-        )
-        notes.append(Note("runtime.embedded", text))
+    for row in facts.get("embedded", ()) if toolkit else ():
+        notes += [Note("runtime.embedded", text) for text in _embedded(document, row)]
     engine_actions, waiting = _engine(document, seen)
     actions += engine_actions
     if unit_name(document) and facts.get("unit") is None:
@@ -533,6 +526,20 @@ def plan(document: ClassDocument, seen: Observed) -> Tuple[List[Action], List[No
             )
         )
     return actions, notes, waiting
+
+
+def _embedded(document: ClassDocument, row: Mapping[str, Any]) -> List[str]:
+    """Return what to know of a containerd that k3s or RKE2 runs: goldnode does not configure it."""
+    engine, name = declared(document["runtime"])["engine"], row["name"]
+    text = (
+        f"pods of {name} run in its own containerd ({row['folder']}): goldnode configures {engine}"
+    )
+    if runtimes(document) and not row["nvidia"]:
+        text += (
+            f". Its config.toml has no runtime nvidia: {name} adds it at its next start where it finds "
+            f"{PROGRAM}, without any template"
+        )
+    return [text, *row["faults"], *row["notes"]]
 
 
 def _unseen() -> Note:
@@ -942,6 +949,7 @@ def _config_finding(document: ClassDocument, seen: Observed) -> Finding:
     except ValueError as problem:
         problems, blocked = [str(problem)], []
     problems += [refusal.message for refusal in blocked]
+    problems += [fault for row in seen.runtime.get("embedded", ()) for fault in row["faults"]]
     for file in wanted(document, seen):
         have = seen.files.get(file.path)
         if not have or have["content"] != file.content:
