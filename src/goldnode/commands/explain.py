@@ -33,9 +33,10 @@ def explain(what: tuple[str, ...], here: bool, form: str) -> None:
     """Explain an error, a log, a tool's table or a description.
 
     Give the TEXT, a FILE, or standard input (-): a kernel log, the tables and errors of nvidia-smi, `nvidia-smi
-    topo -m`, `nvidia-smi -q`, `dcgmi diag` and `health`, `lspci -vv`, an nvidia-bug-report (unpacked), a job's
-    traceback, a log of NCCL, or a sentence of your own. The answer names causes in the order of their
-    likelihood, what decides between them, and the remedy. Nothing is sent anywhere.
+    topo -m`, `nvidia-smi -q`, `dcgmi diag` and `health`, `lspci -vv`, an nvidia-bug-report (unpacked), `sinfo -R`,
+    `scontrol show node`, `ras-mc-ctl --errors`, events of node-problem-detector, a job's traceback, a log of NCCL,
+    or a sentence of your own. The answer names causes in the order of their likelihood, what decides between
+    them, and the remedy. Nothing is sent anywhere.
 
     Exit status: 0 explained, 1 nothing was recognized, 2 an error.
     """
@@ -139,6 +140,7 @@ def _block(row: TextAnswer, report: LocalReport | None) -> str:
     causes = [f"{number}. {cause}" for number, cause in enumerate(row.causes, 1)]
     pairs = [
         ("line", f"{row.line}{times}: {row.text[:160]}" if row.text else None),
+        *(("and", text[:160]) for text in row.more),
         ("layer", row.layer),
         ("node", _EFFECT.get(row.effect or "")),
         *(("cause", cause) for cause in causes),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from goldnode.explain import documents, logs, tables, versions
+from goldnode.explain import documents, logs, system, tables, versions
 from goldnode.explain.model import TextAnswer, TextReading, merged, of_symptom
 from goldnode.facts import xid
 from goldnode.facts.symptoms import near, of_line
@@ -23,6 +23,8 @@ READERS: tuple[Reader, ...] = (
     tables.topology,
     tables.dcgm,
     tables.lspci,
+    system.slurm,
+    system.ras,
     logs.nccl,
     logs.tracebacks,
     logs.kernel,

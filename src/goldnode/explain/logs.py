@@ -21,8 +21,16 @@ _KERNEL = re.compile(
     r"^(\[ *\+?\d+\.\d+\]|\[\w{3} \w{3} +\d+ [\d:]+ \d{4}\]|kern *:|<\d+>|\d+,\d+,\d+,)"
     r"|^(\w{3} +\d+ [\d:]{8}|\d{4}-\d\d-\d\d[T ][\d:.,]+\S*) (\S+ )?kernel:( |$)|\bNVRM: "
 )
-# Open modules before 535 print the driver's name without a colon.
-_WITHOUT_COLON = re.compile(r"\bNVRM (?=\w+: )")
+# Open modules before 535 print the driver's name without a colon; /proc/driver/nvidia/version does too.
+_WITHOUT_COLON = re.compile(r"\bNVRM (?!version: )(?=\w+: )")
+# How node-problem-detector passes a message of the kernel on: an event of `kubectl describe node`, or a condition.
+_CARRIED = re.compile(
+    r"^\s*(?:Warning|Normal)\s+\w+\s+\S.*?\s{2,}kernel-monitor\s+(?P<event>\S.*)$"
+    r"|\breason is \w+, +message is (?P<condition>\S.*)$"
+)
+
+
+_LINES = 4  # of a finding that several lines of the log make
 
 
 def kernel(lines: Sequence[str]) -> TextReading | None:
@@ -31,7 +39,14 @@ def kernel(lines: Sequence[str]) -> TextReading | None:
     lines = [_WITHOUT_COLON.sub("NVRM: ", line) for line in lines]
     text = []
     for number, line in enumerate(lines):
-        if _KERNEL.search(line) or _message(line):
+        carried = _CARRIED.search(line)
+        if carried:
+            message = carried["event"] or carried["condition"]
+            if not _message(message):
+                continue
+            reading.used.add(number)
+            text.append(message)
+        elif _KERNEL.search(line) or _message(line):
             reading.used.add(number)
             text.append(line)
     quoted = _quoted(lines, reading)
@@ -64,11 +79,11 @@ def _quoted(lines: Sequence[str], reading: TextReading) -> list[TextAnswer]:
     for number, line in enumerate(lines):
         if number in reading.used:
             continue
-        found = xid.quoted(line)
-        if found is None:
+        pair = xid.quoted(line)
+        if pair is None:
             continue
         reading.used.add(number)
-        code, address = found
+        code, address = pair
         answers.append(of_xid(code, text=line, line=number, subject=address))
     return answers
 
@@ -129,6 +144,7 @@ def _of_finding(finding: dict[str, Any], lines: Sequence[str]) -> TextAnswer:
         title=str(finding["got"]),
         text=evidence,
         line=at[0] + 1 if at else 1,
+        more=tuple(map(str, finding["evidence"][1:_LINES])),
         count=max(len(at), 1),
         layer=finding["domain"],
         subject=finding["subject"],

@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from goldnode.facts.symptoms import Symptom, symptoms
+from goldnode.facts.symptoms import Symptom, subject_of, symptoms
 
 
 @dataclass(frozen=True)
 class TextAnswer:
     """One thing that the text proves or names, and what follows from it.
 
-    `line` counts from 1 and is that of the first occurrence, `count` counts occurrences. `effect` is what it
+    `line` counts from 1 and is that of the first occurrence, `more` are other lines that say it in other words,
+    `count` counts occurrences. `effect` is what it
     means for a node: "none", "degraded", "drain", or None where the text is about a job. `here` are patterns
     of finding ids that answer on the node, `run` the command of goldnode-node that reports them.
     """
@@ -22,6 +23,7 @@ class TextAnswer:
     title: str
     text: str
     line: int
+    more: tuple[str, ...] = ()
     count: int = 1
     layer: str | None = None
     subject: str | None = None
@@ -68,7 +70,7 @@ def of_symptom(
         text=text.strip(),
         line=line + 1,
         layer=row.layer,
-        subject=subject,
+        subject=subject or subject_of(row, text),
         effect=row.effect,
         causes=row.causes,
         check=row.check,
@@ -80,10 +82,16 @@ def of_symptom(
 
 
 def merged(answers: Sequence[TextAnswer]) -> list[TextAnswer]:
-    """Return the answers with one row for each id and subject, counted, in the order of their first lines."""
+    """Return the answers with one row for each id and subject, counted, in the order of their first lines.
+
+    One without a subject goes with one of the same title that has it.
+    """
     rows: dict[tuple[str, str | None], TextAnswer] = {}
+    named = {(one.id, one.title): one.subject for one in reversed(answers) if one.subject}
     for answer in sorted(answers, key=lambda one: one.line):
-        key = (answer.id, answer.subject)
+        subject = answer.subject or named.get((answer.id, answer.title))
+        answer = replace(answer, subject=subject)
+        key = (answer.id, subject)
         if key in rows:
             rows[key] = replace(rows[key], count=rows[key].count + answer.count)
         else:

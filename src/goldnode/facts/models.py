@@ -159,7 +159,9 @@ class SymptomRow(FactsRow):
     check: str
     here: AnswerHere | None = None
     fix: str
-    effect: Literal["none"] | None = None  # none: the message is no fault of the node
+    effect: Literal["none", "degraded", "drain"] | None = (
+        None  # none: the message is no fault of the node
+    )
     source: Keys
 
 

@@ -44,7 +44,8 @@ class Symptom:
     """One symptom. `causes` are in the order of their likelihood; `check` decides between them.
 
     `here` are patterns of finding ids that answer on the node; `run` is the command of goldnode-node that
-    reports them, or None. `effect` is "none" where the message is no fault of a node, else None.
+    reports them, or None. `effect` is "none" where
+    the message is no fault of a node, and a severity where it decides that by itself.
     """
 
     id: str
@@ -81,16 +82,38 @@ def symptoms() -> dict[str, Symptom]:
 
 @cache
 def _patterns() -> tuple[tuple[str, re.Pattern[str]], ...]:
+    # In one pattern a name of a group may occur once only.
     return tuple(
-        (row["id"], re.compile("|".join(f"(?:{text})" for text in row["messages"]), re.IGNORECASE))
+        (row["id"], re.compile("|".join(map(_alternative, row["messages"])), re.IGNORECASE))
         for row in load(FILE)["symptoms"]
         if row["messages"]
     )
 
 
+def _alternative(message: str) -> str:
+    return f"(?:{message.replace('(?P<subject>', '(?:')})"
+
+
+@cache
+def _subjects() -> dict[str, tuple[re.Pattern[str], ...]]:
+    """Return the messages of each symptom that name its subject, such as a kernel."""
+    return {
+        row["id"]: tuple(
+            re.compile(text, re.IGNORECASE) for text in row["messages"] if "(?P<subject>" in text
+        )
+        for row in load(FILE)["symptoms"]
+    }
+
+
 def of_line(line: str) -> list[Symptom]:
     """Return the symptoms of which `line` has a message, in the order of the table."""
     return [symptoms()[name] for name, pattern in _patterns() if pattern.search(line)]
+
+
+def subject_of(symptom: Symptom, line: str) -> str | None:
+    """Return what a message of the symptom in `line` is about: its group `subject`. None if it names nothing."""
+    hits = (pattern.search(line) for pattern in _subjects()[symptom.id])
+    return next((hit["subject"].rstrip(".,:") for hit in hits if hit), None)
 
 
 def near(text: str, most: int = 3) -> list[tuple[Symptom, float]]:

@@ -225,10 +225,10 @@ def quoted(line: str) -> tuple[int, str | None] | None:
 
 
 def _explain_quoted(line: str) -> list[dict[str, Any]]:
-    found = quoted(line)
-    if found is None:
+    pair = quoted(line)
+    if pair is None:
         return []
-    code, address = found
+    code, address = pair
     # In the kernel's form, for the reader of logs.
     events = logs.parse([f"NVRM: Xid (PCI:{address[:-2]}): {code}, {line}"]) if address else []
     return [_row_data(code, {**row, "text": line.strip()}) for row in events] or [

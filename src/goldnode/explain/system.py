@@ -1,0 +1,62 @@
+"""Readers of what other programs of a node print: Slurm's `sinfo -R` and `scontrol show node`, and `ras-mc-ctl`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from goldnode.explain.model import TextReading, of_symptom
+from goldnode.facts.symptoms import of_line
+
+_REASONS = re.compile(r"^REASON\s+USER\s+TIMESTAMP\s+NODELIST\s*$")
+_NODE = re.compile(
+    r"^\s*(NodeName|Arch|CPU\w+|AvailableFeatures|ActiveFeatures|Gres\w*|NodeAddr|OS|RealMemory|State|Partitions"
+    r"|\w+Time|CfgTRES|AllocTRES|CurrentWatts|ExtSensors\w+|Reason|Comment|Extra)=\S"
+)
+
+
+def slurm(lines: Sequence[str]) -> TextReading | None:
+    """Read the table of `sinfo -R`, and the fields of `scontrol show node`. The reason of a drain is judged."""
+    head = next((number for number, line in enumerate(lines) if _REASONS.match(line)), None)
+    fields = [number for number, line in enumerate(lines) if _NODE.match(line)]
+    table: list[int] = []
+    if head is not None:
+        table = [head]
+        for number in range(head + 1, len(lines)):
+            # A row has a user, a time and nodes; sinfo cuts the reason at 20 characters.
+            if not re.search(r"\s\d{4}-\d\d-\d\dT[\d:]+\s+\S+\s*$", lines[number]):
+                break
+            table.append(number)
+    elif not any("Reason=" in lines[number] or "State=" in lines[number] for number in fields):
+        return None
+    name = "`sinfo -R`" if head is not None else "`scontrol show node`"
+    reading = TextReading(f"the output of {name}", used={*table, *fields})
+    reasons = [*table[1:], *(number for number in fields if "Reason=" in lines[number])]
+    reading.notes.append(f"{len(reasons)} reason{'' if len(reasons) == 1 else 's'} of a drain")
+    for number in reasons:
+        for row in of_line(lines[number])[:1]:
+            reading.answers.append(of_symptom(row, text=lines[number], line=number))
+    return reading
+
+
+_NONE = re.compile(r"^No [\w ]+ errors\.$")
+_RECORD = re.compile(
+    r"^\s*\d+ (?:\d{4}-\d\d-\d\d \S+ .*?error: |Corrected error|Uncorrected error)"
+)
+_SECTION = re.compile(r"^[\w ]+ (?:events|records summary|summary):$")
+
+
+def ras(lines: Sequence[str]) -> TextReading | None:
+    """Read `ras-mc-ctl --errors` or `--summary` of rasdaemon."""
+    none = {number for number, line in enumerate(lines) if _NONE.match(line)}
+    records = [number for number, line in enumerate(lines) if _RECORD.match(line)]
+    if not none or len(none) + len(records) < 2:
+        return None
+    sections = {number for number, line in enumerate(lines) if _SECTION.match(line)}
+    reading = TextReading("the output of `ras-mc-ctl`", used={*none, *records, *sections})
+    reading.notes.append(f"{len(records)} record{'' if len(records) == 1 else 's'}")
+    for number in records:
+        bad = re.search(r"\b(?:uncorrected|fatal)\b", lines[number], re.IGNORECASE)
+        name = "memory-uncorrected" if bad else "memory-corrected"
+        reading.answers.append(of_symptom(name, text=lines[number], line=number))
+    return reading
