@@ -104,7 +104,10 @@ def files() -> Iterator[Path]:
 @cache
 def load(file: Path) -> Report:
     """Return the report of a file. Raise ValueError with the name of the file."""
-    content = yaml.load(file.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
+    try:
+        content = yaml.load(file.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
+    except yaml.YAMLError as problem:
+        raise ValueError(f"{file.relative_to(ROOT)}: {problem}") from problem
     folder = file.with_suffix("")
     beside = {
         str(path.relative_to(folder)): path.read_text(encoding="utf-8")
