@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from fnmatch import fnmatchcase
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from click import Context, Group
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unit.test_page_commands import commands, fault
 
 from goldnode.cli import main
 from goldnode.explain import here
@@ -57,6 +60,18 @@ def test_findings_that_answer_on_a_node_exist() -> None:
         if not any(fnmatchcase(name, kind) or fnmatchcase(kind, name) for kind in KINDS)
     ]
     assert not wrong
+
+
+def test_commands_that_the_answers_name_exist() -> None:
+    wrong = []
+    for name in ("symptoms.yml", "log_lines.yml", "xid.yml", "known_bad.yml"):
+        text = files("goldnode.facts").joinpath(name).read_text(encoding="utf-8")
+        for words in commands(text):
+            group = main.get_command(Context(main), words[0])
+            below = isinstance(group, Group) and words[1:] and words[1][0].islower()
+            known = not below or group.get_command(Context(group), words[1])
+            wrong += [(name, " ".join(words), fault(words))] if fault(words) or not known else []
+    assert wrong == []
 
 
 @pytest.mark.parametrize("text", ["the weather is fine", "please help", "GPU", ""])
