@@ -34,9 +34,9 @@ def explain(what: tuple[str, ...], here: bool, form: str) -> None:
 
     Give the TEXT, a FILE, or standard input (-): a kernel log, the tables and errors of nvidia-smi, `nvidia-smi
     topo -m`, `nvidia-smi -q`, `dcgmi diag` and `health`, `lspci -vv`, an nvidia-bug-report (unpacked), `sinfo -R`,
-    `scontrol show node`, `ras-mc-ctl --errors`, events of node-problem-detector, a job's traceback, a log of NCCL,
-    or a sentence of your own. The answer names causes in the order of their likelihood, what decides between
-    them, and the remedy. Nothing is sent anywhere.
+    `scontrol show node`, `kubectl describe node`, `ras-mc-ctl --errors`, events of node-problem-detector, a job's
+    traceback, a log of NCCL, or a sentence of your own. The answer names causes in the order of their likelihood,
+    what decides between them, and the remedy. Nothing is sent anywhere.
 
     Exit status: 0 explained, 1 nothing was recognized, 2 an error.
     """

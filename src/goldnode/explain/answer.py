@@ -23,6 +23,7 @@ READERS: tuple[Reader, ...] = (
     tables.topology,
     tables.dcgm,
     tables.lspci,
+    tables.kubernetes,
     system.slurm,
     system.ras,
     logs.nccl,

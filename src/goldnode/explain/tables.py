@@ -331,6 +331,46 @@ def _add_test(reading: TextReading, *, name: str, line: int, message: str) -> No
     )
 
 
+# -- kubectl describe node
+
+_RESOURCE = re.compile(r"^\s+(?P<name>(?:nvidia|amd)\.com/\S+):\s+(?P<count>\d+)\s*(?:<.*)?$")
+
+
+def kubernetes(lines: Sequence[str]) -> TextReading | None:
+    """Read Capacity and Allocatable of `kubectl describe node` for GPUs."""
+    counts: dict[str, dict[str, tuple[int, int]]] = {"Capacity": {}, "Allocatable": {}}
+    reading = TextReading("the resources of a Kubernetes node")
+    part = ""
+    for number, line in enumerate(lines):
+        if line.strip().removesuffix(":") in counts:
+            part = line.strip().removesuffix(":")
+            reading.used.add(number)
+        elif part and re.match(r"\s+\S+:\s+\S+", line):
+            reading.used.add(number)
+            match = _RESOURCE.match(line)
+            if match:
+                counts[part][match["name"]] = (int(match["count"]), number)
+        else:
+            part = ""
+    for name, (free, number) in counts["Allocatable"].items():
+        have = counts["Capacity"].get(name, (free, number))[0]
+        subject = f"{name}: {free} of {have}"
+        reading.notes.append(subject)
+        if free < have:
+            symptom, title = (
+                "plugin-marked-unhealthy",
+                "the device plugin offers fewer GPUs than it found",
+            )
+        elif have == 0:
+            symptom, title = "pod-without-gpu", "the device plugin found no GPU"
+        else:
+            continue
+        reading.answers.append(
+            of_symptom(symptom, text=lines[number], line=number, subject=subject, title=title)
+        )
+    return reading if counts["Allocatable"] else None
+
+
 # -- lspci
 
 _DEVICE = re.compile(

@@ -12,7 +12,7 @@ from dataclasses import replace
 from goldnode.compat import known_bad
 from goldnode.compat.model import CompatHost
 from goldnode.explain.model import TextAnswer
-from goldnode.facts import host, workload
+from goldnode.facts import host, workload, xid
 from goldnode.facts.host import GpuModel
 from goldnode.facts.workload import key
 
@@ -100,11 +100,11 @@ _MODULE = (
 _KERNEL = (
     r"module build on kernel: (\S+)",
     r"dkms \w+ .* -k (\S+)",
-    r"\bfor kernel (\d\S+)",
+    r"\bfor (?:Linux )?kernel (?:version )?(\d\S+)",
     r"/lib/modules/(\d[^/\s]+)/",
 )
 _HEADERS = re.compile(
-    r"Missing \S+ kernel headers|kernel headers for \S+ cannot be found|fatal error: /lib/modules/"
+    r"Could not resolve Linux kernel version|Missing \S+ kernel headers|kernel headers for \S+ cannot be found|fatal error: /lib/modules/"
 )
 _GONE = re.compile(r"/dkms/nvidia.*implicit declaration of function \W(\w+)")
 
@@ -114,8 +114,11 @@ def build(text: str) -> list[str]:
     driver, kernel = _first(_MODULE, text), _first(_KERNEL, text)
     notes = []
     if _HEADERS.search(text):
-        package = f"linux-headers-{kernel}" if kernel else "linux-headers-$(uname -r)"
-        notes.append(f"the kernel's headers are missing: {package} on Debian and Ubuntu")
+        release = kernel or "$(uname -r)"
+        notes.append(
+            f"the kernel's headers are missing: linux-headers-{release} on Debian and Ubuntu, kernel-devel-{release} "
+            "elsewhere, from the archive that the kernel is from"
+        )
     if "CC version check" in text:
         notes.append(
             "the compiler is not the one that built the kernel: install that one, or build with "
@@ -203,6 +206,26 @@ def refusal(answer: TextAnswer, text: str) -> TextAnswer:
     )
 
 
+# -- the registers of an NVLink
+
+_REGISTERS = re.compile(r"\b[Ll]ink (\d+) ?\(0x([0-9a-fA-F]+),")
+
+
+def registers(text: str) -> list[str]:
+    """Return what the bits of the first register of an Xid 74 mean, for its link."""
+    match = _REGISTERS.search(text)
+    if match is None:
+        return []
+    number = int(match.group(2), 16)
+    bits = [bit for bit in range(32) if number >> bit & 1]
+    notes = []
+    for row in xid.nvlink_bits():
+        named = [str(bit) for bit in bits if bit in row.bits]
+        if named:
+            notes.append(f"link {match.group(1)}, bit {', '.join(named)}: {row.means}")
+    return notes
+
+
 # -- what a driver is known for
 
 
@@ -243,7 +266,7 @@ def completed(
         elif answer.id == "driver-not-loaded":
             notes = [note for model in boards(text) for note in _flavour(model, text)]
         elif answer.id.startswith("xid."):
-            notes = known(answer.id[4:], text, driver)
+            notes = [*known(answer.id[4:], text, driver), *registers(answer.text)]
         elif answer.id == "driver.refused":
             answer = refusal(answer, text)
         elif answer.id == "architecture-not-in-build":

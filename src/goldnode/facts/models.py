@@ -652,7 +652,16 @@ class SxidTable(FactsRow):
     names: dict[int, str]
 
 
+class NvlinkBitsRow(FactsRow):
+    """Bits of the first register of Xid 74, and what they mean."""
+
+    bits: list[int]
+    means: str
+    source: Keys
+
+
 class XidFile(FactsFile):
+    nvlink_bits: list[NvlinkBitsRow]
     actions: list[XidAction]
     xid: list[XidRow]
     unused: list[UnusedXid]

@@ -106,6 +106,22 @@ _SWITCH: dict[str, tuple[XidSeverity, str, str]] = {
 }
 
 
+@dataclass(frozen=True)
+class NvlinkBits:
+    """Bits of the first register of an Xid 74, and what they mean."""
+
+    bits: tuple[int, ...]
+    means: str
+
+
+@cache
+def nvlink_bits() -> tuple[NvlinkBits, ...]:
+    """Return the meanings of the first register of Xid 74."""
+    return tuple(
+        NvlinkBits(tuple(row["bits"]), row["means"]) for row in facts.load(FILE)["nvlink_bits"]
+    )
+
+
 @cache
 def actions() -> dict[str, ImmediateAction]:
     """Return NVIDIA's immediate actions by name."""

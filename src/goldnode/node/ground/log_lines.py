@@ -65,7 +65,7 @@ def remedy(name: str) -> List[str]:
 
 
 # fmt: off
-WRITERS = frozenset(["AMD-Vi","BTRFS","CPU","DMAR","EXT4-fs","IO_PAGE_FAULT","Loading","Memory","NETDEV","NVRM","XFS","amdgpu","block","bnxt_en","clocksource","device-mapper","ena","i40e","i915","iavf","ib_core","ice","igb","ixgbe","mce","md","megaraid_sas","mlx4_core","mlx5_core","mlx5_ib","mpt2sas_cm","mpt3sas_cm","nvidia","nvidia-modeset","nvidia_drm","nvidia_modeset","nvidia_peermem","nvidia_uvm","nvme","pcieport","tg3","virtio_net","xe"])
+WRITERS = frozenset(["AMD-Vi","BTRFS","CPU","DMAR","EXT4-fs","IO_PAGE_FAULT","Loading","Memory","NETDEV","NVRM","XFS","amdgpu","block","bnxt_en","clocksource","device-mapper","ena","gdrdrv","i40e","i915","iavf","ib_core","ice","igb","ixgbe","mce","md","megaraid_sas","mlx4_core","mlx5_core","mlx5_ib","mpt2sas_cm","mpt3sas_cm","nv_peer_mem","nvidia","nvidia-modeset","nvidia_drm","nvidia_fs","nvidia_modeset","nvidia_peermem","nvidia_uvm","nvme","pcieport","tg3","virtio_net","xe"])
 TEXT = r"""
 {"remedies":{
 "amd_reset":["Drain the node, then reset the GPU (`amd-smi reset --gpureset`, or restart the node).","gpu","gpu_reset"],
@@ -78,6 +78,7 @@ TEXT = r"""
 "bios":["Set *Above 4G Decoding* (large MMIO window) in the firmware of the machine, and look at the GPU's mode; then restart it.","hardware","repair"],
 "unblock":["Keep the other driver out (`blacklist nouveau`, which site.yml writes), rebuild the initramfs and restart the node.","node","site","reboot"],
 "peermem":["Build the driver's modules again after DOCA-OFED or MLNX_OFED is installed (`dkms install --force`), so that they take its ib_core; with open modules and a recent kernel GPUDirect RDMA works through DMA-BUF, without nvidia_peermem.","node","site","reboot"],
+"beside":["Build that module again for the loaded driver (`dkms install --force`, or its package); a module under the GPL (nvidia_fs) needs the open flavour of the driver. Then load it.","node","site","person"],
 "module":["Build the module for the running kernel (`dkms autoinstall`, or site.yml), and load it or restart the node.","node","site","reboot"],
 "power_cycle":["Drain the node and switch it off and on (a restart leaves an adapter its power); where SUBJECT stays faulty, have it replaced.","node","reboot","repair"],
 "cool_adapter":["Check fans, air inlet and transceivers at SUBJECT.","hardware","repair"],
@@ -177,6 +178,7 @@ TEXT = r"""
 ["pcie.contained","pcieport","containment event","DPC: containment event","pcie.aer","degraded","the port has cut off its device after an error that was not corrected","seat","",null],
 ["kmod.version","nvidia nvidia_uvm nvidia_modeset nvidia_drm nvidia_peermem amdgpu mlx5_core mlx5_ib ib_core","version magic","version magic '.*' should be '","driver.refused","drain","the kernel refused the module: it was built for another kernel","module","",null],
 ["kmod.peermem","nvidia_peermem","symbol ","(?:disagrees about version of|Unknown) symbol ib_\\w+","driver.refused","degraded","nvidia_peermem was built for another ib_core: GPUs work, GPUDirect RDMA through it does not","peermem","",null],
+["kmod.beside","nvidia_fs gdrdrv nv_peer_mem","symbol ","(?:disagrees about version of|Unknown) symbol nvidia_p2p_\\w+","driver.refused","degraded","a module beside the driver does not fit it, so GPUDirect through it does not work; GPUs do","beside","",null],
 ["kmod.symbol","nvidia nvidia_uvm nvidia_modeset nvidia_drm nvidia_peermem amdgpu mlx5_core mlx5_ib ib_core","symbol ","(?:disagrees about version of|Unknown) symbol ","driver.refused","drain","the kernel refused the module: it does not fit the kernel or a module below it","module","",null],
 ["nvme.no_path","block","failing I/O","block (?P<subject>nvme\\w+): no available path - failing I/O","storage.driver_fault","drain","no path to the disk is left","disk","",null],
 ["kmod.modeset","nvidia-modeset","ersion mismatch: nvidia","Version mismatch: nvidia\\.ko\\([\\d.]+\\) nvidia-modeset\\.ko","driver.refused","drain","two modules of the driver are of different versions","module","",null]
