@@ -48,7 +48,7 @@ def blocked(*names: str) -> frozenset[str]:
 
 def install(refused: frozenset[str]) -> None:
     """Refuse imports of these modules from goldnode, as Python does where they are not installed."""
-    whole, there = builtins.__import__, extras._installed
+    whole, there = builtins.__import__, extras.is_installed
 
     def imported(
         name: str,
@@ -67,7 +67,7 @@ def install(refused: frozenset[str]) -> None:
         return whole(name, globals, locals, fromlist or (), level)
 
     builtins.__import__ = imported
-    extras._installed = lambda module: module not in refused and there(module)
+    extras.is_installed = lambda module: module not in refused and there(module)
 
 
 if VARIABLE in os.environ:

@@ -148,11 +148,11 @@ def boots(built: BuiltDisk, work: Path, *, clones: bool) -> verify.BootReport:
 def test_an_image_boots(built: BuiltDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its first boot, of the two that a verification takes: each is minutes of an emulated processor."""
 
-    def first(run: verify._BootRun, **_: bool) -> None:
+    def first(run: verify.BootRun, **_: bool) -> None:
         with run.machine("one", 1) as machine:
             run.boot(machine, 1, "first boot")
 
-    monkeypatch.setattr(verify._BootRun, "all", first)
+    monkeypatch.setattr(verify.BootRun, "all", first)
     assert [boot.what for boot in boots(built, tmp_path, clones=False).boots] == ["first boot"]
 
 

@@ -21,7 +21,7 @@ from goldnode.canary import launchers, pack, session
 from goldnode.canary.launchers import ContainerOptions
 from goldnode.canary.suite import load_suite, request
 from goldnode.cli import main
-from goldnode.commands.canary.cohort import _free_port
+from goldnode.commands.canary.cohort import free_port
 
 pytestmark = [
     pytest.mark.images,
@@ -112,7 +112,7 @@ def test_slow_member_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(session, "payload", program)
     settings = cohorts.CohortSettings(
-        "127.0.0.1", _free_port(), "gloo", mib=(2,), samples=5, patience=300.0
+        "127.0.0.1", free_port(), "gloo", mib=(2,), samples=5, patience=300.0
     )
     given = request(load_suite(), (cohorts.JOB,), tier="cpu", watch=False)
     base, runs = launchers.run_name(), []
@@ -134,11 +134,11 @@ def test_jobs_of_slurm_sum_and_an_absent_member_is_named(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SLURM_CONF", cluster.conf)
     words = ("n1", "n2", "n3", "--how", "slurm", "--image", built("bookworm"), "--margin", "0.8")
-    code, found = measured(*words, "--patience", "180", "--port", str(_free_port()))
+    code, found = measured(*words, "--patience", "180", "--port", str(free_port()))
     assert (code, found["answer"], found["how"]) == (0, "passed", "slurm"), found["reasons"]
     cluster.wait(lambda: {state for state, _ in cluster.rows().values()} == {"IDLE"})
     cluster.update("n3", "State=DRAIN", "Reason=fan broken")
-    code, found = measured(*words, "--patience", "60", "--port", str(_free_port()))
+    code, found = measured(*words, "--patience", "60", "--port", str(free_port()))
     assert (code, found["answer"]) == (3, "could_not_check")
     assert [reason.split()[:3] for reason in found["reasons"]] == [["n3", "is", "absent:"]], found[
         "reasons"

@@ -119,13 +119,13 @@ def test_image_is_tested_and_nothing_of_it_stays(
         assert found["tiers"]["cpu"]["state"] == "passed", found
         assert client.api.images(all=True) == []
         # Two runs at once: each removes what is its own.
-        with inside._loaded(client, built) as one:
+        with inside.loaded(client, built) as one:
             assert (one == config) == (store == "graph driver")
-            with inside._loaded(client, built) as two:
+            with inside.loaded(client, built) as two:
                 assert two == one
             assert client.images.get(one).id == one
         assert client.api.images(all=True) == []
         # Images that docker had before stay.
-        client.api.tag(inside._load(client, built), "team", tag="1")
+        client.api.tag(inside.load(client, built), "team", tag="1")
         assert inside.smoke(built, engine="docker")["tiers"]["cpu"]["state"] == "passed"
         assert [row["RepoTags"] for row in client.api.images(all=True)] == [["team:1"]]

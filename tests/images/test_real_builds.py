@@ -254,7 +254,7 @@ def test_guide_is_followed_from_an_empty_directory(
     layout = ImageStore(store).layout
     image = layout.image(next(ref for ref in layout.refs() if ref.startswith("recsys/trainer:")))
     assert identity(image.config).kind == "derived"
-    with docker_images._loaded(docker_client, image) as name:
+    with docker_images.loaded(docker_client, image) as name:
         out = docker_client.containers.run(name, network_mode="none", read_only=True, remove=True)
     assert re.fullmatch(r"packaging [\d.]+ small 10001\n", out.decode())
 
@@ -266,7 +266,7 @@ def test_image_of_a_dockerfile_is_a_child_and_not_its_base(
     base = layout.image(next(ref for ref in layout.refs() if ref.startswith("cpu:")))
     (tmp_path / "main.py").write_text("import os; print(os.getuid())\n")
     tag = f"goldnode-test/child:{os.getpid()}"
-    with docker_images._loaded(docker_client, base) as name:
+    with docker_images.loaded(docker_client, base) as name:
         docker_client.images.get(name).tag(f"{tag}-base")
         (tmp_path / "Dockerfile").write_text(CHILD.format(base=f"{tag}-base"))
         try:

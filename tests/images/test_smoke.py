@@ -125,7 +125,7 @@ def kept_root(
 ) -> Iterator[None]:
     """docker keeps the lowest layer for the whole module, so that it is unpacked there once. At the end nothing of the tests stays."""
     before = {item.id for item in docker_client.images.list(all=True) if item.labels == LABELS}
-    with inside._loaded(
+    with inside.loaded(
         docker_client, image(Layout(tmp_path_factory.mktemp("kept")), "cpu:root", [root])
     ):
         yield

@@ -70,8 +70,8 @@ def create(
             f"{repository} has a root document already",
             remedy="replace its keys with `goldnode facts rotate`",
         )
-    return _write_root(
-        repository, _root(1, replace(keys, threshold=keys.threshold or 1), online, days)
+    return write_root(
+        repository, signed_root(1, replace(keys, threshold=keys.threshold or 1), online, days)
     )
 
 
@@ -95,7 +95,7 @@ def rotate(
     if keys.threshold is None:
         keys = replace(keys, threshold=before.signed.roles[ROOT].threshold)
     # Versions without a gap: a client fetches N+1 until there is none.
-    document = _root(before.signed.version + 1, keys, online, days)
+    document = signed_root(before.signed.version + 1, keys, online, days)
     try:
         # Signed by both: a client that trusts the root before can verify the next one (TUF, section 5.3).
         before.signed.verify_delegate(ROOT, document.signed_bytes, document.signatures)
@@ -105,7 +105,7 @@ def rotate(
             file=newest,
             remedy="give the present keys with --root-key",
         ) from None
-    return _write_root(repository, document)
+    return write_root(repository, document)
 
 
 @dataclass(frozen=True)
@@ -327,8 +327,8 @@ def fetch(source: str, root: Path, state: Path, names: Sequence[str]) -> Update:
             file=root,
             remedy="put the publisher's root document there, from a place that you trust",
         ) from problem
-    fetcher = _fetcher(source)
-    before = _before(state)
+    fetcher = fetcher_of(source)
+    before = replaced_metadata(state)
     if before.is_dir() and not state.is_dir():  # an earlier run was interrupted between two renames
         before.rename(state)
     # A copy: tuf writes metadata as it verifies it, and a refused update must leave nothing.
@@ -369,14 +369,14 @@ def fetch(source: str, root: Path, state: Path, names: Sequence[str]) -> Update:
     return Update(files, stamp.signed.version, stamp.signed.expires)
 
 
-def _before(state: Path) -> Path:
+def replaced_metadata(state: Path) -> Path:
     """Return the place of the metadata that is being replaced."""
     return state.with_name(f".{state.name}.before")
 
 
 def _store(metadata: Path, state: Path) -> None:
     """Replace the stored metadata. The state before is never lost: an older update could be accepted then."""
-    fresh, before = state.with_name(f".{state.name}.new"), _before(state)
+    fresh, before = state.with_name(f".{state.name}.new"), replaced_metadata(state)
     for left in (fresh, before):
         shutil.rmtree(left, ignore_errors=True)
     state.parent.mkdir(parents=True, exist_ok=True)
@@ -414,7 +414,7 @@ def _target(updater: Updater, name: str) -> bytes | None:
     return Path(updater.download_target(info)).read_bytes()
 
 
-def _root(
+def signed_root(
     version: int, keys: RootKeys, online: Sequence[EnvelopeSigner], days: int
 ) -> Metadata[Root]:
     """Return a signed root document. Raises UpdateError for a threshold that its keys cannot reach."""
@@ -439,7 +439,8 @@ def _root(
     return document
 
 
-def _write_root(repository: Path, document: Metadata[Root]) -> Path:
+def write_root(repository: Path, document: Metadata[Root]) -> Path:
+    """Write a version of the root document, and return its file."""
     from tuf.api.serialization.json import JSONSerializer
 
     path = repository / "metadata" / f"{document.signed.version}.{ROOT}.json"
@@ -491,7 +492,7 @@ def _reason(problem: BaseException) -> str:
     return str(getattr(cause, "reason", None) or cause) or type(cause).__name__
 
 
-def _fetcher(source: str) -> FetcherInterface:
+def fetcher_of(source: str) -> FetcherInterface:
     """Return a fetcher of the files of a repository. Raises UpdateError if the source does not exist."""
     from tuf.api.exceptions import DownloadHTTPError
     from tuf.ngclient import FetcherInterface

@@ -49,7 +49,7 @@ def require(*names: str) -> None:
 
 def installed(name: str) -> bool:
     """Return whether every package of an extra is installed."""
-    return all(map(_installed, EXTRAS[name]))
+    return all(map(is_installed, EXTRAS[name]))
 
 
 def of_module(module: str | None) -> str | None:
@@ -62,7 +62,7 @@ def missing(names: Iterable[str]) -> MissingExtraError:
     """Return the error for extras that are not installed, with the command for each kind of installation."""
     extras = sorted(names)
     absent = sorted(
-        {module for name in extras for module in EXTRAS[name] if not _installed(module)}
+        {module for name in extras for module in EXTRAS[name] if not is_installed(module)}
     )
     wanted = f"goldnode[{','.join(extras)}]"
     pipx = "pipx install --force" + (f" {INCLUDE_DEPS}" if "ansible" in extras else "")
@@ -73,7 +73,7 @@ def missing(names: Iterable[str]) -> MissingExtraError:
     )
 
 
-def _installed(module: str) -> bool:
+def is_installed(module: str) -> bool:
     try:
         return find_spec(module) is not None
     except ImportError:  # an import hook refuses it

@@ -892,7 +892,7 @@ def _machine_archives() -> dict[str, str]:
     if not codename or family is None or not family.found:
         return {}
     try:
-        rows = _index_targets()
+        rows = index_targets()
     except (OSError, subprocess.SubprocessError):
         return {}
     suites = {suite.format(codename=codename): name for name, suite in family.archives.items()}
@@ -908,7 +908,7 @@ def _machine_archives() -> dict[str, str]:
 
 
 @functools.cache
-def _index_targets() -> tuple[str, ...]:
+def index_targets() -> tuple[str, ...]:
     """Return the sources of this machine's apt, as lines "KIND|URI|RELEASE|ORIGIN".
 
     apt reads its whole package index for them: half a second, for each archive of a lock. Raises OSError or

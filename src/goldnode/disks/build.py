@@ -59,7 +59,7 @@ Say = Callable[[str, str, float], None]  # stage, state (started, done, failed),
 
 # Parts of this source tree that shape a root filesystem, and a disk. A directory includes everything below
 # it.
-_ROOT_PARTS = (
+ROOT_PARTS = (
     *(
         "src/goldnode/disks/rootfs.py",
         "src/goldnode/disks/offline.py",
@@ -74,7 +74,7 @@ _ROOT_PARTS = (
         "ansible.cfg",
     ),
 )
-_DISK_PARTS = (
+DISK_PARTS = (
     *(
         "src/goldnode/disks/assemble.py",
         "src/goldnode/disks/ext4.py",
@@ -111,7 +111,7 @@ class DiskRecipe:
             self.lock.digest,
             self.document,
             sorted(self.item.disk.packages),
-            parts_digest(_ROOT_PARTS),
+            parts_digest(ROOT_PARTS),
         ]
         return inputs_digest(
             [
@@ -125,7 +125,7 @@ class DiskRecipe:
     def build_id(self) -> str:
         """Return the first 12 hex digits of the hash of all inputs."""
         shaping = self.item.definition.shaping(self.item.disk)
-        return inputs_digest([self.root_key, shaping, parts_digest(_DISK_PARTS), dict(self.tools)])[
+        return inputs_digest([self.root_key, shaping, parts_digest(DISK_PARTS), dict(self.tools)])[
             :12
         ]
 
@@ -245,7 +245,7 @@ def build(
             if not kinds:
                 return known, False
             _refuse_followed(known, kinds, store)
-        _room(store, recipe.lock)
+        check_room(store, recipe.lock)
         root, pending, cached = _root(recipe, store, work, stages, fresh)
         spec = recipe.spec
         with stages("preparing the first boot"):
@@ -545,7 +545,7 @@ class _Stages:
             self.say(what, "done", time.monotonic() - begun)
 
 
-def _room(store: DiskStore, lock: DiskLock) -> None:
+def check_room(store: DiskStore, lock: DiskLock) -> None:
     """Raise DiskError if the build would not fit, before anything is written.
 
     A package unpacks to about five times its size. The root filesystem exists once as a tree, once in the

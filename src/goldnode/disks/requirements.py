@@ -71,7 +71,7 @@ def judge(
 
 def judge_one(name: str, disk: BuiltDisk, known: Decisions | None = None) -> Requirement:
     """Return the result of one requirement that depends on the disk alone, not on channels."""
-    return _READERS[name](disk, known or Decisions())
+    return READERS[name](disk, known or Decisions())
 
 
 def _built(disk: BuiltDisk, given: Decisions) -> Requirement:
@@ -273,7 +273,7 @@ def _provenance(disk: BuiltDisk, given: Decisions) -> Requirement:
     return _present("provenance", ("provenance",), disk)
 
 
-_READERS = {
+READERS = {
     "built": _built,
     "hygiene": _hygiene,
     "booted": _booted,

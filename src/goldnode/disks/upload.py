@@ -116,7 +116,7 @@ def copy_build(
             script = netboot(disk)
             if script is not None:
                 (stage / f"{disk.name}.ipxe").write_text(script, encoding="ascii")
-            _sign_sums(disk, stage, signer, results, now or dt.datetime.now(dt.UTC))
+            sign_sums(disk, stage, signer, results, now or dt.datetime.now(dt.UTC))
             if not packed:
                 _check_compressed(stage / compressed, disk)
             for path in sorted(stage.iterdir()):
@@ -193,13 +193,14 @@ def netboot(disk: BuiltDisk) -> str | None:
     return "\n".join(lines) + "\n"
 
 
-def _sign_sums(
+def sign_sums(
     disk: BuiltDisk,
     stage: Path,
     signer: EnvelopeSigner,
     results: Sequence[Requirement],
     now: dt.datetime,
 ) -> None:
+    """Sign the checksums of the copies in `stage`. Raises DiskError if one is not the disk that was built."""
     # Hash the copies, so that the signature covers what was actually written.
     sums = {path.name: sha256_of(path) for path in sorted(stage.iterdir())}
     wanted = {row.file: row.sha256 for row in disk.files} | {

@@ -242,7 +242,7 @@ def verify(
     with (directory / GUARD).open("w") as guard:
         fcntl.flock(guard, fcntl.LOCK_EX)  # released when this process ends, for any reason
         try:
-            _BootRun(built, report, directory, memory, say).all(clones=clones, gpus=gpus)
+            BootRun(built, report, directory, memory, say).all(clones=clones, gpus=gpus)
         except MachineError as error:
             report.error = str(error)
         finally:
@@ -275,7 +275,7 @@ def write(report: BootReport) -> Path:
     return path
 
 
-class _BootRun:
+class BootRun:
     """One verification run: its directory and its machines."""
 
     def __init__(

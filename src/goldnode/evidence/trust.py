@@ -137,7 +137,7 @@ def _simple(named: str, digest: str, simple: Sequence[tuple[bytes, str]], rule: 
         said, repository = cosign.stated(payload)
         if said != digest:
             why = f"it is signed as {said}"
-        elif not _matches(named, repository, rule.identity):
+        elif not identity_matches(named, repository, rule.identity):
             why = f"its signature is for {repository}"
         else:
             return key[:12]
@@ -151,7 +151,7 @@ def _distrusted(named: str, why: str) -> ImageError:
     )
 
 
-def _matches(named: str, signed: str, identity: Mapping[str, str]) -> bool:
+def identity_matches(named: str, signed: str, identity: Mapping[str, str]) -> bool:
     """Return whether a signature for `signed` is one for `named`, as containers-policy.json(5) defines it."""
     kind = identity.get("type", "matchRepoDigestOrExact")
     by_digest = "@" in named

@@ -325,7 +325,7 @@ def signed(
         if row.type == evidence.SIGNATURE:
             continue
         if row.type in (cosign.SIGNATURE, cosign.BUNDLE):
-            rows.append(_of_cosign(row, keys))
+            rows.append(checked_cosign(row, keys))
         elif (row.type, row.digest) in listed:
             rows.append(VerificationRow(_name(row), "ok", "signed for"))
         elif row.type in evidence.SIGNED:
@@ -347,7 +347,7 @@ def signed(
     return rows
 
 
-def _of_cosign(row: AttachedDocument, keys: Sequence[SSlibKey]) -> VerificationRow:
+def checked_cosign(row: AttachedDocument, keys: Sequence[SSlibKey]) -> VerificationRow:
     """Check a signature or attestation in the form of cosign. One by an unknown key is a note."""
     unknown = "no key that is known here made it, or it was altered"
     if row.type == cosign.SIGNATURE:

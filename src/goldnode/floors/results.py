@@ -160,7 +160,7 @@ class ReadResult:
 
 def result_cache() -> FileCache[ReadResult]:
     """Return a cache for a directory that is read again and again: a file that has not changed is read once."""
-    return FileCache(lambda path: _result(_read(path, named=False)))
+    return FileCache(lambda path: _result(read_result(path, named=False)))
 
 
 def _result(document: CanaryDocument | None) -> ReadResult:
@@ -181,7 +181,9 @@ def read(paths: Sequence[Path], cache: FileCache[ReadResult] | None = None) -> l
     documents: dict[tuple[str, ...], CanaryDocument] = {}
     for path, named in _files(paths):
         one = (
-            _cached(path, cache) if cache is not None and not named else _result(_read(path, named))
+            _cached(path, cache)
+            if cache is not None and not named
+            else _result(read_result(path, named))
         )
         if one.document is not None:
             documents[one.order] = one.document
@@ -197,8 +199,8 @@ def read(paths: Sequence[Path], cache: FileCache[ReadResult] | None = None) -> l
 def _cached(path: Path, cache: FileCache[ReadResult]) -> ReadResult:
     try:
         return cache.get(path)
-    except OSError:  # `_read` states why
-        return _result(_read(path, named=False))
+    except OSError:  # `read_result` states why
+        return _result(read_result(path, named=False))
 
 
 def _files(paths: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
@@ -210,7 +212,7 @@ def _files(paths: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
             yield path, True
 
 
-def _read(path: Path, named: bool) -> CanaryDocument | None:
+def read_result(path: Path, named: bool) -> CanaryDocument | None:
     """Return a result; None for a document of another schema in a directory."""
     try:
         # Before it is read: a directory may hold anything.

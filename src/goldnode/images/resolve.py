@@ -152,7 +152,7 @@ class Resolver:
             debs=debs,
             wheels=wheels,
         )
-        _check_parts(row, lock)
+        check_parts(row, lock)
         return ImageLockResult(row, lock, keep, True)
 
     def check_all(self, locks: Sequence[tuple[MatrixRow, ImageLock]]) -> list[list[MovedFile]]:
@@ -363,7 +363,7 @@ class Resolver:
                 self._exact(row, index, name, version)
                 for name, version in pinned(row.wheels).items()
             ]
-            _check_release(row, chain, wheels)
+            check_release(row, chain, wheels)
             return [
                 _locked(item, index, "requested")
                 for item in sorted(wheels, key=lambda entry: entry.name)
@@ -387,20 +387,20 @@ class Resolver:
         pins = {item.name: item.version for item in keep}
         try:
             wheels, reasons = _closure(row, self.site, {**pins, **there})
-        except _ResolutionError:
+        except ResolutionError:
             try:
                 wheels, reasons = _closure(row, self.site, there)
-            except _ResolutionError as problem:
+            except ResolutionError as problem:
                 if problem.missing is None:
                     raise
-                raise _no_wheel(row, problem.missing, index) from None
+                raise no_wheel(row, problem.missing, index) from None
         return [
             _locked(item, index, reasons[item.name])
             for item in sorted(wheels, key=lambda entry: entry.name)
             if item.name not in there
         ]
 
-    def _exact(self, row: MatrixRow, index: Index, name: str, version: str) -> _Wheel:
+    def _exact(self, row: MatrixRow, index: Index, name: str, version: str) -> PipWheel:
         file = index.wheel(name, version, row.system)
         if file is None:
             known = {str(parse_wheel_filename(item.file)[1]) for item in index.files(name)}
@@ -409,7 +409,7 @@ class Resolver:
                 f"{row.system.python} on this platform",
                 remedy=nearest(version, known) or "correct the name of the wheel",
             )
-        return _Wheel(
+        return PipWheel(
             name,
             version=version,
             file=file.file,
@@ -420,7 +420,7 @@ class Resolver:
         )
 
 
-class _ResolutionError(ImageError):
+class ResolutionError(ImageError):
     """pip finds no solution. `missing` is a requirement of which it found nothing at all."""
 
     missing: str | None = None
@@ -434,7 +434,7 @@ class NoWheelError(ImageError):
         self.project = project
 
 
-def _no_wheel(row: MatrixRow, requirement: str, index: Index) -> NoWheelError:
+def no_wheel(row: MatrixRow, requirement: str, index: Index) -> NoWheelError:
     """Return the error for a requirement of which pip found no wheel: the version, the platform, source only, or the name.
 
     To pip, all of them are "from versions: none".
@@ -473,7 +473,7 @@ _UNREACHED = re.compile(
 
 
 @dataclass(frozen=True)
-class _Wheel:
+class PipWheel:
     """One wheel of pip's report."""
 
     name: str
@@ -485,7 +485,7 @@ class _Wheel:
     size: int | None = None
 
 
-def _locked(item: _Wheel, index: Index, why: str) -> LockedWheel:
+def _locked(item: PipWheel, index: Index, why: str) -> LockedWheel:
     size = index.size(WheelFile(item.file, item.url, item.sha256, item.size))
     return LockedWheel(
         name=item.name, version=item.version, file=item.file, sha256=item.sha256, size=size, why=why
@@ -518,12 +518,12 @@ def environment(system: MatrixSystem, extra: str = "") -> dict[str, str]:
     }
 
 
-def _pip(
+def pip_wheels(
     row: MatrixRow, site: Site, requirements: Sequence[str], constraints: Mapping[str, str]
-) -> list[_Wheel]:
+) -> list[PipWheel]:
     """Return the wheels that pip would install.
 
-    Raises _ResolutionError if pip finds no solution, and ImageError for an index that does not
+    Raises ResolutionError if pip finds no solution, and ImageError for an index that does not
     answer, or a file that is not a wheel.
     """
     url = index_url(row, site)
@@ -585,7 +585,7 @@ def _pip(
             missing = re.search(
                 r"^No matching distribution found for (\S.*)$", "\n".join(lines), re.MULTILINE
             )
-            refusal = _ResolutionError(
+            refusal = ResolutionError(
                 f'pip cannot find the wheels of image "{row.name}": {text}',
                 file=row.file,
                 line=row.line,
@@ -613,7 +613,7 @@ def index_url(row: MatrixRow, site: Site) -> str | None:
     return site.indexes[row.index].url
 
 
-def _reported(item: Mapping[str, Any], row: MatrixRow) -> _Wheel:
+def _reported(item: Mapping[str, Any], row: MatrixRow) -> PipWheel:
     metadata, info = item["metadata"], item["download_info"]
     url = info["url"]
     file = unquote(urlsplit(url).path.rpartition("/")[2])
@@ -624,7 +624,7 @@ def _reported(item: Mapping[str, Any], row: MatrixRow) -> _Wheel:
             remedy="choose a version that has a wheel for this Python",
         )
     sha256 = hashes.get("sha256") or _hash_of(url)
-    return _Wheel(
+    return PipWheel(
         name=canonicalize_name(metadata["name"]),
         version=metadata["version"],
         file=file,
@@ -645,14 +645,14 @@ def _hash_of(url: str) -> str:
 
 def _closure(
     row: MatrixRow, site: Site, constraints: Mapping[str, str]
-) -> tuple[list[_Wheel], dict[str, str]]:
+) -> tuple[list[PipWheel], dict[str, str]]:
     """Return all wheels that `row` needs by the markers of its own Python, and the reason for each."""
     asked = list(row.wheels)
     # Each round may add wheels with further requirements. Eight rounds end a loop that does not
     # converge.
     for _ in range(8):
-        wheels = {item.name: item for item in _pip(row, site, asked, constraints)}
-        reasons, missing = _reached(row, wheels)
+        wheels = {item.name: item for item in pip_wheels(row, site, asked, constraints)}
+        reasons, missing = reached(row, wheels)
         if not missing:
             return [wheels[name] for name in reasons], reasons
         asked += missing
@@ -661,7 +661,7 @@ def _closure(
     )
 
 
-def _reached(row: MatrixRow, wheels: Mapping[str, _Wheel]) -> tuple[dict[str, str], list[str]]:
+def reached(row: MatrixRow, wheels: Mapping[str, PipWheel]) -> tuple[dict[str, str], list[str]]:
     """Follow the requirements of `row` through `wheels`.
 
     Return the reasons by name, and the requirements that no wheel in `wheels` fulfils.
@@ -693,8 +693,8 @@ def _reached(row: MatrixRow, wheels: Mapping[str, _Wheel]) -> tuple[dict[str, st
     return reasons, missing
 
 
-def _check_release(
-    row: MatrixRow, chain: Sequence[tuple[MatrixRow, ImageLock]], wheels: Sequence[_Wheel]
+def check_release(
+    row: MatrixRow, chain: Sequence[tuple[MatrixRow, ImageLock]], wheels: Sequence[PipWheel]
 ) -> None:
     """Raise an error for a CUDA wheel with a requirement that neither the image nor its ancestors fulfil.
 
@@ -720,7 +720,7 @@ def _check_release(
                 )
 
 
-def _check_parts(row: MatrixRow, lock: ImageLock) -> None:
+def check_parts(row: MatrixRow, lock: ImageLock) -> None:
     """Raise an error for a Debian package whose version differs from that of its component."""
     versions = {item.name: item.version for item in lock.debs}
     for name, component in row.components.items():

@@ -236,8 +236,8 @@ class Index:
             return []
         body, kind = page
         if kind.startswith("application/vnd.pypi.simple"):
-            return list(_of_json(json.loads(body), url))
-        return list(_of_html(body.decode(), url))
+            return list(files_of_json(json.loads(body), url))
+        return list(files_of_html(body.decode(), url))
 
     def _get(self, url: str, accept: str) -> tuple[bytes, str] | None:
         """Return the content of `url` and its content type; None if the page does not exist."""
@@ -303,7 +303,8 @@ def platforms(system: MatrixSystem) -> list[str]:
     return [*names, f"linux_{machine}"]
 
 
-def _of_json(document: Any, url: str) -> Iterator[WheelFile]:
+def files_of_json(document: Any, url: str) -> Iterator[WheelFile]:
+    """Yield the wheels of a project page in JSON (PEP 691)."""
     for item in document["files"]:
         if item["filename"].endswith(".whl"):
             # PEP 714 renamed the key; older indexes still use the others.
@@ -331,7 +332,8 @@ class _Links(HTMLParser):
             self.links.append(dict(attrs))
 
 
-def _of_html(text: str, url: str) -> Iterator[WheelFile]:
+def files_of_html(text: str, url: str) -> Iterator[WheelFile]:
+    """Yield the wheels of a project page in HTML (PEP 503)."""
     parser = _Links()
     parser.feed(text)
     for link in parser.links:
@@ -354,7 +356,7 @@ def _directory(url: str) -> list[WheelFile]:
     place = _path(url)
     page = place / "index.html" if place.is_dir() else place
     if page.is_file():
-        return list(_of_html(page.read_text(encoding="utf-8"), page.as_uri()))
+        return list(files_of_html(page.read_text(encoding="utf-8"), page.as_uri()))
     if not place.is_dir():
         return []
     return [

@@ -209,7 +209,7 @@ class _Collector:
             # Most files are of no interest. Reading the first bytes without a file object is faster.
             if (
                 not is_text
-                and isinstance(item.open, _Opener)
+                and isinstance(item.open, ListedFileOpener)
                 and not _is_of_interest(item.open.begins(), path)
             ):
                 return
@@ -522,10 +522,10 @@ def _walk(root: str) -> Iterator[SourceFile]:
                     continue
                 state = row.stat(follow_symlinks=False)
                 entry = ScannedPath("f", state.st_size, "", bool(state.st_mode & 0o111))
-                yield SourceFile(path, entry, _Opener(row.path))
+                yield SourceFile(path, entry, ListedFileOpener(row.path))
 
 
-class _Opener:
+class ListedFileOpener:
     """Opener of a file in a directory. It refuses a file that was replaced since it was listed."""
 
     __slots__ = ("path",)

@@ -43,7 +43,7 @@ def judge_keys(
             own = row["id"] == places.os.release
             if rules is None:
                 continue
-            if why := _all_refused(states, rules, day):
+            if why := all_refused(states, rules, day):
                 what = f'apt of {row["name"]} refuses the key of archive "{name}" ({_by(rules)}): {why}'
                 if own and direct:
                     raise SigningKeyError(
@@ -55,14 +55,14 @@ def judge_keys(
                     "; nodes do not need it, because the mirror signs its own index" if own else ""
                 )
                 notes.append(f"{what}{served}")
-            elif own and (why := _all_refused(states, rules, day + _AHEAD)):
+            elif own and (why := all_refused(states, rules, day + _AHEAD)):
                 notes.append(
                     f'apt of {row["name"]} will refuse the key of archive "{name}" within a year: {why}'
                 )
     return notes
 
 
-def _all_refused(states: Sequence[keys.KeyState], rules: Mapping[str, Any], day: dt.date) -> str:
+def all_refused(states: Sequence[keys.KeyState], rules: Mapping[str, Any], day: dt.date) -> str:
     """Return why none of the keys is accepted on a day; empty if one is."""
     faults = [_fault(state, rules, day) for state in states]
     return "; ".join(faults) if all(faults) else ""

@@ -327,7 +327,7 @@ class OverlayBuilder:
             # overlayfs takes the topmost layer first.
             lower = ":".join(str(layer) for layer in reversed(layers))
             overlay = f"lowerdir={lower},upperdir={work / 'upper'},workdir={work / 'work'}"
-            tree, version = _tree(layers[-1], pair.driver)
+            tree, version = dkms_source(layers[-1], pair.driver)
             where = {"name": tree, "version": version, "release": pair.kernel.release}
             script = DKMS_SCRIPT.format(verb="build", options=f"-j {self._each}", **where)
             epoch = 1_600_000_000
@@ -348,7 +348,7 @@ class OverlayBuilder:
                 modules={re.sub(r"\.ko(\.\w+)?$", "", path.name) for path in built},
                 compiler=self._compilers[pair.kernel.release],
                 seconds=seconds,
-                exclusive=_exclusive(layers[-1]),
+                exclusive=kernel_exclusions(layers[-1]),
             )
 
     def stop(self) -> None:
@@ -401,7 +401,7 @@ class OverlayBuilder:
         hashes = [inputs.packages[name].sha256 for name in inputs.unpacked]
         name = hashlib.sha256("".join([root.name, *hashes]).encode()).hexdigest()[:32]
         return self._unpacked(
-            name, lambda place: _unpack([files[item] for item in inputs.unpacked], place, root)
+            name, lambda place: unpack_layer([files[item] for item in inputs.unpacked], place, root)
         )
 
     def _driver(self, driver: PairDriver, kernel: PairKernel) -> Path:
@@ -414,7 +414,7 @@ class OverlayBuilder:
             )
             name = hashlib.sha256("".join(key).encode()).hexdigest()[:32]
             self._layers[key] = self._unpacked(
-                name, lambda place: _unpack([files[driver.package]], place, root)
+                name, lambda place: unpack_layer([files[driver.package]], place, root)
             )
         return self._layers[key]
 
@@ -441,7 +441,7 @@ def _untar(tar: Path, place: Path) -> None:
     )
 
 
-def _unpack(files: Sequence[Path], place: Path, root: Path) -> None:
+def unpack_layer(files: Sequence[Path], place: Path, root: Path) -> None:
     """Unpack packages into a layer above `root`, whose links /lib -> usr/lib and the like hold in the layer too."""
     for name in ("bin", "sbin", "lib", "lib32", "lib64"):
         if (root / name).is_symlink():
@@ -469,7 +469,7 @@ def _checked(command: list[str], fault: str, source: subprocess.Popen[bytes] | N
         )
 
 
-def _tree(layer: Path, driver: PairDriver) -> tuple[str, str]:
+def dkms_source(layer: Path, driver: PairDriver) -> tuple[str, str]:
     """Return name and version of the DKMS source in a driver's layer. Raises ModulesError if it has none."""
     for path in sorted(layer.glob("usr/src/*/dkms.conf")):
         text = path.read_text(encoding="utf-8", errors="replace")
@@ -482,7 +482,7 @@ def _tree(layer: Path, driver: PairDriver) -> tuple[str, str]:
     )
 
 
-def _exclusive(layer: Path) -> str:
+def kernel_exclusions(layer: Path) -> str:
     """Return the lines of dkms.conf that rule kernels out."""
     lines = [
         line.strip()

@@ -151,7 +151,7 @@ class PairArchives:
                 name, version = stanza["Package"], stanza["Version"]
                 if _DRIVER.fullmatch(name):
                     drivers.setdefault((name, version), _driver(stanza, codename))
-                elif (release := _release(stanza)) is not None:
+                elif (release := release_of_headers(stanza)) is not None:
                     kernels.setdefault((release, version), PairKernel(release, version, codename))
         return list(drivers.values()), list(kernels.values())
 
@@ -214,7 +214,7 @@ def _driver(stanza: Stanza, codename: str) -> PairDriver:
     return PairDriver(name, version, flavour, codename, download)
 
 
-def _release(stanza: Stanza) -> str | None:
+def release_of_headers(stanza: Stanza) -> str | None:
     """Return the kernel release of a headers package; None for parts of one and for metapackages."""
     release = headers_release(stanza["Package"])
     needs = package_names(stanza.get("Depends", ""))

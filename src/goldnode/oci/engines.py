@@ -119,21 +119,22 @@ def tools(engine: Engine | None) -> dict[str, str]:
     """Return the versions of the programs that shape images, for recipes. Raises ImageError without mmdebstrap."""
     from goldnode.oci import layers
 
-    versions = {**layers.tools(), **_packages(), **emulation.tools()}
+    versions = {**layers.tools(), **package_tools(), **emulation.tools()}
     if engine is not None:
         versions["engine"] = f"{engine.name} {engine.version}"
     return versions
 
 
 @cache
-def _packages() -> dict[str, str]:
+def package_tools() -> dict[str, str]:
+    """Return the versions of mmdebstrap, apt and dpkg. Raises ImageError if one is missing."""
     versions = {}
     for program, arguments in (
         ("mmdebstrap", "--version"),
         ("apt-get", "--version"),
         ("dpkg", "--version"),
     ):
-        text = _version(program, arguments)
+        text = program_version(program, arguments)
         if text is None:
             raise ImageError(
                 f"{program} is not on this machine", remedy="install it: apt-get install mmdebstrap"
@@ -143,7 +144,7 @@ def _packages() -> dict[str, str]:
 
 
 @cache
-def _version(*command: str) -> str | None:
+def program_version(*command: str) -> str | None:
     """Return the first version number that a program prints; None if it is absent or fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
@@ -196,7 +197,11 @@ def make_root(
         str(into),
         source_line(repository),
     ]
-    environment = {**_environment(), "SOURCE_DATE_EPOCH": str(plan.epoch), "TMPDIR": str(work)}
+    environment = {
+        **builder_environment(),
+        "SOURCE_DATE_EPOCH": str(plan.epoch),
+        "TMPDIR": str(work),
+    }
     _run(
         emulation.emulated(plan.architecture, command),
         environment,
@@ -214,7 +219,7 @@ class Buildah:
     exercised = "Debian 12's 1.28.2"
 
     def __init__(self, storage: Path) -> None:
-        version = _version("buildah", "--version")
+        version = program_version("buildah", "--version")
         if version is None:
             raise ImageError(
                 "buildah is not on this machine", remedy="install it: apt-get install buildah"
@@ -234,11 +239,11 @@ class Buildah:
         # Another user namespace uses other attributes of an overlay, so it has a storage of its own.
         storage = self.storage if native else self.storage / step.architecture
         storage.mkdir(parents=True, exist_ok=True)
-        _parent(step, step.work / "parent")
+        write_parent(step, step.work / "parent")
         (step.work / "Containerfile").write_text(step.containerfile, encoding="utf-8")
         (step.work / "empty").mkdir()
         environment = {
-            **_environment(),
+            **builder_environment(),
             "TMPDIR": str(step.work),
             "BASE": f"localhost/goldnode-parent:{step.key[:40]}",
             "RESULT": f"localhost/goldnode-step:{step.key[:40]}-{os.getpid()}",
@@ -303,12 +308,12 @@ class BuildKit:
     exercised = "Debian 13's docker-buildx 0.13.1 with dockerd 26.1.5 (containerd image store); drivers docker-container, kubernetes and remote: not exercised"
 
     def __init__(self) -> None:
-        version = _version("docker", "buildx", "version")
+        version = program_version("docker", "buildx", "version")
         if version is None:
             raise ImageError(
                 "docker has no buildx here", remedy="install it: apt-get install docker-buildx"
             )
-        self.version = f"{version}/{_builder()}"
+        self.version = f"{version}/{builder_version()}"
 
     @contextlib.contextmanager
     def run(self, step: EngineStep) -> Iterator[IO[bytes]]:
@@ -319,7 +324,7 @@ class BuildKit:
                 f"BuildKit does not build images for {step.architecture} here",
                 remedy="use buildah: goldnode images build --engine buildah",
             )
-        digest = _parent(step, step.work / "parent")
+        digest = write_parent(step, step.work / "parent")
         (step.work / "empty").mkdir()
         file = step.work / "bake.json"
         file.write_bytes(canonical(bake_file(step, digest)))
@@ -337,7 +342,7 @@ class BuildKit:
             str(file),
             "step",
         ]
-        _run(command, _environment(*_DOCKER), "BuildKit cannot make the layer")
+        _run(command, builder_environment(*DOCKER_VARIABLES), "BuildKit cannot make the layer")
         out = Layout(step.work / "out", create=False)
         manifest = out.document(out.index()[0]["digest"])
         blobs = [row["digest"] for row in manifest["layers"]]
@@ -386,7 +391,7 @@ def bake_file(step: EngineStep, parent: str) -> dict[str, object]:
 
 
 @cache
-def _builder() -> str:
+def builder_version() -> str:
     """Return the BuildKit version of the builder in use. Raises ImageError if it cannot write OCI layouts."""
     try:
         done = subprocess.run(
@@ -418,16 +423,14 @@ def _builder() -> str:
     if (
         fields.get("Driver") == "docker"
     ):  # a BuildKit inside dockerd often states no version of its own
-        version = (
-            f"dockerd-{_version('docker', 'version', '--format', '{{.Server.Version}}') or version}"
-        )
+        version = f"dockerd-{program_version('docker', 'version', '--format', '{{.Server.Version}}') or version}"
     return str(version)
 
 
 # -- both
 
 
-def _parent(step: EngineStep, into: Path) -> str:
+def write_parent(step: EngineStep, into: Path) -> str:
     """Write an OCI layout of the step's parent, and return the digest of its manifest. Blobs are linked or copied
     from the store.
     """
@@ -459,7 +462,7 @@ def _parent(step: EngineStep, into: Path) -> str:
     return descriptor.digest
 
 
-def _environment(*more: str) -> dict[str, str]:
+def builder_environment(*more: str) -> dict[str, str]:
     """Return the environment of a builder: `more`, and nothing of this shell that could affect an image."""
     return {
         "LC_ALL": "C.UTF-8",
@@ -469,7 +472,7 @@ def _environment(*more: str) -> dict[str, str]:
 
 
 # How docker finds its engine and builders. buildah never gets it: it has nothing to log in to.
-_DOCKER = (
+DOCKER_VARIABLES = (
     "DOCKER_CONFIG",
     "DOCKER_HOST",
     "DOCKER_CONTEXT",

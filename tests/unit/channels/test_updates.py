@@ -146,7 +146,7 @@ def test_older_metadata_is_refused_after_an_interrupted_rename(
     shutil.copytree(publisher.repository, old)
     publisher.publish(x="2")
     client.fetch()
-    client.state.rename(updates._before(client.state))
+    client.state.rename(updates.replaced_metadata(client.state))
     client.source = old
     with pytest.raises(UpdateError, match="older than what was seen before"):
         client.fetch()
@@ -276,7 +276,7 @@ def test_root_signed_by_unknown_keys_is_refused(publisher: Publisher, client: Cl
     other = publisher.signer("other")
     with pytest.raises(UpdateError, match="not signed by 1 keys of the root before"):
         updates.rotate(publisher.repository, RootKeys([other]), [other])
-    updates._write_root(publisher.repository, updates._root(2, RootKeys([other]), [other], 30))
+    updates.write_root(publisher.repository, updates.signed_root(2, RootKeys([other]), [other], 30))
     refused(client, "not enough of the trusted keys have signed it")
 
 

@@ -152,7 +152,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, os_release: str, rows: str) -> None
     )
     monkeypatch.setattr(subprocess, "run", run)
     # Without the cache, which may have the answer of the real apt.
-    monkeypatch.setattr(site_module, "_index_targets", site_module._index_targets.__wrapped__)
+    monkeypatch.setattr(site_module, "index_targets", site_module.index_targets.__wrapped__)
 
 
 @pytest.mark.parametrize(

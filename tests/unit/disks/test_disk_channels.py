@@ -538,7 +538,7 @@ def test_every_requirement_has_a_reader() -> None:
         "order",
         "majors",
     }
-    assert asked == set(requirements._READERS)
+    assert asked == set(requirements.READERS)
 
 
 def test_signed_again_after_the_boot_it_is_good_again(world: World) -> None:

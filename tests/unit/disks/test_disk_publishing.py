@@ -527,7 +527,7 @@ def _swap(world: World) -> None:
 def _resign(world: World) -> None:
     """Somebody without the key puts a disk of their own there, and signs it."""
     key = make_key(world.root.parent, "thief")
-    upload._sign_sums(
+    upload.sign_sums(
         BuiltDisk.load(world.directory("a")), world.directory("a"), load_signer(key[0]), [], NOW
     )
 

@@ -105,7 +105,7 @@ def test_a_part_of_goldnode_that_shapes_a_disk_counts(
 def test_the_parts_that_are_named_exist() -> None:
     assert [
         name
-        for name in (*building._ROOT_PARTS, *building._DISK_PARTS)
+        for name in (*building.ROOT_PARTS, *building.DISK_PARTS)
         if not tree_path(name).exists()
     ] == []
 
@@ -115,7 +115,7 @@ UNSHAPING = {"definition", "hygiene", "locking", "model", "store"}
 
 
 def test_every_part_that_a_part_is_made_with_counts() -> None:
-    named = (*building._ROOT_PARTS, *building._DISK_PARTS)
+    named = (*building.ROOT_PARTS, *building.DISK_PARTS)
     imported: set[str] = set()
     for name in named:
         for node in (
@@ -177,7 +177,7 @@ class Bench:
     def __init__(self, recipe: DiskRecipe, place: Path, patch: pytest.MonkeyPatch) -> None:
         self.recipe, self.store, self.raw = recipe, DiskStore(place), b"the disk" * 1000
         patch.setattr(building, "_root", lambda *given: (place, (), True))
-        patch.setattr(building, "_room", lambda *given: None)
+        patch.setattr(building, "check_room", lambda *given: None)
         patch.setattr(building, "date", lambda *given: None)
         patch.setattr("goldnode.disks.rootfs.needs_root", lambda: None)
         patch.setattr("goldnode.disks.firstboot.install", lambda *given: None)
@@ -291,7 +291,7 @@ def test_too_little_space_is_reported_with_numbers(
 ) -> None:
     monkeypatch.setattr(DiskStore, "free", lambda self: 1_000_000_000)
     with pytest.raises(DiskError, match=r"a build takes up to 2\.9 GB, and 1\.0 GB are free"):
-        building._room(DiskStore(tmp_path), recipe.lock)
+        building.check_room(DiskStore(tmp_path), recipe.lock)
 
 
 def test_killed_build_directory_is_removed_and_a_running_one_stays(tmp_path: Path) -> None:

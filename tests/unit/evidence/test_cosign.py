@@ -28,7 +28,7 @@ from goldnode.evidence.signatures import (
     open_envelope,
     subjects,
 )
-from goldnode.evidence.trust import TrustPolicy, TrustRule, _matches
+from goldnode.evidence.trust import TrustPolicy, TrustRule, identity_matches
 from goldnode.images.cosign_tags import layers, push_tags, simple_signatures
 from goldnode.images.publish import PublishedImage, push, push_evidence
 from goldnode.images.pull import ImagePull, pull
@@ -144,7 +144,7 @@ def test_cosign_signature_is_ok_with_its_key_and_a_note_with_another(
     )
     assert {row.state for row in rows if row.what == "cosign signature"} == {"ok"}
     (row,) = signed.attached(cosign.SIGNATURE)
-    assert verify._of_cosign(row, other).state == "note"
+    assert verify.checked_cosign(row, other).state == "note"
 
 
 def test_a_signature_of_another_image_is_refused(signed: SignedImage) -> None:
@@ -282,4 +282,4 @@ class TestTrustInCosign:
 def test_the_identity_of_a_signature(
     named: str, signed: str, identity: dict[str, Any], right: bool
 ) -> None:
-    assert _matches(named, signed, identity) is right
+    assert identity_matches(named, signed, identity) is right

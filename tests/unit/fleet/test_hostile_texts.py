@@ -102,7 +102,7 @@ def test_clean_leaves_words_and_spaces_of_all_languages() -> None:
     assert cleaned({"a\n": ["\x1b", 1, None]}) == {"a\\x0a": ["\\x1b", 1, None]}
 
 
-FIELDS = ("id", "group", "boot_id", *app._TEXTS, *app._LISTS, "not_applied", "unknown_field")
+FIELDS = ("id", "group", "boot_id", *app.TEXTS, *app.LISTS, "not_applied", "unknown_field")
 
 
 def test_no_field_of_a_request_reaches_the_store_or_an_answer_raw(
@@ -121,7 +121,7 @@ def test_no_field_of_a_request_reaches_the_store_or_an_answer_raw(
                     "verdict": "fail",
                     "boot_id": "b",
                 }
-                params[field] = [HOSTILE] if field in app._LISTS else HOSTILE
+                params[field] = [HOSTILE] if field in app.LISTS else HOSTILE
                 answer = await ask(f"/v1/{endpoint}", json.dumps({"client_params": params}))
                 assert not raw(answer.body.decode()), (endpoint, field)
         answer = await ask(f"/v1/{HOSTILE}", "")

@@ -177,7 +177,7 @@ def test_mistakes_are_one_line_and_exit_2(
 
 
 def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch, baseline: Path) -> None:
-    monkeypatch.setattr("goldnode.core.extras._installed", lambda module: module != "scipy")
+    monkeypatch.setattr("goldnode.core.extras.is_installed", lambda module: module != "scipy")
     found = run("show", baseline)
     assert found.exit_code == 2
     assert "goldnode[floors]" in found.stderr

@@ -25,7 +25,7 @@ from goldnode.images.imagelock import (
 from goldnode.images.locking import check_images, line, lock_images
 from goldnode.images.matrix import MatrixRow, load_matrix
 from goldnode.images.resolve import fetch_all, index_url
-from goldnode.images.wheelindex import Index, WheelFile, _of_html, _of_json, tags
+from goldnode.images.wheelindex import Index, WheelFile, files_of_html, files_of_json, tags
 from goldnode.lock import locked_files
 from goldnode.lock.locked_files import LockedDeb, LockedWheel, pool_path
 
@@ -207,7 +207,7 @@ def test_an_index_page_in_both_forms() -> None:
         '<a href="../../f/demo-1.0-py3-none-any.whl#sha256=%s" data-core-metadata="sha256=00">x</a><a href="demo-1.0.tar.gz">y</a>'
         % ("a" * 64)
     )
-    assert list(_of_html(page, "http://index/simple/demo/")) == [
+    assert list(files_of_html(page, "http://index/simple/demo/")) == [
         WheelFile(WHEEL, f"http://index/f/{WHEEL}", "a" * 64, None, True)
     ]
     document = {
@@ -221,7 +221,7 @@ def test_an_index_page_in_both_forms() -> None:
             }
         ]
     }
-    assert list(_of_json(json.loads(json.dumps(document)), "http://index/simple/demo/")) == [
+    assert list(files_of_json(json.loads(json.dumps(document)), "http://index/simple/demo/")) == [
         WheelFile(WHEEL, f"http://index/f/{WHEEL}", "a" * 64, 9, False)
     ]
 
@@ -247,9 +247,9 @@ def test_the_wheel_that_fits_best_is_taken(tmp_path: Path, rows: dict[str, Matri
     assert index.files("other") == []
 
 
-def found_of(*wheels: tuple[str, str, tuple[str, ...]]) -> dict[str, resolve._Wheel]:
+def found_of(*wheels: tuple[str, str, tuple[str, ...]]) -> dict[str, resolve.PipWheel]:
     return {
-        name: resolve._Wheel(
+        name: resolve.PipWheel(
             name,
             version=version,
             file=f"{name}.whl",
@@ -279,7 +279,7 @@ def test_markers_are_judged_for_the_python_of_the_image(rows: dict[str, MatrixRo
         ("speed", "3", ()),
         ("old", "1", ()),
     )
-    reasons, missing = resolve._reached(row, found)
+    reasons, missing = resolve.reached(row, found)
     assert reasons == {
         "demo": "requested",
         "new": "needed by demo",
@@ -288,14 +288,14 @@ def test_markers_are_judged_for_the_python_of_the_image(rows: dict[str, MatrixRo
     }  # and not old
     assert missing == []
     del found["new"], found["speed"]
-    assert resolve._reached(row, found)[1] == ["new>=2", "speed"]
+    assert resolve.reached(row, found)[1] == ["new>=2", "speed"]
 
 
 def test_cuda_wheels_need_what_they_require(rows: dict[str, MatrixRow]) -> None:
     matrix = load_matrix()
     row, base = matrix.row("cuda-12.4.1-runtime-debian13"), matrix.row("cuda-12.4.1-base-debian13")
     chain = [(base, find_lock(base))]
-    cudnn = resolve._Wheel(
+    cudnn = resolve.PipWheel(
         "nvidia-cudnn-cu12",
         version="9.1.0.70",
         file="cudnn.whl",
@@ -303,13 +303,13 @@ def test_cuda_wheels_need_what_they_require(rows: dict[str, MatrixRow]) -> None:
         url="x",
         requires=("nvidia-cublas-cu12",),
     )
-    resolve._check_release(row, chain, [cudnn])  # Debian's libcublas12 is there for it
+    resolve.check_release(row, chain, [cudnn])  # Debian's libcublas12 is there for it
     with pytest.raises(ImageError, match="requires nvidia-nothing, which is not there"):
-        resolve._check_release(
+        resolve.check_release(
             row,
             chain,
             [
-                resolve._Wheel(
+                resolve.PipWheel(
                     "x",
                     version="1",
                     file="x.whl",
@@ -320,11 +320,11 @@ def test_cuda_wheels_need_what_they_require(rows: dict[str, MatrixRow]) -> None:
             ],
         )
     with pytest.raises(ImageError, match=r"requires nvidia-cublas-cu12>=13, which is 12\.4\.5\.8"):
-        resolve._check_release(
+        resolve.check_release(
             row,
             chain,
             [
-                resolve._Wheel(
+                resolve.PipWheel(
                     "x",
                     version="1",
                     file="x.whl",
@@ -339,7 +339,7 @@ def test_cuda_wheels_need_what_they_require(rows: dict[str, MatrixRow]) -> None:
 def test_debs_have_the_version_that_is_declared() -> None:
     row = load_matrix().row("cuda-11.8.0-runtime-debian12")
     lock = find_lock(row)
-    resolve._check_parts(row, lock)
+    resolve.check_parts(row, lock)
     other = [
         deb.model_copy(update={"version": "11.7.1-1"}) if deb.name == "libcublas11" else deb
         for deb in lock.debs
@@ -348,7 +348,7 @@ def test_debs_have_the_version_that_is_declared() -> None:
         ImageError,
         match=r'component "cublas" is declared as 11\.11\.3\.6, and libcublas11 is 11\.7\.1-1',
     ):
-        resolve._check_parts(row, lock.model_copy(update={"debs": other}))
+        resolve.check_parts(row, lock.model_copy(update={"debs": other}))
 
 
 def test_an_index_of_the_site(rows: dict[str, MatrixRow], tmp_path: Path) -> None:
@@ -616,8 +616,8 @@ def test_check_reports_a_lock_on_an_earlier_parent(
 @pytest.mark.parametrize(
     ("printed", "raised"),
     [
-        ("ERROR: No matching distribution found for demo==1.0", resolve._ResolutionError),
-        ("ERROR: ResolutionImpossible: for help visit", resolve._ResolutionError),
+        ("ERROR: No matching distribution found for demo==1.0", resolve.ResolutionError),
+        ("ERROR: ResolutionImpossible: for help visit", resolve.ResolutionError),
         (
             "WARNING: Retrying (Retry(total=0)) after connection broken by 'NewConnectionError': /simple/demo/\n"
             "ERROR: No matching distribution found for demo==1.0",
@@ -640,5 +640,5 @@ def test_an_index_that_does_not_answer_is_not_a_conflict(
     failed = subprocess.CompletedProcess([], 1, "", printed)
     monkeypatch.setattr(subprocess, "run", lambda *args, **options: failed)
     with pytest.raises(ImageError) as refused:
-        resolve._pip(rows["cpu-1-base-debian12"], Site(), ["demo"], {"demo": "1.0"})
+        resolve.pip_wheels(rows["cpu-1-base-debian12"], Site(), ["demo"], {"demo": "1.0"})
     assert type(refused.value) is raised

@@ -19,7 +19,7 @@ from goldnode.images.declaration import load_declaration
 from goldnode.images.matrix import MatrixRow
 from goldnode.images.product import ImageProduct
 from goldnode.images.publish import publish
-from goldnode.images.resolve import NoWheelError, _no_wheel
+from goldnode.images.resolve import NoWheelError, no_wheel
 from goldnode.images.wheelindex import Index
 from goldnode.oci.layout import OciImage
 from goldnode.oci.registry import Registry, RegistryAddress
@@ -153,7 +153,7 @@ def test_a_project_without_a_wheel(
         return (links.encode(), "text/html") if files else None
 
     monkeypatch.setattr(Index, "_get", get)
-    error = _no_wheel(
+    error = no_wheel(
         rows["cpu-1-base-debian12"], requirement, Index("https://index.example/simple")
     )
     assert has in str(error)

@@ -188,7 +188,7 @@ def test_a_file_that_became_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "there").write_bytes(elf())
     (tmp_path / "a").symlink_to("there")
     with pytest.raises(OSError, match="symbolic"):
-        scan._Opener(str(tmp_path / "a"))()
+        scan.ListedFileOpener(str(tmp_path / "a"))()
 
 
 def test_a_tar_with_devices_and_paths_that_climb() -> None:

@@ -129,9 +129,7 @@ def test_every_rule_of_the_facts_has_a_key_that_it_refuses() -> None:
                 case["name"]
                 for case in CASES
                 if case[release] == "refused"
-                and archive_keys._all_refused(
-                    keys.states(base64.b64decode(case["key"])), alone, DAY
-                )
+                and archive_keys.all_refused(keys.states(base64.b64decode(case["key"])), alone, DAY)
             ]
             assert refused, rule
 

@@ -32,9 +32,9 @@ from goldnode.lock.pairs import (
     PairKernel,
     PairSelection,
     PairSuite,
-    _release,
     compiler_of,
     pairs,
+    release_of_headers,
 )
 
 
@@ -112,7 +112,7 @@ def test_a_suite_without_archive_or_name_is_refused(text: str) -> None:
 def test_metapackages_and_parts_of_headers_are_no_kernel(
     package: str, depends: str, release: str | None
 ) -> None:
-    assert _release({"Package": package, "Depends": depends}) == release
+    assert release_of_headers({"Package": package, "Depends": depends}) == release
 
 
 def test_pairs_of_stacks_come_first_and_then_the_globs_decide_the_order() -> None:
@@ -478,10 +478,10 @@ def test_a_layer_follows_the_links_of_the_root_and_names_its_dkms_source(tmp_pat
         ["dpkg-deb", "--build", "-Znone", str(tree), str(file)], check=True, capture_output=True
     )
     layer.mkdir()
-    pairbuild._unpack([file], layer, root)
+    pairbuild.unpack_layer([file], layer, root)
     assert (layer / "lib").readlink() == Path("usr/lib")
     assert (layer / "usr/lib/modules/6.1/build").is_symlink()
-    assert pairbuild._tree(layer, driver()) == ("nvidia-current", "1.2")
-    assert pairbuild._exclusive(layer) == 'BUILD_EXCLUSIVE_CONFIG="!CONFIG_PREEMPT_RT"'
+    assert pairbuild.dkms_source(layer, driver()) == ("nvidia-current", "1.2")
+    assert pairbuild.kernel_exclusions(layer) == 'BUILD_EXCLUSIVE_CONFIG="!CONFIG_PREEMPT_RT"'
     with pytest.raises(ModulesError, match="has no DKMS source in /usr/src"):
-        pairbuild._tree(root, driver())
+        pairbuild.dkms_source(root, driver())

@@ -34,11 +34,11 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Answers], Non
             raise FileNotFoundError(2, "No such file", command[0])
 
         monkeypatch.setattr(subprocess, "run", run)
-        for cached in (engines._version, engines._builder, engines._packages):
+        for cached in (engines.program_version, engines.builder_version, engines.package_tools):
             cached.cache_clear()
 
     yield have
-    for cached in (engines._version, engines._builder, engines._packages):
+    for cached in (engines.program_version, engines.builder_version, engines.package_tools):
         cached.cache_clear()
 
 
@@ -149,12 +149,12 @@ def test_bake_file_has_no_network_and_no_provenance(tmp_path: Path) -> None:
 
 def test_the_parent_is_handed_over_as_it_is(tmp_path: Path) -> None:
     one = step(tmp_path)
-    digest = engines._parent(one, tmp_path / "parent")
+    digest = engines.write_parent(one, tmp_path / "parent")
     image = Layout(tmp_path / "parent", create=False).image("parent")
     assert image.digest == digest
     assert [row.digest for row in image.layers] == [one.parent[0].blob.digest]
     assert image.config["rootfs"]["diff_ids"] == [one.parent[0].diff]
-    assert engines._parent(one, tmp_path / "again") == digest
+    assert engines.write_parent(one, tmp_path / "again") == digest
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_nothing_of_this_shell_reaches_a_builder(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     monkeypatch.setenv("SECRET_TOKEN", "x")
     monkeypatch.setenv("DOCKER_CONFIG", "/nowhere")
-    found = engines._environment()
+    found = engines.builder_environment()
     assert found["TZ"] == "UTC"
     assert not {"SECRET_TOKEN", "DOCKER_CONFIG"} & found.keys()
-    assert engines._environment(*engines._DOCKER)["DOCKER_CONFIG"] == "/nowhere"
+    assert engines.builder_environment(*engines.DOCKER_VARIABLES)["DOCKER_CONFIG"] == "/nowhere"

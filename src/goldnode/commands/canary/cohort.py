@@ -176,7 +176,7 @@ def cohort(
     settings = cohorts.CohortSettings(
         address=link.address or _address(chosen[0], launch, hosts),
         # Runs of one machine must not meet at one port; nodes have theirs to themselves.
-        port=link.port or (_free_port() if launch.how == "engine" else PORT),
+        port=link.port or (free_port() if launch.how == "engine" else PORT),
         backend=link.backend,
         processes=link.processes,
         mib=link.mib,
@@ -253,7 +253,8 @@ def _address(node: str, launch: LaunchOptions, hosts: Hosts) -> str:
     return str(hosts.get(node, {}).get("ansible_host") or node)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port of this machine that nothing listens on now."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])

@@ -165,7 +165,7 @@ def run(
             phase = _run(
                 store, file, control, (address(where, load_site()), str(inventory), hosts, form)
             )
-        behind = _behind(store, file)
+        behind = nodes_behind(store, file)
     content = {
         "rollout": file.document.rollout,
         "phase": phase and phase.value,
@@ -185,7 +185,7 @@ def run(
     sys.exit(0 if phase.value == "completed" else 1)
 
 
-def _behind(store: StoreDatabase, file: RolloutFile) -> dict[str, list[str]]:
+def nodes_behind(store: StoreDatabase, file: RolloutFile) -> dict[str, list[str]]:
     """Return the nodes that a rollout has not moved, or that wait for a person, by state."""
     # sqlalchemy: only the extra `fleet` installs it.
     from goldnode.fleet.rollout.model import StepPhase

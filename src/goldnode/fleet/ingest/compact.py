@@ -75,7 +75,7 @@ def compact(
             place: [] for place in set(places)
         }
         for part in listed_parts(directory, table):
-            size = _size(directory, table, part) if (part.class_, part.day) in small else SMALL
+            size = part_size(directory, table, part) if (part.class_, part.day) in small else SMALL
             if size < SMALL:
                 small[part.class_, part.day].append((part, size))
         for parts in small.values():
@@ -182,7 +182,7 @@ def _rows(files: Iterable[Path], table: str) -> pa.Table:
     return rows.cast(SCHEMAS[table]) if table not in ("facts", "numbers") else rows
 
 
-def _size(directory: Path, table: str, part: PartName) -> int:
+def part_size(directory: Path, table: str, part: PartName) -> int:
     """Return the size of a part: of its files, or a share of their content if that is more."""
     total = content = 0
     for name in PART_TABLES[table]:

@@ -81,7 +81,7 @@ class PartWriter:
         self.parts: list[PartName] = []
         self._work = work
         self._opened = self._size = 0
-        self._groups: dict[tuple[str, str], _OpenPart] = {}
+        self._groups: dict[tuple[str, str], OpenPart] = {}
         self._known: dict[tuple[str, str], set[tuple[str, int]]] = {}
         self._results: dict[tuple[str, str], _OpenResults] = {}
         self._known_results: dict[tuple[str, str], set[str]] = {}
@@ -151,12 +151,12 @@ class PartWriter:
         sync(file.parent)
         self.parts.append(part)
 
-    def _open(self, place: tuple[str, str]) -> _OpenPart:
+    def _open(self, place: tuple[str, str]) -> OpenPart:
         if place not in self._groups:
             if len(self._groups) >= _MOST_OPEN:
                 self._close(next(iter(self._groups)))
             self._opened += 1
-            self._groups[place] = _OpenPart(self._work / str(self._opened))
+            self._groups[place] = OpenPart(self._work / str(self._opened))
         return self._groups[place]
 
     def _close(self, place: tuple[str, str]) -> None:
@@ -173,7 +173,7 @@ class PartWriter:
         self.parts.append(part)
 
 
-class _OpenPart:
+class OpenPart:
     """Files of one part that have no name yet."""
 
     def __init__(self, work: Path) -> None:

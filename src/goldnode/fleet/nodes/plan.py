@@ -233,10 +233,10 @@ def fleet_plans(
         said = f"ansible ended with {done.returncode}"
         if done.stderr.strip():
             said = runs.first_line(done.stderr)
-        return _hosts(groups["all"], classes, Path(tree), said)
+        return hosts_of(groups["all"], classes, Path(tree), said)
 
 
-def _hosts(
+def hosts_of(
     names: Iterable[str], classes: Mapping[str, str], tree: Path, said: str
 ) -> list[HostPlan]:
     """Return the hosts with the answers in `tree`, one file each. Equal plans are one object, so that memory does
@@ -247,7 +247,7 @@ def _hosts(
     hosts = []
     for name in sorted(names):
         answer = answers[name].read_text(encoding="utf-8") if name in answers else None
-        host = _host(name, classes.get(name), answer, said)
+        host = host_of(name, classes.get(name), answer, said)
         if host.plan is not None:
             # The only value that differs on each host, and no report has it.
             host.plan["boot_identity"] = None
@@ -328,7 +328,7 @@ def _error(text: str) -> str:
     return re.sub(r"^\[?ERROR\]?[:!]? *", "", last_line).rstrip(".")
 
 
-def _host(name: str, node_class: str | None, answer: str | None, said: str) -> HostPlan:
+def host_of(name: str, node_class: str | None, answer: str | None, said: str) -> HostPlan:
     """Return one host from the answer that Ansible has stored, whose texts are foreign."""
     if answer is None:
         return HostPlan(name, node_class, state=FAILED, message=f"there was no answer: {said}")
@@ -507,7 +507,7 @@ def overview(
                         if any(item.section == section for item in group.items)
                     },
                 }
-                for group in _groups_of(mine, document)
+                for group in groups_of(mine, document)
             ],
             "not_verified_here": _notes(mine),
         }
@@ -535,7 +535,8 @@ def counts(hosts: Sequence[HostPlan]) -> dict[str, int]:
     return {state: states.count(state) for state in STATES if state in states}
 
 
-def _groups_of(hosts: Sequence[HostPlan], document: Mapping[str, Any]) -> list[HostGroup]:
+def groups_of(hosts: Sequence[HostPlan], document: Mapping[str, Any]) -> list[HostGroup]:
+    """Return the hosts that are not converged, grouped by equal changes."""
     parts = {package["name"]: package["part"] for package in document.get("packages", ())}
     known: dict[int, list[PlannedChange]] = {}  # by plan: hosts share equal ones
     plans = {}
@@ -582,7 +583,7 @@ def text(
                     f"left out of service: {host.name}: by {host.left}; site.yml goes on with it, or judges and returns it",
                     "  ",
                 )
-        for group in _groups_of(mine, document):
+        for group in groups_of(mine, document):
             lines += ["", *_group(group, full)]
         for note in _notes(mine):
             lines += _wrapped(f"not verified here: {note}", "  ")

@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 MEMORY, THREADS = "700MB", 2  # of DuckDB, which takes 80 % of the memory and all cores by itself
 
 
-def _quote(value: Value) -> str:
+def quoted(value: Value) -> str:
     if isinstance(value, str):
         return "'" + value.replace("'", "''") + "'"
     return frame.literal(value)
 
 
 def _files(paths: Sequence[Path]) -> str:
-    listed = ", ".join(_quote(str(path)) for path in paths)
+    listed = ", ".join(quoted(str(path)) for path in paths)
     return f"read_parquet([{listed}], hive_partitioning=true, hive_types={{'class': VARCHAR, 'day': VARCHAR}})"
 
 
@@ -48,13 +48,13 @@ DUCKDB = Dialect(
 )
 
 
-def _rows(columns: Sequence[str], rows: Sequence[Row]) -> str:
+def select_rows(columns: Sequence[str], rows: Sequence[Row]) -> str:
     """Return a SELECT of rows. A chain of UNION ALL takes DuckDB minutes for 10,000."""
     if not rows:
-        return frame.values(columns, rows, DUCKDB.types, _quote)
+        return frame.values(columns, rows, DUCKDB.types, quoted)
     named = [column.split() for column in columns]
     casts = ", ".join(f"CAST({name} AS {DUCKDB.types[kind]}) AS {name}" for name, kind in named)
-    listed = ", ".join(f"({', '.join(map(_quote, row))})" for row in rows)
+    listed = ", ".join(f"({', '.join(map(quoted, row))})" for row in rows)
     return (
         f"SELECT {casts} FROM (VALUES {listed}) AS listed({', '.join(name for name, _ in named)})"
     )
@@ -100,7 +100,7 @@ def opened(
         )
         connection.execute(f"CREATE TABLE settings AS SELECT {row}")
         for name, (columns, rows) in frame.reference(source, settings, keys_of(connection)).items():
-            connection.execute(f"CREATE TABLE {name} AS {_rows(columns, rows)}")
+            connection.execute(f"CREATE TABLE {name} AS {select_rows(columns, rows)}")
         for view in frame.views(more):
             _create(connection, view)
         yield connection

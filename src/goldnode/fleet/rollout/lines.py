@@ -75,7 +75,7 @@ def sentence(row: Mapping[str, Any], waves: Sequence[str] = ()) -> str:
     An unknown action has its own name.
     """
     action, content = row["action"], row["content"]
-    form = _SENTENCES.get(action)
+    form = SENTENCES.get(action)
     if form is None:
         return f"{action} {row['subject']}"
     text = form({**content, "about": row["subject"], "waves": waves})
@@ -143,7 +143,7 @@ def _power_cycled(content: _Content) -> str:
     return f"the power cycle of {content['node']} ended: {content.get('result')}"
 
 
-_SENTENCES: Mapping[str, Callable[[_Content], str]] = {
+SENTENCES: Mapping[str, Callable[[_Content], str]] = {
     "Submit": lambda c: (
         "the rollout was submitted" if c.get("new") else "the document was replaced"
     ),

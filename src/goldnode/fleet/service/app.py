@@ -57,8 +57,8 @@ _BODY = 64 * 1024  # bytes
 _PATIENCE = 10.0  # seconds for a body
 # FleetLock allows letters, digits, full stop and hyphen. Names of classes also have underscores.
 _GROUP = re.compile(r"[A-Za-z0-9._-]{1,255}")
-_TEXTS = ("rollout", "digest", "boot_id", "wants", "verdict", "fell_back_from")
-_LISTS = ("software", "hardware")
+TEXTS = ("rollout", "digest", "boot_id", "wants", "verdict", "fell_back_from")
+LISTS = ("software", "hardware")
 _CODES = 64  # findings of a report
 _NAME = 255  # letters of a name or code
 _LONGEST = 1000  # letters of the reason why nothing could be applied
@@ -218,7 +218,7 @@ class LockService:
             )
         name = clean(name)
         given = {**content, **params}
-        more = {key: _text(given, key) for key in (*_TEXTS, "not_applied")}
+        more = {key: _text(given, key) for key in (*TEXTS, "not_applied")}
         if self.settings.certificates and name not in request.scope["state"].get("peer", ()):
             raise RefusedRequestError(
                 403,
@@ -322,7 +322,7 @@ def _report(
 ) -> NodeObservation | None:
     """Return what a node reports of itself; None if it reports nothing. Raise RefusedRequestError for what is no report."""
     lists: dict[str, tuple[str, ...]] = {}
-    for key in _LISTS:
+    for key in LISTS:
         value = given.get(key) or []
         right = isinstance(value, list) and len(value) <= _CODES
         if not right or not all(

@@ -170,7 +170,7 @@ _OURS = "goldnode-smoke"
 
 
 @contextlib.contextmanager
-def _loaded(client: Any, image: OciImage) -> Iterator[str]:
+def loaded(client: Any, image: OciImage) -> Iterator[str]:
     """Load the image into docker and yield its id there.
 
     Remove it afterwards, unless docker had it before.
@@ -180,7 +180,7 @@ def _loaded(client: Any, image: OciImage) -> Iterator[str]:
     before = {row["Id"]: row.get("RepoTags") or [] for row in client.api.images(all=True)}
     image_id = str(image.manifest["config"]["digest"])
     if image_id not in before:
-        image_id = _load(client, image)
+        image_id = load(client, image)
     if image_id in before and not (
         before[image_id] and all(tag.startswith(f"{_OURS}:") for tag in before[image_id])
     ):
@@ -195,7 +195,7 @@ def _loaded(client: Any, image: OciImage) -> Iterator[str]:
             client.images.remove(f"{_OURS}:{tag}")
 
 
-def _load(client: Any, image: OciImage) -> str:
+def load(client: Any, image: OciImage) -> str:
     """Load the image into docker and return its id there. Raises ImageError."""
     # Stream through a pipe: an image is too large for memory, and no copy on disk is needed.
     reader, writer = os.pipe()
@@ -240,7 +240,7 @@ def _docker(image: OciImage, words: Sequence[str], ask: Ask) -> tuple[int, bytes
             (folder / pack.NAME).write_bytes(pack.program())
             (folder / pack.NAME).chmod(0o755)
             volumes[str(folder / pack.NAME)] = {"bind": PROGRAM, "mode": "ro"}
-        name = stack.enter_context(_loaded(client, image))
+        name = stack.enter_context(loaded(client, image))
         container = client.containers.create(
             name,
             entrypoint=[PROGRAM],

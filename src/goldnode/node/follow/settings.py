@@ -76,11 +76,11 @@ def load(host: Host, options: Any) -> Settings:
             raise NodeError(
                 f"{path} does not exist. Put it there, or correct `follow` of the class."
             )
-    _trusted(host, settings)
+    check_owners(host, settings)
     return settings
 
 
-def _trusted(host: Host, settings: Settings) -> None:
+def check_owners(host: Host, settings: Settings) -> None:
     """Raise NodeError if others than root can change a file that decides what this node runs or trusts."""
     again = "put it there again, from a place that you trust"
     named = [

@@ -50,11 +50,11 @@ def verified(key: Mapping[str, Any], signature: str, data: bytes) -> bool:
     pem = public_pem(key)
     if pem is None or not _HEX.fullmatch(signature) or len(signature) > 1024:
         return False
-    return _verified(*pem, signature, data)
+    return is_signed(*pem, signature, data)
 
 
 @lru_cache(maxsize=64)  # a pass looks at stored documents more than once
-def _verified(pem: str, digest: str, signature: str, data: bytes) -> bool:
+def is_signed(pem: str, digest: str, signature: str, data: bytes) -> bool:
     # openssl reads an ed25519 message from a file only. Nothing here is secret.
     place = tempfile.mkdtemp(prefix="goldnode-follow-")
     try:

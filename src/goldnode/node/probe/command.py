@@ -64,7 +64,7 @@ def run(host: Host, options: Any) -> int:
     if options.record:
         captured = load(options.record)
     else:
-        document = _document(host, options.document)
+        document = given_document(host, options.document)
         captured = capture(host, document, options.passive)
     if options.anonymous:
         captured = anonymous(captured)
@@ -75,7 +75,7 @@ def run(host: Host, options: Any) -> int:
     return 0
 
 
-def _document(host: Host, name: Optional[str]) -> Optional[Json]:
+def given_document(host: Host, name: Optional[str]) -> Optional[Json]:
     """Return the class document: a path of this machine, or the node's own if it has one."""
     try:
         if name is None:

@@ -61,7 +61,7 @@ def recorded(host: Host, engine: Optional[str] = None) -> Optional[Json]:
     identity = as_map(as_map(capture).get("identity"))
     if identity.get("boot_identity") != verdict["boot_identity"]:
         return None
-    return {**_document(capture, verdict, engine), "gate": _gate(host)}
+    return {**report_of(capture, verdict, engine), "gate": _gate(host)}
 
 
 def _gate(host: Host) -> Optional[Json]:
@@ -85,12 +85,12 @@ def _fresh(host: Host, engine: Optional[str]) -> Json:
 
     document = load_json(host, verdict_files.CLASS)
     if not isinstance(document, dict):
-        return _document(capture(host, None, True), None, engine)
+        return report_of(capture(host, None, True), None, engine)
     checked = checking.examine(host, cast("ClassDocument", document), passive=True)
-    return _document(checked.capture or {}, checked.verdict, engine)
+    return report_of(checked.capture or {}, checked.verdict, engine)
 
 
-def _document(capture: Json, verdict: Optional[Json], engine: Optional[str]) -> Json:
+def report_of(capture: Json, verdict: Optional[Json], engine: Optional[str]) -> Json:
     return {
         "schema": verdict_files.REPORT,
         "node": as_text(as_map(capture.get("identity")).get("hostname")),

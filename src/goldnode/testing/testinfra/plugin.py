@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     )
 
 
-def _of(host: Any) -> Reading:
+def reading_of(host: Any) -> Reading:
     """Return the readings of a host. They are stored with the host and read once."""
     # Pytest loads this plugin in every run of a site.
     from goldnode.testing.testinfra.readers import Reading
@@ -33,25 +33,25 @@ def _of(host: Any) -> Reading:
 @pytest.fixture(scope="module")
 def goldnode_gpus(host: Any) -> Gpus:
     """Return the NVIDIA GPUs of the host as NVML reports them; see :class:`readers.Gpus`."""
-    return _of(host).gpus
+    return reading_of(host).gpus
 
 
 @pytest.fixture(scope="module")
 def goldnode_pci(host: Any) -> Pci:
     """Return the PCI functions of the host; see :class:`readers.Pci`."""
-    return _of(host).pci
+    return reading_of(host).pci
 
 
 @pytest.fixture(scope="module")
 def goldnode_numa(host: Any) -> NumaReader:
     """Return the NUMA nodes of the host and their devices; see :class:`readers.Numa`."""
-    return _of(host).numa
+    return reading_of(host).numa
 
 
 @pytest.fixture(scope="module")
 def goldnode_modules(host: Any) -> ModulesReader:
     """Return the loaded kernel modules of the host; see :class:`readers.Modules`."""
-    return _of(host).modules
+    return reading_of(host).modules
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def goldnode_policy(host: Any) -> Any:
     """Return a function that lists the settings of a policy (the keys of a class's `policy`) that the GPUs do
     not have, one line each.
     """
-    reading = _of(host)
+    reading = reading_of(host)
 
     def differences(policy: Any) -> list[str]:
         from goldnode.testing.testinfra.readers import differences as compare

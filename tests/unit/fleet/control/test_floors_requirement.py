@@ -253,13 +253,13 @@ def test_results_that_have_not_changed_are_read_once(
 ) -> None:
     rows = [document(f"gpu{number:03}", {"gemm_fp16": [1.0] * 9}, USUAL) for number in range(3)]
     place, read = write(tmp_path / "results", rows[:2]), list[str]()
-    load = results._read
+    load = results.read_result
 
     def counted(path: Path, named: bool) -> Any:
         read.append(path.name)
         return load(path, named)
 
-    monkeypatch.setattr(results, "_read", counted)
+    monkeypatch.setattr(results, "read_result", counted)
     stored = floors.StoredResults()
     assert [one.node for one in stored.read(place)] == ["gpu000", "gpu001"]
     assert [one.node for one in stored.read(place)] == ["gpu000", "gpu001"]
@@ -303,7 +303,7 @@ def test_before_any_move_floors_are_unknown(tmp_path: Path) -> None:
 
 
 def test_missing_packages_are_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("goldnode.core.extras._installed", lambda module: module != "scipy")
+    monkeypatch.setattr("goldnode.core.extras.is_installed", lambda module: module != "scipy")
     found = evaluator(tmp_path, RequirementSources(canary=tmp_path), NOTHING).read("floors", 0)
     assert found.answer is Answer.UNKNOWN
     assert "goldnode[floors]" in found.reason

@@ -12,7 +12,7 @@ import pytest
 from tests.unit.fleet.control.controlled import START, TICK, controlled
 from tests.unit.fleet.rollout import documents
 
-from goldnode.commands.rollout.run import _behind
+from goldnode.commands.rollout.run import nodes_behind
 from goldnode.fleet.control.run import RolloutRun
 from goldnode.fleet.control.submission import fleet_limits, submit
 from goldnode.fleet.rollout import model
@@ -219,7 +219,7 @@ def test_nodes_that_wait_for_a_person_are_named_at_the_end(tmp_path: Path, where
     found = controlled(tmp_path, where, 12, *FAST, n00="silent", n01="image")
     found.run(ticks=300)
     store = found.store()
-    assert _behind(store, documents.written(tmp_path, *FAST)) == {
+    assert nodes_behind(store, documents.written(tmp_path, *FAST)) == {
         "failed": ["n01"],
         "overdue": ["n00"],
     }

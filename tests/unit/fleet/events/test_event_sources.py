@@ -104,7 +104,7 @@ def test_a_store_that_is_known_gives_its_new_lines(tmp_path: Path, migrated: Pat
 
 
 def test_every_line_has_a_kind_and_every_kind_its_lines() -> None:
-    assert set(lines._SENTENCES) == set(store_log.KINDS)
+    assert set(lines.SENTENCES) == set(store_log.KINDS)
     of_the_log = {kind for kind in store_log.KINDS.values() if kind}
     others = {
         "node.verdict",

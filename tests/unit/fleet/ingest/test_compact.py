@@ -140,7 +140,7 @@ def test_one_merge_has_bounded_size(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     data = tmp_path / "data"
     for number in range(1, 4):
         add(data, number)
-    one = compact._size(data, NODES, found_parts(data)[0])
+    one = compact.part_size(data, NODES, found_parts(data)[0])
     monkeypatch.setattr(compact, "_MERGED", 2.5 * one)
     add(data, 4)
     assert len(found_parts(data)) == 2

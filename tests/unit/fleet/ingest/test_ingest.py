@@ -333,13 +333,13 @@ def test_long_texts_are_written_before_they_fill_the_memory(
     """Each of these reports is small enough; together they would be held in memory until the end."""
     monkeypatch.setattr(write, "MOST_ROWS", 20_000)
     flushed: list[int] = []
-    flush = write._OpenPart.flush
+    flush = write.OpenPart.flush
 
-    def counted(part: write._OpenPart) -> None:
+    def counted(part: write.OpenPart) -> None:
         flushed.append(len(part.group.members))
         flush(part)
 
-    monkeypatch.setattr(write._OpenPart, "flush", counted)
+    monkeypatch.setattr(write.OpenPart, "flush", counted)
     reports = []
     for number in range(8):
         one = capture(f"n{number}")

@@ -48,7 +48,7 @@ def report(**more: Any) -> Json:
     """Return the report that the program on a node makes of a capture and its verdict."""
     found = recorded()
     judged = {**verdict(), "class": CLASS, "boot_identity": found["identity"]["boot_identity"]}
-    return {**json.loads(json.dumps(reporting._document(found, judged, "sha256:e"))), **more}
+    return {**json.loads(json.dumps(reporting.report_of(found, judged, "sha256:e"))), **more}
 
 
 def test_a_report_of_a_node_is_of_the_schema_and_is_taken(published: Json) -> None:
@@ -59,7 +59,7 @@ def test_a_report_of_a_node_is_of_the_schema_and_is_taken(published: Json) -> No
 
 
 def test_a_report_without_a_verdict_is_of_the_schema(published: Json) -> None:
-    found = json.loads(json.dumps(reporting._document(recorded(), None, None)))
+    found = json.loads(json.dumps(reporting.report_of(recorded(), None, None)))
     assert documents.valid(found) == found
     jsonschema.validate(found, published)
 

@@ -232,7 +232,7 @@ def test_equal_plans_of_many_hosts_are_one_object_and_judged_once(
             "ansible_facts": {"goldnode_plan": found},
         }
         (tmp_path / name).write_text(json.dumps(answer), encoding="utf-8")
-    hosts = planning._hosts([*names, "silent"], dict.fromkeys(names, "c"), tmp_path, "why")
+    hosts = planning.hosts_of([*names, "silent"], dict.fromkeys(names, "c"), tmp_path, "why")
     assert [host.state for host in hosts] == [CHANGE] * 300 + [FAILED]
     assert len({id(host.plan) for host in hosts[:-1]}) == 2
     judged: list[object] = []
@@ -243,7 +243,7 @@ def test_equal_plans_of_many_hosts_are_one_object_and_judged_once(
         return own(plan, parts)
 
     monkeypatch.setattr(planning, "items", counted)
-    groups = planning._groups_of(hosts, DOCUMENT)
+    groups = planning.groups_of(hosts, DOCUMENT)
     assert len(judged) == 2
     assert [len(group.hosts) for group in groups] == [297, 3]
 
@@ -352,7 +352,7 @@ def test_a_long_diff_is_cut_unless_all_is_asked_for() -> None:
 def test_answer_without_a_plan_gives_its_state_and_reason(
     answer: str | None, state: str, words: str
 ) -> None:
-    host = planning._host("h", "c", answer, "why")
+    host = planning.host_of("h", "c", answer, "why")
     assert (host.state, host.node_class) == (state, "c")
     assert words in str(host.message)
 

@@ -29,14 +29,14 @@ ROWS: list[tuple[Any, ...]] = [
 def test_rows_are_those_of_a_chain_of_selects(count: int) -> None:
     rows = ROWS[:count]
     with duckdb.connect(":memory:") as connection:
-        chain = frame.values(COLUMNS, rows, engine.DUCKDB.types, engine._quote)
-        found = [connection.sql(text) for text in (engine._rows(COLUMNS, rows), chain)]
+        chain = frame.values(COLUMNS, rows, engine.DUCKDB.types, engine.quoted)
+        found = [connection.sql(text) for text in (engine.select_rows(COLUMNS, rows), chain)]
         assert found[0].types == found[1].types
         assert found[0].fetchall() == found[1].fetchall() == rows
 
 
 def test_rows_are_one_select_whatever_their_number() -> None:
-    text = engine._rows(["node text"], [(f"n{number}",) for number in range(20_000)])
+    text = engine.select_rows(["node text"], [(f"n{number}",) for number in range(20_000)])
     assert text.count("SELECT") == 1
 
 

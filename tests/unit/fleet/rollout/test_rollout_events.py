@@ -124,7 +124,7 @@ def test_orders_from_the_command_line_name_the_person(tmp_path: Path, where: str
 
 
 def test_each_action_has_a_sentence(where: str) -> None:
-    assert set(model.ACTIONS) <= set(lines._SENTENCES)
+    assert set(model.ACTIONS) <= set(lines.SENTENCES)
     store = StoreDatabase(where)
     row = {"seq": 1, "at": 0.0, "who": "x", "rollout": None, "epoch": None}
     assert lines.sentence({**row, "action": "New", "subject": "n00", "content": {}}) == "New n00"

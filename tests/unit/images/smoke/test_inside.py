@@ -130,9 +130,9 @@ def test_image_is_found_by_what_docker_reports_and_removed(
     client: FakeDocker, tmp_path: Path
 ) -> None:
     built = image(tmp_path / "layout", {})
-    with inside._loaded(client, built) as one:
+    with inside.loaded(client, built) as one:
         assert one == client.id
-        with inside._loaded(client, built) as two:  # another run at the same time
+        with inside.loaded(client, built) as two:  # another run at the same time
             assert two == one
             assert len(client.there[one]) == 2
         assert len(client.there[one]) == 1
@@ -143,7 +143,7 @@ def test_image_is_found_by_what_docker_reports_and_removed(
 @pytest.mark.parametrize("tags", [set(), {"team:1"}, {"team:1", "goldnode-smoke:left"}])
 def test_image_that_docker_had_stays(client: FakeDocker, tags: set[str], tmp_path: Path) -> None:
     client.there[client.id] = set(tags)
-    with inside._loaded(client, image(tmp_path / "layout", {})) as name:
+    with inside.loaded(client, image(tmp_path / "layout", {})) as name:
         assert name == client.id
     assert client.there == {client.id: tags}
 
@@ -161,6 +161,6 @@ def test_load_that_fails_names_the_reason_and_another_way(
     client.answer = answer
     with (
         pytest.raises(ImageError, match=f"docker does not load the image: {why}.*--engine chroot"),
-        inside._loaded(client, image(tmp_path / "layout", {})),
+        inside.loaded(client, image(tmp_path / "layout", {})),
     ):
         pass

@@ -13,7 +13,7 @@ from securesystemslib.signer import CryptoSigner
 from tuf.api.metadata import Metadata, MetaFile, Root, Snapshot, TargetFile, Targets, Timestamp
 from tuf.ngclient import Updater, UpdaterConfig
 
-from goldnode.channels.updates import _fetcher
+from goldnode.channels.updates import fetcher_of
 from goldnode.node.follow.repository import ChannelSource
 from goldnode.node.follow.trust import Trusted, Verifier
 from goldnode.node.ground.host import Host
@@ -138,7 +138,7 @@ class Clients:
             "metadata/",
             str(folder),
             "targets/",
-            _fetcher(str(self.channel.place)),
+            fetcher_of(str(self.channel.place)),
             UpdaterConfig(max_root_rotations=256),
             bootstrap=root.read_bytes() if root.is_file() else self.first,
         )

@@ -73,12 +73,12 @@ def test_follow_believes_no_command_that_others_can_change(tmp_path: Path) -> No
     )
     machine = Host("/", live=True)
     if os.geteuid() == 0:  # else it is this user's, and not root's
-        settings._trusted(machine, own)
+        settings.check_owners(machine, own)
     command.chmod(0o666)
     with pytest.raises(
         NodeError, match=f"{command} is not believed: .*, then install it again, as root"
     ):
-        settings._trusted(machine, own)
+        settings.check_owners(machine, own)
 
 
 def test_an_acknowledgement_judges_by_no_document_that_others_can_change(

@@ -363,14 +363,14 @@ def test_channel_that_is_away_is_no_refusal(clients: Clients, tmp_path: Path) ->
 
 
 def test_missing_openssl_is_named(monkeypatch: pytest.MonkeyPatch, clients: Clients) -> None:
-    signature._verified.cache_clear()
+    signature.is_signed.cache_clear()
     monkeypatch.setattr(signature, "OPENSSL", "no-such-openssl")
     with pytest.raises(NodeError, match=r"Install openssl 3\.0"):
         clients.refresh()
 
 
 def test_old_openssl_is_named(monkeypatch: pytest.MonkeyPatch, clients: Clients) -> None:
-    signature._verified.cache_clear()
+    signature.is_signed.cache_clear()
     answer = Result(("openssl",), 1, "", "pkeyutl: Unknown option: -rawin")
     monkeypatch.setattr(Host, "run", lambda *words, **more: answer)
     with pytest.raises(NodeError, match=r"Install openssl 3\.0"):

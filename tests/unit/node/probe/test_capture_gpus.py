@@ -753,7 +753,7 @@ def test_capture_command_reads_a_file_or_a_root(
     reported = json.loads(capsys.readouterr().out)
     assert (reported["source"], len(reported["gpus"])) == ("root", 2)
     with pytest.raises(NodeError, match="not a class document"):
-        command._document(machine, record(tmp_path) + "x")
+        command.given_document(machine, record(tmp_path) + "x")
 
 
 def test_the_names_of_parts_are_those_of_the_schema() -> None:

@@ -72,7 +72,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Fake:
 def test_a_host_is_asked_once_for_each_kind_of_thing(host: Fake) -> None:
     before = host.asked
     for _ in range(3):
-        reading = plugin._of(host)
+        reading = plugin.reading_of(host)
         assert len(reading.pci.gpus) == 8
         assert "nvidia-uvm" in reading.modules
         assert reading.numa.of("0000:48:00.0") == 1
@@ -81,7 +81,7 @@ def test_a_host_is_asked_once_for_each_kind_of_thing(host: Fake) -> None:
 
 
 def test_links_hop_by_hop(host: Fake) -> None:
-    pci = plugin._of(host).pci
+    pci = plugin.reading_of(host).pci
     gpu = pci["0000:28:00.0"]
     assert (gpu.id, gpu.driver, gpu.width, gpu.max_width, gpu.gen) == (
         "10de:2330",
@@ -97,7 +97,7 @@ def test_links_hop_by_hop(host: Fake) -> None:
 
 
 def test_reading_has_loaded_modules_and_numa_nodes(host: Fake) -> None:
-    reading = plugin._of(host)
+    reading = plugin.reading_of(host)
     assert "nouveau" not in reading.modules
     assert reading.modules["nvidia"] == "580.95.05"
     assert list(reading.modules) == ["nvidia", "nvidia_uvm"]
@@ -105,7 +105,7 @@ def test_reading_has_loaded_modules_and_numa_nodes(host: Fake) -> None:
 
 
 def test_a_policy_and_what_differs(host: Fake) -> None:
-    gpus = plugin._of(host).gpus
+    gpus = plugin.reading_of(host).gpus
     assert [gpu["index"] for gpu in gpus.lost] == [6]
     policy = document("board_h100")["policy"]
     lines = readers.differences(policy, gpus)
