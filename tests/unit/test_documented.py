@@ -17,6 +17,7 @@ from tests.documented import CHEAP, Block, Reader, Scenario, blocks, blocks_of, 
 from tests.unit.fleet.ingest import fleet_reports
 from tests.unit.node import captures
 from tests.unit.test_docs import PAGES
+from tests.unit.test_plain_code import Code, hits_of
 
 from goldnode.cli import main
 from goldnode.fleet.ingest.files import IngestRequest, ingest
@@ -201,6 +202,9 @@ def test_example_of_a_health_check_judges(tmp_path: Path) -> None:
     )
     assert opening
     kinds.write_text(f"{before}{opening}{row.rstrip()},\n{after}", encoding="utf-8")
+    # A reader who follows the page must not be stopped by the checks of style.
+    for file in (rules, kinds):
+        assert not list(hits_of(file, Code(file.read_bytes())))
     document = captures.class_document()
     document["health"]["limits"]["ssd_wear"] = 90
     found = {}
