@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 from tests.suite import selection
 from tests.suite.__main__ import by_stage
 from tests.suite.selection import TestFiles
@@ -183,6 +184,16 @@ def test_health_check_selects_a_fifth_of_the_tests_at_most(files: TestFiles) -> 
     selected = selection.select(RECIPES["A health check"], files)
     assert len(selected.why) < len(files.tests) / 5
     assert not any(files.marks[test.partition("::")[0]] for test in selected.why)
+
+
+def test_data_selects_no_linter_that_excludes_it(files: TestFiles) -> None:
+    """A linter takes longer than the tests of a health check."""
+    config = yaml.safe_load((ROOT / ".config/ansible-lint.yml").read_text(encoding="utf-8"))
+    excluded = {path.removesuffix("/") for path in config["exclude_paths"]}
+    assert {pattern.removesuffix("/*") for pattern in selection.EXCEPT["*.yml"]} <= excluded
+    linter = f"{selection.TOOLS}[ansible-lint]"
+    assert linter not in selection.select(["src/goldnode/facts/health.yml"], files).why
+    assert linter in selection.select(["roles/kernel/tasks/main.yml"], files).why
 
 
 def test_selection_names_what_it_leaves(files: TestFiles) -> None:
