@@ -290,7 +290,10 @@ def _target(report: Report, stack: str) -> list[str]:
 
 
 def node_class(report: Report, place: Path) -> Answer:
-    """`goldnode init` with `gpu` and `stack`, then `goldnode check` of that class with the input added to its file."""
+    """`goldnode init` with `gpu` and `stack`, then `goldnode check` of that class with the input added to its file.
+
+    The text of the file is in the answer too.
+    """
     options = report.options
     words = ["--gpu", options["gpu"], "--stack", options.get("stack", "debian13_r580")]
     with contextlib.chdir(place):
@@ -301,7 +304,8 @@ def node_class(report: Report, place: Path) -> Answer:
         file.write_text(file.read_text(encoding="utf-8") + report.input, encoding="utf-8")
         with contextlib.chdir("s"):
             judged = goldnode("check", "-c", "c1")
-    return Answer(judged.exit, made.text + "\n" + judged.text)
+    shown = (made.text, file.read_text(encoding="utf-8"), judged.text)
+    return Answer(judged.exit, "\n".join(shown))
 
 
 def pair(report: Report, place: Path) -> Answer:
