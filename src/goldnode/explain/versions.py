@@ -198,7 +198,8 @@ def refusal(answer: TextAnswer, text: str) -> TextAnswer:
         answer,
         title=f"the driver takes the board for one that it does not support, and it is {model.sku}, which it supports",
         fix=(
-            "Another driver or flavour does not help: the board does not answer as it should. Restart the node; in a virtual "
+            "Another driver or flavour does not help: the driver judges by registers of the board, not by its PCI id "
+            "(rm_is_supported_device), and they do not read as they should. Restart the node; in a virtual "
             "machine look at the passthrough (firmware and kernel of the guest, room for its memory, the board's mode of "
             "confidential computing); then have the board inspected."
         ),

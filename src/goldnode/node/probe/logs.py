@@ -85,6 +85,7 @@ LOUD = (
     b"imedout job",
     b"insufficient power",
     b"read-only",
+    b"hutting down",  # XFS
     b"unstable",
 )
 NVRM = b"NVRM: "
