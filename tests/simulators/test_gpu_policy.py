@@ -403,6 +403,48 @@ def test_a_mig_layout_is_made_changed_and_taken_away(machine: Callable[..., Mach
     assert outcomes(host, off)["mig"][0] == MATCH
 
 
+@pytest.mark.parametrize(
+    "profiles",
+    [
+        # In this order the driver leaves no room for the last one (MIG User Guide, a 3-2-1-1 geometry).
+        ["1g.5gb", "1g.5gb", "2g.10gb", "3g.20gb"],
+        # Only with 3g.20gb behind the small ones.
+        ["3g.20gb", *["1g.5gb"] * 4],
+        ["1g.5gb", "1g.5gb", *["1g.10gb"] * 3],
+    ],
+)
+def test_a_mig_layout_is_made_in_any_order(
+    machine: Callable[..., Machine], profiles: list[str]
+) -> None:
+    host = machine()
+    wanted = {"mig": {"enabled": True, "profiles": profiles}}
+    settle(host, wanted)
+    assert outcomes(host, wanted)["mig"][0] == MATCH
+
+
+def test_a_mig_layout_without_a_place_leaves_the_one_that_is_there(
+    machine: Callable[..., Machine],
+) -> None:
+    host = machine()
+    old = {"mig": {"enabled": True, "profiles": ["7g.40gb"]}}
+    settle(host, old)
+    wanted = {"mig": {"enabled": True, "profiles": ["3g.20gb", "3g.20gb", "1g.5gb"]}}
+    with pytest.raises(NodeError, match="one GPU has no place for"):
+        settle(host, wanted)
+    assert outcomes(host, old)["mig"][0] == MATCH
+
+
+def test_mig_of_some_gpus(machine: Callable[..., Machine]) -> None:
+    host = machine()
+    wanted = {
+        "mig": {"enabled": False},
+        "overrides": [{"indexes": [1], "mig": {"enabled": True, "profiles": ["3g.20gb"]}}],
+    }
+    assert settle(host, wanted) == ["mig 1"]
+    assert outcomes(host, wanted)["mig"][0] == MATCH
+    assert outcomes(host, {"mig": {"enabled": True}})["mig"] == (MISMATCH, "GPU 0: off")
+
+
 def test_mig_waits_for_a_process_on_its_gpu(machine: Callable[..., Machine]) -> None:
     host = machine()
     host.fault("gpu1.processes=4711:1000000")

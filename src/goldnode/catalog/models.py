@@ -635,25 +635,34 @@ class GpuPolicy(Strict):
 
 
 class GpuOverride(GpuPolicy):
-    """Different values for the GPUs of one model or one UUID. Other settings are those of the class."""
+    """Different values for the GPUs of one model, of some indexes or of one UUID. Other settings are those of the class."""
 
     model: str | None = Field(
-        default=None, description="GPUs of this model, a name in facts/gpus.yml; this or `uuid`."
+        default=None, description="GPUs of this model, a name in facts/gpus.yml."
+    )
+    indexes: list[Annotated[int, Field(ge=0)]] | None = Field(
+        default=None,
+        min_length=1,
+        description="GPUs with these indexes, as `nvidia-smi` counts them from 0; null: not by index.",
     )
     uuid: GpuUuid | None = Field(
-        default=None,
-        description="The GPU of this UUID, as `nvidia-smi -L` shows it; this or `model`.",
+        default=None, description="The GPU of this UUID, as `nvidia-smi -L` shows it."
     )
+
+    @property
+    def target(self) -> str:
+        """Return what the override is for, in words."""
+        if self.indexes is not None:
+            return f"GPU {', '.join(map(str, self.indexes))}"
+        return self.model or self.uuid or ""
 
     @model_validator(mode="after")
     def _one(self) -> GpuOverride:
-        if self.model is None and self.uuid is None:
-            raise ValueError(
-                "an override needs either `model` or `uuid` | say which GPUs it is for"
-            )
-        if self.model is not None and self.uuid is not None:
-            raise ValueError("an override needs either `model` or `uuid` | keep one of the two")
-        return self
+        stated = [key for key in ("model", "indexes", "uuid") if getattr(self, key) is not None]
+        if len(stated) == 1:
+            return self
+        way_out = f"keep one of {', '.join(stated)}" if stated else "say which GPUs it is for"
+        raise ValueError(f"an override needs one of `model`, `indexes` and `uuid` | {way_out}")
 
 
 class HostInterface(Strict):

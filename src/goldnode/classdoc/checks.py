@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from goldnode.catalog import models
 from goldnode.compat import rules
-from goldnode.core.errors import FactsError, WorkloadError, nearest
+from goldnode.core.errors import CatalogError, FactsError, WorkloadError, nearest
 from goldnode.facts import health
 from goldnode.facts import host as facts
+from goldnode.facts import mig as placement
 from goldnode.node.gate.return_tests import CAUSES
 from goldnode.node.state import kinds
 
@@ -234,7 +235,7 @@ def check_class(entry: CatalogEntry[models.NodeClass], catalog: Catalog) -> None
             )
         return
     _check_gpu(entry, gpu, stack)
-    _check_policy(entry, gpu)
+    _check_policy(entry, gpu, _branch(stack))
     _check_baseline(entry, gpu)
 
 
@@ -596,7 +597,7 @@ def _check_auto(entry: CatalogEntry[models.NodeClass], stack: models.Stack) -> N
     for index, override in enumerate(item.policy.overrides):
         if override.model is None:
             raise entry.error(
-                "an override for a UUID cannot be checked where the model is open (`model: auto`)",
+                f"an override for {override.target} cannot be checked where the model is open (`model: auto`)",
                 "policy",
                 "overrides",
                 index,
@@ -604,7 +605,8 @@ def _check_auto(entry: CatalogEntry[models.NodeClass], stack: models.Stack) -> N
             )
     vendor = VENDOR_OF_BACKEND[item.backend]
     # Any model of the vendor will do: what depends on the model was refused above.
-    _check_policy(entry, next(gpu for gpu in facts.gpus().values() if gpu.vendor == vendor))
+    gpu = next(gpu for gpu in facts.gpus().values() if gpu.vendor == vendor)
+    _check_policy(entry, gpu, _branch(stack))
 
 
 # Settings that only one vendor's driver supports.
@@ -612,23 +614,32 @@ _NVIDIA_ONLY = ("persistence_mode", "clocks", "ecc", "compute_mode", "mig", "sha
 _AMD_ONLY = ("performance_level",)
 
 
-def _check_policy(entry: CatalogEntry[models.NodeClass], gpu: facts.GpuModel) -> None:
+def _branch(stack: models.Stack) -> int | None:
+    """Return the branch of the stack's driver; None without one."""
+    declared = None if stack.driver is None else stack.driver.branch
+    return None if declared is None else int(declared)
+
+
+def _check_policy(
+    entry: CatalogEntry[models.NodeClass], gpu: facts.GpuModel, branch: int | None
+) -> None:
     policy = entry.item.policy
-    _check_settings(entry, policy, gpu, ("policy",))
+    _check_settings(entry, policy, gpu, branch, where=("policy",))
     seen: dict[str, int] = {}
     for index, override in enumerate(policy.overrides):
         where = ("policy", "overrides", index)
-        name = override.model or override.uuid or ""
-        if name in seen:
+        for name in _targets(override):
+            if name in seen:
+                raise entry.error(
+                    f"overrides {seen[name] + 1} and {index + 1} are both for {name}",
+                    *where,
+                    remedy="make one of the two",
+                )
+            seen[name] = index
+        _check_indexes(entry, override, where)
+        if not set(override.model_dump(exclude_none=True)) - {"model", "indexes", "uuid"}:
             raise entry.error(
-                f"overrides {seen[name] + 1} and {index + 1} are both for {name}",
-                *where,
-                remedy="make one of the two",
-            )
-        seen[name] = index
-        if not set(override.model_dump(exclude_none=True)) - {"model", "uuid"}:
-            raise entry.error(
-                f"the override for {name} changes nothing",
+                f"the override for {override.target} changes nothing",
                 *where,
                 remedy="state the difference, or remove it",
             )
@@ -645,15 +656,40 @@ def _check_policy(entry: CatalogEntry[models.NodeClass], gpu: facts.GpuModel) ->
                     "model",
                     remedy=f"use a model with {_driver_of(gpu.vendor)}, or remove the override",
                 )
-        _check_settings(entry, override, own, where)
+        _check_settings(entry, override, own, branch, where=where)
         _check_mode_with_mig(entry, override, where)
     _check_mode_with_mig(entry, None, ("policy",))
+
+
+def _targets(override: models.GpuOverride) -> list[str]:
+    if override.indexes is None:
+        return [override.target]
+    return [f"GPU {number}" for number in override.indexes]
+
+
+def _check_indexes(
+    entry: CatalogEntry[models.NodeClass],
+    override: models.GpuOverride,
+    where: tuple[str | int, ...],
+) -> None:
+    """Refuse an override for GPUs that the nodes of the class do not have."""
+    count = entry.item.gpu.count if entry.item.gpu is not None else 0
+    beyond = [number for number in override.indexes or () if number >= count]
+    if beyond:
+        raise entry.error(
+            f"the nodes of the class have {count} GPUs, and their indexes end with {count - 1}, not with {beyond[0]}",
+            *where,
+            "indexes",
+            remedy=f"use indexes from 0 to {count - 1}",
+        )
 
 
 def _check_settings(
     entry: CatalogEntry[models.NodeClass],
     policy: models.GpuPolicy,
     gpu: facts.GpuModel,
+    branch: int | None,
+    *,
     where: tuple[str | int, ...],
 ) -> None:
     """Check settings against the limits of a GPU model, as far as the facts know them.
@@ -721,22 +757,27 @@ def _check_settings(
                 index,
                 remedy=nearest(profile, same_slices or known),
             )
-    # the largest profile spans the whole GPU
-    whole = max((_slices(profile) for profile in known), default=None)
-    slices = sum(_slices(profile) for profile in mig.profiles) if known else 0
-    if whole is not None and slices > whole:
-        raise entry.error(
-            f"the MIG profiles need {slices} slices of one GPU, which has {whole} ({_origin(gpu, 'mig')})",
-            *where,
-            "mig",
-            "profiles",
-            remedy="use fewer or smaller ones",
+    fault = placement.fault(gpu, branch, mig.profiles)
+    if fault is not None:
+        raise _impossible_layout(entry, gpu, fault, (*where, "mig", "profiles"))
+
+
+def _impossible_layout(
+    entry: CatalogEntry[models.NodeClass],
+    gpu: facts.GpuModel,
+    fault: placement.MigFault,
+    where: tuple[str | int, ...],
+) -> CatalogError:
+    """Return the error of MIG profiles for which one GPU has no placement, or that the driver branch does not have."""
+    remedy = "use other profiles"
+    if fault.possible:
+        remedy = (
+            f"use `profiles: [{', '.join(fault.possible)}]`, the largest part of them that fits"
         )
-
-
-def _slices(profile: str) -> int:
-    """Return the compute slices of a MIG profile: 3 for 3g.20gb."""
-    return int(profile.partition("g")[0])
+    elif fault.profile is not None:
+        remedy = f"remove `{fault.profile}`"
+    sources = "; ".join(str(origin) for origin in fault.origins)
+    return entry.error(f"{gpu.sku}: {fault.message} ({sources})", *where, remedy=remedy)
 
 
 def _check_mode_with_mig(

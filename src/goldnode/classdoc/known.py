@@ -40,7 +40,15 @@ def facts() -> Dict[str, Any]:
     (the first version with the fixes of the newest bulletin that covers it, and that bulletin).
     """
     known: Dict[str, Any] = json.loads(TEXT)
+    # In the text a model is a list: architecture, what the health check knows of it, its names.
+    known["models"] = {
+        pci_id: {"models": names, "vendor": VENDORS[pci_id[:4]], "architecture": kind, "health": health}
+        for pci_id, (kind, health, *names) in known["models"].items()
+    }
     return known
+
+
+VENDORS = {"10de": "nvidia", "1002": "amd", "8086": "intel"}
 
 
 # fmt: off
@@ -49,14 +57,17 @@ TEXT = r"""
 
 
 def collect() -> dict[str, Any]:
-    """Return the facts of :func:`goldnode.node.ground.known.facts`."""
+    """Return the facts of :func:`goldnode.node.ground.known.facts`, models in the form of its text."""
     return {
         "compiled": facts.compiled().isoformat(),
         "limits": {name: row.value for name, row in sorted(health.limits().items())},
         **shared_facts(facts.gpus()),
         "branches": {name: _branch(name) for name in facts.branches()},
         "known_bad": _known_bad(),
-        "models": by_pci_id(facts.gpus()),
+        "models": {
+            pci_id: [row["architecture"], row["health"], *row["models"]]
+            for pci_id, row in by_pci_id(facts.gpus()).items()
+        },
         "xid": xid.table(),
     }
 

@@ -98,18 +98,52 @@ def _too_old(host: CompatHost, gpu: GpuModel, branch: facts.Branch) -> Iterator[
             and bool(branch.point_releases)
             and max(map(numbers, branch.point_releases)) < numbers(least)
         )
-    if short:
+    remedy = CompatRemedy.of(
+        [*remedies.drivers(least), *_fixed_drivers()],
+        ending=f"; {_supported(gpu)}",
+        otherwise=_NO_BRANCH,
+    )
+    if short and _possible(host, gpu):
+        yield about(host, "gpu", "driver").unknown(
+            "gpu-driver",
+            f"{least} is the first driver that is known to support {gpu.sku}; whether {_driver(host)} does is not "
+            f"known, as {gpu.possible_from} may be the first",
+            gpu.origins("min_driver"),
+            remedy=remedy,
+            doubt=_doubt(gpu),
+        )
+    elif short:
         first = f"driver {least}" if "." in least else f"driver branch {least}"
         message = f"{gpu.sku} needs {first} or later, and the stack has {_driver(host)}"
-        remedy = CompatRemedy.of(
-            [*remedies.drivers(least), *_fixed_drivers()],
-            ending=f"; {_supported(gpu)}",
-            otherwise=_NO_BRANCH,
-        )
         # For some models only the oldest branch that lists them is known.
         yield about(host, "gpu", "driver").block(
             "gpu-driver", message, gpu.origins("min_driver"), remedy=remedy, doubt=_doubt(gpu)
         )
+    elif (released := _released_before(host, gpu, branch, least)) is not None:
+        yield about(host, "gpu", "driver").unknown(
+            "gpu-driver",
+            f"{least}, of {gpu.min_driver_date}, is the first driver that is known to support {gpu.sku}; "
+            f"{_driver(host)} is of a later branch, but of {released}",
+            gpu.origins("min_driver"),
+            remedy=remedy,
+            doubt=_doubt(gpu),
+        )
+
+
+def _possible(host: CompatHost, gpu: GpuModel) -> bool:
+    """Return whether the host's driver is at least the one from which on support is possible."""
+    least = gpu.possible_from
+    return least is not None and host.driver is not None and numbers(host.driver) >= numbers(least)
+
+
+def _released_before(
+    host: CompatHost, gpu: GpuModel, branch: facts.Branch, least: str
+) -> str | None:
+    """Return the day of the host's driver if it is of a later branch than `least`, and older; None otherwise."""
+    if gpu.min_driver_date is None or host.driver is None or least.partition(".")[0] == branch.name:
+        return None
+    released = branch.released.get(host.driver)
+    return released if released is not None and released < gpu.min_driver_date else None
 
 
 def _dropped(host: CompatHost, gpu: GpuModel, branch: facts.Branch) -> Iterator[CompatFinding]:
@@ -149,7 +183,10 @@ def _least(gpu: GpuModel, branch: str) -> str | None:
 
 def _doubt(gpu: GpuModel) -> str | None:
     """Return the doubts of the GPU's row about its drivers, without those about memory or PCIe."""
-    return gpu.doubt if gpu.doubt is not None and "driver" in gpu.doubt else None
+    if gpu.doubt is not None and "driver" in gpu.doubt:
+        return gpu.doubt
+    listed = {origin.key for origin in gpu.origins("min_driver")} == {"ogkm"}
+    return "a driver's list of products can follow its support late" if listed else None
 
 
 def _supported(gpu: GpuModel) -> str:
@@ -1384,7 +1421,7 @@ RULES: tuple[CompatRule, ...] = (
         "an older driver does not know the GPU's PCI id, a newer branch has dropped old architectures. A "
         "stack without a lock is judged by its branch.",
         gpu_driver,
-        {"gpus.yml": ("ogkm", "ndet", "cnd"), "nvidia_drivers.yml": ("arch", "ogkm", "ndet")},
+        {"gpus.yml": ("ogkm", "log", "cnd"), "nvidia_drivers.yml": ("arch", "ogkm", "ndet")},
     ),
     CompatRule(
         "module-flavour",

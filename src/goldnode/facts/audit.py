@@ -23,7 +23,7 @@ from goldnode.catalog.models import AUTO
 from goldnode.core import yamlsource
 from goldnode.core.errors import FactsError, nearest
 from goldnode.facts import host as facts
-from goldnode.facts import site
+from goldnode.facts import mig, site
 from goldnode.facts.models import FILES, module_build_key
 from goldnode.node.ground.json_lines import as_rows
 from goldnode.node.ground.optional import optional
@@ -637,11 +637,14 @@ def _gpus(folder: _Folder) -> None:
                     gpu["source"].get(key) is None for key in keys
                 ):
                     folder.report("gpus.yml", path, f"{name}: {field} is stated without a source")
-            mig = gpu.get("mig") or {}
-            if mig.get("profiles") and not mig.get("capable"):
+            support = gpu.get("mig") or {}
+            if (support.get("profiles") or support.get("tables")) and not support.get("capable"):
                 folder.report(
                     "gpus.yml", path, f"{name} has MIG profiles, and is not capable of MIG"
                 )
+            for table in support.get("tables") or ():
+                if all(row["id"] != table for row in data["mig_tables"]):
+                    folder.report("gpus.yml", path, f'{name}: there is no MIG table "{table}"')
             if gpu.get("memory_gib") is not None and gpu["memory_gib"] * 1024 != gpu["memory_mib"]:
                 folder.report(
                     "gpus.yml",
@@ -690,6 +693,28 @@ def _gpus(folder: _Folder) -> None:
                 ("amd", index),
                 f"{gpu['sku']} is {gpu['gfx']} here, {families.get(gpu['sku'])} in rocm.yml",
             )
+
+
+def _mig_tables(folder: _Folder) -> None:
+    """Check that each MIG profile stays on its board, and that as many instances of it fit as its row says."""
+    for index, row in enumerate(folder["gpus.yml"]["mig_tables"]):
+        table, path = mig.table(row), ("mig_tables", index)
+        for profile in table.profiles:
+            name = profile.names[0]
+            for start in profile.starts:
+                if start + profile.size > table.memory_slices:
+                    folder.report(
+                        "gpus.yml",
+                        path,
+                        f"{table.id}: {name} from memory slice {start} on ends beyond the "
+                        f"{table.memory_slices} of the board",
+                    )
+            if mig.placement(table, [profile] * profile.instances) is None:
+                folder.report(
+                    "gpus.yml",
+                    path,
+                    f"{table.id}: {profile.instances} instances of {name} do not fit",
+                )
 
 
 def _normalised_name(name: str) -> str:
@@ -1157,6 +1182,7 @@ _CHECKS: tuple[Callable[[_Folder], None], ...] = (
     _cuda,
     _architectures,
     _gpus,
+    _mig_tables,
     _branches,
     _security,
     _builds,

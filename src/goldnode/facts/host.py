@@ -15,7 +15,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, lru_cache, reduce
 from operator import getitem
 from pathlib import Path
@@ -82,7 +82,7 @@ class GpuModel:
     memory_mib: int | None
     power_limit_default_w: int | None
     mig_capable: bool | None
-    mig_profiles: tuple[str, ...] | None
+    mig_profiles: tuple[str, ...] | None  # of all its tables
     open_modules_required: bool | None
     open_modules_supported: bool | None
     source: Mapping[str, Any]
@@ -93,6 +93,14 @@ class GpuModel:
     min_amdgpu: str | None = None
     doubt: str | None = None
     data_centre: bool | None = None
+    mig_tables: tuple[str, ...] = ()
+    min_driver_date: str | None = None
+    possible_from: str | None = (
+        None  # a driver older than the first known one, which may support it already
+    )
+    # Intel: the kernel's own driver, and the first kernel in which it binds the GPU without a parameter.
+    kernel_driver: str | None = None
+    min_kernel: str | None = None
 
     def origins(self, name: str) -> tuple[Origin, ...]:
         """Return the sources of field `name` (the keys of `source`: pci_ids, memory_power, power, mig …)."""
@@ -117,6 +125,9 @@ class Branch:
     newest_architecture: str | None = None
     architecture_origins: tuple[Origin, ...] = ()
     confidence: str | None = None
+    released: Mapping[str, str] = field(
+        default_factory=dict
+    )  # day of each version, as far as known
 
 
 @dataclass(frozen=True)
@@ -498,6 +509,9 @@ def gpu(name: str) -> GpuModel:
     known = gpus()
     sku = name if name in known else gpu_of_product(name)
     if sku is None:
+        unsupported = _unsupported(name)
+        if unsupported is not None:
+            raise unsupported
         broken = f"; not read: {site_faults()[0]}" if site_faults() else ""
         raise FactsError(f'GPU model "{name}" is not in the facts{broken}', remedy=_gpu_hint(name))
     return known[sku]
@@ -506,19 +520,24 @@ def gpu(name: str) -> GpuModel:
 def gpu_of_product(name: str) -> str | None:
     """Return the model whose product name is `name`, as nvidia-smi prints it; None for an unknown one.
 
-    Older drivers print the name without "NVIDIA" before it.
+    Older drivers print the name without "NVIDIA" before it, and people leave the vendor out.
     """
-    return _products(site_folders()).get(name.removeprefix("NVIDIA "))
+    return _products(site_folders()).get(_without_vendor(name))
+
+
+def _without_vendor(name: str) -> str:
+    first, _, rest = name.partition(" ")
+    return rest if first in ("NVIDIA", "AMD", "Intel") else name
 
 
 @cache
 def _products(_places: tuple[str, ...]) -> dict[str, str]:
-    return {name.removeprefix("NVIDIA "): sku for sku, row in gpus().items() for name in row.names}
+    return {_without_vendor(name): sku for sku, row in gpus().items() for name in row.names}
 
 
 _NEAR = 3  # models that a hint names
-# Words of product names that do not tell models apart.
-_BRANDS = frozenset({"nvidia", "amd", "intel", "tesla", "geforce", "instinct", "quadro", "gpu"})
+# Words of product names that do not tell models apart. "Quadro" does: Quadro RTX 6000 and RTX 6000 Ada.
+_BRANDS = frozenset({"nvidia", "amd", "intel", "tesla", "geforce", "instinct", "gpu"})
 # Brands of which each has models of its own with a number of the others: Quadro RTX 6000 and RTX
 # 6000 Ada.
 _SERIES = frozenset({"geforce", "quadro"})
@@ -600,11 +619,24 @@ def _variant(spelling: str) -> tuple[str, ...]:
 
 
 def _number(spelling: str) -> str | None:
-    """Return the digits of the first word with a digit that is no size and no socket: 100 of "h100 sxm5 80gb"."""
+    """Return the digits of the first word with a digit that is no size, socket or revision: 100 of "h100 sxm5 80gb"."""
     for word in spelling.split():
         digits = re.fullmatch(r"[a-z]*?(\d+)[a-z]*", word)
-        if digits and not re.fullmatch(r"sxm\d|\d+gb?|hbm\d[a-z]*", word):
+        if digits and not re.fullmatch(r"sxm\d|\d+gb?|hbm\d[a-z]*|rev\d", word):
             return f"{word[: digits.start(1)]}{digits.group(1)}"
+    return None
+
+
+def _unsupported(name: str) -> FactsError | None:
+    """Return the error of a product that goldnode does not support, None for another name."""
+    words = set(_WORD.findall(name.casefold()))
+    for row in load("gpus.yml")["not_supported"]:
+        if words & {word.casefold() for word in row["names"]}:
+            sources = "; ".join(str(origin) for origin in origins("gpus.yml", row["source"]))
+            return FactsError(
+                f"{name} is not supported: {row['reason']} ({sources})",
+                remedy="keep such nodes out of the inventory of goldnode",
+            )
     return None
 
 
@@ -617,9 +649,10 @@ def _gpu_hint(name: str) -> str:
 
 def _gpu(row: Mapping[str, Any]) -> GpuModel:
     mig = row.get("mig") or {}
-    profiles = mig.get("profiles")
-    if profiles is not None:  # "3g.93gb|3g.95gb": the source has two spellings of one profile
-        profiles = tuple(part for profile in profiles for part in str(profile).split("|"))
+    tables = tuple(mig.get("tables") or ())
+    first = tuple(
+        part.strip() for part in str(row.get("min_driver") or "").split("/") if part.strip()
+    )
     return GpuModel(
         sku=row["sku"],
         vendor=row["vendor"],
@@ -631,19 +664,33 @@ def _gpu(row: Mapping[str, Any]) -> GpuModel:
         memory_mib=row.get("memory_mib"),
         power_limit_default_w=row.get("power_limit_default_w"),
         mig_capable=mig.get("capable"),
-        mig_profiles=profiles,
+        mig_profiles=_mig_profiles(mig, tables),
+        mig_tables=tables,
         open_modules_required=row.get("open_modules_required"),
         open_modules_supported=row.get("open_modules_supported"),
         source=row["source"],
-        min_driver=tuple(
-            part.strip() for part in str(row.get("min_driver") or "").split("/") if part.strip()
-        ),
+        min_driver=first,
+        min_driver_date=row.get("min_driver_date"),
+        possible_from=row.get("possible_from"),
+        kernel_driver=row.get("kernel_driver"),
+        min_kernel=row.get("min_kernel"),
         min_driver_branch=optional(str, row.get("min_driver_branch")),
         min_rocm=row.get("min_rocm"),
         min_amdgpu=row.get("min_amdgpu"),
         doubt=doubt(row),
         data_centre=row.get("data_centre"),
     )
+
+
+def _mig_profiles(mig: Mapping[str, Any], tables: tuple[str, ...]) -> tuple[str, ...] | None:
+    names = list(mig.get("profiles") or ())
+    for table in load("gpus.yml")["mig_tables"] if tables else ():
+        if table["id"] in tables:
+            names += [row["name"] for row in table["profiles"]]
+    if not names and mig.get("tables") is None and mig.get("profiles") is None:
+        return None
+    # "3g.93gb|3g.95gb": the sources have two spellings of one profile.
+    return tuple(dict.fromkeys(part for name in names for part in name.split("|")))
 
 
 @cache
@@ -668,6 +715,7 @@ def branch(name: str) -> Branch:
         max_cuda=row.get("max_cuda"),
         open_kernel_modules=row["open_kernel_modules"],
         point_releases=tuple(str(item[0]) for item in row["point_releases"]),
+        released={item[0]: item[1] for item in row["point_releases"] if item[1]},
         note=row.get("note"),
         conflict=row.get("conflict"),
         oldest_architecture=row["architectures"]["oldest"],

@@ -715,9 +715,39 @@ class Pcie(FactsRow):
     width: int
 
 
+class MigProfileRow(FactsRow):
+    """A GPU instance profile: memory slices, first slices that it can have, and how many fit on one GPU."""
+
+    name: str
+    size: int
+    starts: list[int]
+    instances: int
+    engines: dict[str, int] = {}
+    # The first driver branch that has it, where a source names one.
+    first_branch: int | None = None
+
+
+class MigTable(FactsRow):
+    """The GPU instance profiles of boards. `engines` are those of the whole board that instances share out."""
+
+    id: str
+    memory_slices: int
+    compute_slices: int
+    engines: dict[str, int]
+    source: Keys
+    profiles: list[MigProfileRow]
+    # Driver branches that have this table, where another one has another.
+    first_branch: int | None = None
+    last_branch: int | None = None
+    confidence: str | None = None
+    note: str | None = None
+
+
 class MigSupport(FactsRow):
     capable: bool | None
-    profiles: list[str] | None
+    # Ids of `mig_tables`; a site that knows only names states `profiles`.
+    tables: list[str] | None = None
+    profiles: list[str] | None = None
 
 
 class NvidiaSources(FactsRow):
@@ -728,7 +758,7 @@ class NvidiaSources(FactsRow):
     memory_power: str | None
     pcie: str | list[str] | None
     nvlink: str | list[str] | None
-    mig: str | None
+    mig: str | list[str] | None
     ecc: str | None
     min_driver: str | list[str] | None
     min_cuda: str | None
@@ -757,6 +787,10 @@ class NvidiaGpu(FactsRow):
     # The branch of the first version in `min_driver` ("A / B"), or all that is known.
     min_driver_branch: int | None
     min_cuda_native: str | None
+    # The day of the first version: of later branches, only versions since then are known to list the GPU.
+    min_driver_date: str | None = None
+    # An older version than `min_driver`, from which on support is possible: a source names it, or its list is not known.
+    possible_from: str | None = None
     source: NvidiaSources
     open_modules_required: bool
     note: str | None = None
@@ -797,6 +831,7 @@ class AmdGpu(FactsRow):
 
 class IntelSources(FactsRow):
     pci_ids: str
+    names: str | None = None
     driver: str | list[str] | None = None
 
 
@@ -809,13 +844,27 @@ class IntelGpu(FactsRow):
     memory_mib: None
     power_limit_default_w: None
     pcie: None
-    driver: str | None
+    names: list[str] = []
+    # The driver of the Linux kernel that binds it without a parameter, and the first release in which it does.
+    kernel_driver: Literal["i915", "xe"] | None = None
+    min_kernel: str | None = None
+    note: str | None = None
+
+
+class UnsupportedGpus(FactsRow):
+    """Products that goldnode does not support, by a word of their name, and why."""
+
+    names: list[str]
+    reason: str
+    source: Keys
 
 
 class GpusFile(FactsFile):
+    mig_tables: list[MigTable]
     nvidia: list[NvidiaGpu]
     amd: list[AmdGpu]
     intel: list[IntelGpu]
+    not_supported: list[UnsupportedGpus]
     memory_tolerance: Statement
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from goldnode.core.errors import GoldnodeError, nearest
 from goldnode.facts import host as facts
+from goldnode.facts import mig
 
 SCHEMA = "goldnode.simulated-hardware/1"
 LABEL = "SIMULATED"
@@ -484,7 +485,7 @@ class _Board:
     def mig(self, memory: int, keeps: bool) -> Gpu:
         """Return mode and profiles of MIG.
 
-        Names come from the facts. Slices and placements derive from the names; engines and ids are made up.
+        Names, slices and placements come from the facts; engines and ids are made up.
         """
         if not self.gpu.mig_capable:
             if self.gpu.mig_capable is None:
@@ -492,48 +493,36 @@ class _Board:
             return {}
         self._invent("mig_profile (ids, engines, multiprocessors)")
         fields = {"mig_current": "0", "mig_pending": "0", "mig_persistent": "1" if keeps else "0"}
-        names = list(dict.fromkeys(self.gpu.mig_profiles or ()))
-        sizes = {
-            name: (int(found[1]), int(found[2]))
-            for name in names
-            if (found := re.match(r"(\d+)g\.(\d+)gb", name))
-        }
-        compute, whole = max(sizes.values(), default=(0, 1))
-        slots = 8 if compute == 7 else compute
-        fields["mig_slices"] = str(compute)
-        bare = {
-            slices: min(gb for name, (s, gb) in sizes.items() if s == slices)
-            for slices, _ in sizes.values()
-        }
-        for name, (slices, gb) in sizes.items():
-            media = name.endswith("+me")
-            large = gb > 1.5 * bare[slices]
+        table = mig.tables(self.gpu)[-1]
+        fields["mig_slices"] = str(table.compute_slices)
+        for profile in table.profiles:
+            name = profile.names[0]
+            media, large = (
+                name.endswith("+me"),
+                profile.size * table.compute_slices > (1.5 * profile.compute * table.memory_slices),
+            )
             index = (MIG_MEDIA_INDEX if media else MIG_LARGE_INDEX if large else MIG_INDEX).get(
-                slices
+                profile.compute
             )
             if index is None or f"mig_profile.{index}" in fields:
-                # another spelling, or a variant without an index in this version of NVML's enumeration
+                # a variant without an index in this version of NVML's enumeration
                 continue
-            size = max(1, round(gb / whole * slots))
-            starts = [start for start in range(0, slots, size) if start + slices <= compute]
-            most = 1 if media else len(starts)
-            share = memory // MIB * size // slots
             numbers = (
                 MIG_IDS[index],
-                slices,
-                most,
-                size,
-                share,
-                14 * slices,
-                slices,
-                1 if slices > 1 else 0,
+                profile.compute,
+                profile.instances,
+                profile.size,
+                memory // MIB * profile.size // table.memory_slices,
+                14 * profile.compute,
+                profile.compute,
+                1 if profile.compute > 1 else 0,
                 0,
                 int(media),
                 int(media),
                 0,
             )
             fields[f"mig_profile.{index}"] = (
-                ",".join(map(str, numbers)) + f",{name};" + ",".join(map(str, starts))
+                ",".join(map(str, numbers)) + f",{name};" + ",".join(map(str, profile.starts))
             )
         return fields
 

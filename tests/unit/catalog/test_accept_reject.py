@@ -703,7 +703,7 @@ REFUSED = [
         old="  ecc: true",
         new="  mig: {enabled: true, profiles: [4g.20gb, 4g.20gb]}",
         line=10,
-        parts=("need 8 slices",),
+        parts=("need 8 compute slices",),
     ),
     Refusal(
         "mig-and-sharing",
@@ -759,7 +759,7 @@ REFUSED = [
         old="  ecc: true",
         new="  overrides: [{power_limit_watts: 300}]",
         line=10,
-        parts=("either `model` or `uuid`",),
+        parts=("one of `model`, `indexes` and `uuid`", "Say which GPUs it is for"),
     ),
     Refusal(
         "override-empty",
@@ -783,7 +783,31 @@ REFUSED = [
         old="  ecc: true",
         new="  overrides: [{model: L4, uuid: GPU-" + "0" * 36 + "}]",
         line=10,
-        parts=("Keep one of the two",),
+        parts=("Keep one of model, uuid",),
+    ),
+    Refusal(
+        "override-index-beyond-the-node",
+        file=K,
+        old="  ecc: true",
+        new="  overrides: [{indexes: [4, 8], mig: {enabled: true}}]",
+        line=10,
+        parts=("have 8 GPUs", "end with 7, not with 8", "Use indexes from 0 to 7"),
+    ),
+    Refusal(
+        "override-index-twice",
+        file=K,
+        old="  ecc: true",
+        new="  overrides: [{indexes: [4, 5], ecc: true}, {indexes: [5], ecc: false}]",
+        line=10,
+        parts=("overrides 1 and 2 are both for GPU 5",),
+    ),
+    Refusal(
+        "mig-of-memory-slices",
+        file=K,
+        old="  ecc: true",
+        new="  mig: {enabled: true, profiles: [3g.20gb, 3g.20gb, 1g.5gb]}",
+        line=10,
+        parts=("need 9 memory slices", "Use `profiles: [3g.20gb, 3g.20gb]`", "MIG"),
     ),
     Refusal(
         "override-uuid",
@@ -991,6 +1015,13 @@ ACCEPTED: dict[str, Callable[[], dict[str, str]]] = {
     "no-platform": lambda: edited(K, "platform: hgx_a100_8\n", ""),
     "lower-power": lambda: edited(K, "power_limit_watts: 400", "power_limit_watts: 250"),
     "mig": lambda: edited(K, "  ecc: true", "  mig: {enabled: true, profiles: [3g.20gb, 4g.20gb]}"),
+    # NVIDIA/mig-parted issue 129: MIG on GPUs 4 to 7 only.
+    "mig-of-some-gpus": lambda: edited(
+        K,
+        "  ecc: true",
+        "  mig: {enabled: false}\n"
+        "  overrides: [{indexes: [4, 5, 6, 7], mig: {enabled: true, profiles: [1g.5gb, 1g.5gb, 2g.10gb, 3g.20gb]}}]",
+    ),
     "unquoted-date": lambda: edited(S, '"2028-06-30"', "2028-06-30"),
     "exact-version": lambda: edited(S, "version: null", 'version: "580.178.04"'),
     "comment-and-anchor": lambda: edited(K, "policy:\n", "policy:  # as agreed\n"),

@@ -62,7 +62,7 @@ REFUSED = {
     ),
     "an override of an unknown board": (
         "policy: {overrides: [{uuid: GPU-0a1b2c3d-0000-0000-0000-000000000000, ecc: true}]}\n",
-        "an override for a UUID",
+        "an override for GPU-",
     ),
     "a limit above the model's": (
         "policy: {overrides: [{model: L4, power_limit_watts: 500}]}\n",

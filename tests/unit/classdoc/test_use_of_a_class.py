@@ -97,7 +97,7 @@ def test_settings_without_facts_are_reported_as_not_checked(tmp_path: Path) -> N
     assert checks.not_checked(catalog.node_class("a100")) == [
         "policy.clocks was not checked: the facts hold no supported clocks of A100-SXM4-40GB"
     ]
-    unknown = CLASS.replace("A100-SXM4-40GB", "RTX-PRO-6000-Blackwell-Workstation").replace(
+    unknown = CLASS.replace("A100-SXM4-40GB", "A800-SXM4-40GB").replace(
         "platform: hgx_a100_8\n", ""
     )
     unknown = unknown.replace(

@@ -954,7 +954,7 @@ def test_every_nvidia_gpu_placed_as_data_centre_or_not_has_a_source() -> None:
     assert [
         name
         for name, kind in kinds.items()
-        if kind is False and not name.startswith(("GeForce", "RTX"))
+        if kind is False and not name.startswith(("GeForce", "RTX", "Quadro", "T"))
     ] == []
     for name, kind in kinds.items():
         assert bool(facts.gpu(name).origins("data_centre")) == (kind is not None), name

@@ -195,8 +195,8 @@ BROKEN = {
     ),
     "first-cuda-of-a-gpu": (
         "gpus.yml",
-        "  min_driver_branch: 450\n  min_cuda_native: '10.0'",
-        "  min_driver_branch: 450\n  min_cuda_native: '11.0'",
+        "  min_driver_date: '2018-11-15'\n  min_cuda_native: '10.0'\n  source:\n    names: smi",
+        "  min_driver_date: '2018-11-15'\n  min_cuda_native: '11.0'\n  source:\n    names: smi",
         "T4: first CUDA 11.0, but 10.0 in cuda.yml",
     ),
     "last-branch-of-an-architecture": (
@@ -223,10 +223,28 @@ BROKEN = {
         "    only_flavour_from_branch: 620",
         "branch 615: the only flavour",
     ),
+    "mig-table-of-no-row": (
+        "gpus.yml",
+        "  mig: {capable: true, tables: [b200]}",
+        "  mig: {capable: true, tables: [b201]}",
+        'B200-SXM-180GB: there is no MIG table "b201"',
+    ),
+    "mig-profile-beyond-the-board": (
+        "gpus.yml",
+        "name: 4g.24gb, size: 4, starts: [0]",
+        "name: 4g.24gb, size: 4, starts: [1]",
+        "a30: 4g.24gb from memory slice 1 on ends beyond the 4 of the board",
+    ),
+    "more-mig-instances-than-fit": (
+        "gpus.yml",
+        "{name: 1g.6gb, size: 1, starts: [0, 1, 2, 3], instances: 4}",
+        "{name: 1g.6gb, size: 1, starts: [0, 1, 2], instances: 4}",
+        "a30: 4 instances of 1g.6gb do not fit",
+    ),
     "value-of-a-gpu-without-source": (
         "gpus.yml",
-        "memory_power: null, pcie: mock, nvlink: null, mig: mig, ecc: null, min_driver: ndet, min_cuda: cuda}\n  note: 20b1",
-        "memory_power: null, pcie: null, nvlink: null, mig: mig, ecc: null, min_driver: ndet, min_cuda: cuda}\n  note: 20b1",
+        "memory_power: null, pcie: mock, nvlink: null, mig: mig, ecc: null, min_driver: log, min_cuda: cuda}\n  note: 20b1",
+        "memory_power: null, pcie: null, nvlink: null, mig: mig, ecc: null, min_driver: log, min_cuda: cuda}\n  note: 20b1",
         "A100-PCIE-40GB: pcie is stated without a source",
     ),
     "driver-of-a-gpu-in-two-tables": (

@@ -29,6 +29,11 @@ NAMES = [(name, sku) for sku, gpu in facts.gpus().items() for name in gpu.names]
         ("NVIDIA RTX 6000 Ada Generation", "RTX-6000-Ada"),
         ("NVIDIA H20-3e", "H20-141GB"),
         ("AMD Instinct MI300X", "MI300X"),
+        ("Quadro RTX 6000", "Quadro-RTX-6000"),
+        ("NVIDIA GeForce GTX 1080 Ti", "GeForce-GTX-1080-Ti"),
+        ("Radeon RX 7900 XTX", "Radeon-RX-7900-XTX"),
+        ("Intel Arc B580 Graphics", "Arc B580"),
+        ("Data Center GPU Max 1550", "Max 1550"),
     ],
 )
 def test_a_product_name_is_a_model(name: str, sku: str) -> None:
@@ -63,9 +68,10 @@ def test_every_product_name_is_of_exactly_one_model() -> None:
         ("L40-X", []),
         ("L4S", []),
         ("A100X", []),
-        ("Quadro RTX 6000", []),
-        ("Quadro RTX 4000", []),
+        ("quadro rtx6000", ["Quadro-RTX-6000"]),
+        ("Quadro RTX 3500", []),
         ("GeForce RTX 6000", []),
+        ("RTX 6000", ["RTX-6000-Ada"]),
         ("GeForce RTX 3090 OEM", ["GeForce-RTX-3090"]),
         ("GH100", []),
         ("NVIDIA X1000", []),
@@ -77,6 +83,12 @@ def test_a_hint_names_models_that_are_meant(name: str, near: list[str]) -> None:
     with pytest.raises(FactsError) as caught:
         facts.gpu(name)
     assert caught.value.remedy
+
+
+@pytest.mark.parametrize("name", ["Jetson AGX Orin", "NVIDIA Jetson Thor", "orin nano"])
+def test_a_product_that_is_not_supported_says_why(name: str) -> None:
+    with pytest.raises(FactsError, match="is not supported: .*Jetson Linux"):
+        facts.gpu(name)
 
 
 def edits(name: str, dice: random.Random) -> str:

@@ -10,7 +10,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Iterator, List, Mapping, Sequence, Tuple
+    from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
     from ..ground.host import Json
 
@@ -263,6 +263,10 @@ def set_mig(handle: Any, value: Mapping[str, Any]) -> Json:
     there = mig(handle)["instances"] if modes[0] else []
     # Where only the pending mode is wrong, the instances stay: nothing is wrong with them.
     right = bool(modes[0] and wanted and sorted(there) == sorted(value.get("profiles", there)))
+    # Before anything is cleared: a layout that cannot be made must not cost the one that is there.
+    rows = layout(handle, value.get("profiles", ())) if modes[0] else []
+    if isinstance(rows, dict):
+        return rows
     if modes[0] and not right and ("profiles" in value or not wanted):
         clear(handle)
     if modes != [wanted, wanted]:
@@ -273,21 +277,83 @@ def set_mig(handle: Any, value: Mapping[str, Any]) -> Json:
         return {"text": "becomes active with the next boot"}
     if right:
         return {}
+    if not modes[0]:
+        rows = layout(handle, value.get("profiles", ()))
+        if isinstance(rows, dict):
+            return rows
+    for info, at in rows:
+        made = create(handle, info.id, at)
+        whole = nvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(
+            made, FULL_INSTANCE[int(info.sliceCount)], 0, version=1
+        )
+        nvml.nvmlGpuInstanceCreateComputeInstance(made, whole.id)
+    return {}
+
+
+def layout(handle: Any, names: Sequence[str]) -> Any:
+    """Return (profile, place) of each instance in the order of creation, or the fault of a layout that cannot be made."""
     known = dict(profiles(handle))
-    unknown = [name for name in value.get("profiles", ()) if name not in known]
+    unknown = [name for name in names if name not in known]
     if unknown:
         return {
             "rc": nvml.NVML_ERROR_INVALID_ARGUMENT,
             "text": f"the board has no profile {unknown[0]}",
         }
-    # Large ones first: small ones placed before them may leave no room in one piece.
-    for name in sorted(value.get("profiles", ()), key=lambda name: -int(known[name].sliceCount)):
-        made = nvml.nvmlDeviceCreateGpuInstance(handle, known[name].id)
-        whole = nvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(
-            made, FULL_INSTANCE[int(known[name].sliceCount)], 0, version=1
-        )
-        nvml.nvmlGpuInstanceCreateComputeInstance(made, whole.id)
-    return {}
+    # Large ones first: where the driver chooses the places, small ones before them may leave no room in one piece.
+    rows = sorted(
+        (known[name] for name in names),
+        key=lambda info: (-int(info.sliceCount), -int(info.memorySizeMB)),
+    )
+    places = place([starts(handle, info) for info in rows])
+    if places is None:
+        return {
+            "rc": nvml.NVML_ERROR_INSUFFICIENT_RESOURCES,
+            "text": f"one GPU has no place for {', '.join(names)} together",
+        }
+    return list(zip(rows, places))
+
+
+def starts(handle: Any, info: Any) -> Optional[List[Tuple[int, int]]]:
+    """Return (first memory slice, slices) of each place that a profile can have; None from a driver without the call."""
+    call, count = nvml.nvmlDeviceGetGpuInstancePossiblePlacements, ctypes.c_uint(0)
+    if is_fault(get(call, handle, info.id, None, ctypes.byref(count))):
+        return None
+    array = (nvml.c_nvmlGpuInstancePlacement_t * max(count.value, 1))()
+    call(handle, info.id, array, ctypes.byref(count))
+    return [(int(row.start), int(row.size)) for row in array[: count.value]]
+
+
+def place(
+    choices: Sequence[Optional[List[Tuple[int, int]]]], taken: Sequence[int] = ()
+) -> Optional[List[Optional[Tuple[int, int]]]]:
+    """Return a place for each profile so that none overlaps another, None if there is none.
+
+    The driver itself takes the first place that is free: 1g.5gb and 2g.10gb before 3g.20gb leave it no room
+    (MIG User Guide, creation of a 3-2-1-1 geometry).
+    """
+    if not choices:
+        return []
+    for at in choices[0] if choices[0] is not None else (None,):
+        own = list(range(at[0], at[0] + at[1])) if at else []
+        if not set(own) & set(taken):
+            rest = place(choices[1:], [*taken, *own])
+            if rest is not None:
+                return [at, *rest]
+    return None
+
+
+def create(handle: Any, profile: int, at: Optional[Tuple[int, int]]) -> Any:
+    """Create a GPU instance at a place, or where the driver puts it."""
+    if at is not None:
+        where = nvml.c_nvmlGpuInstancePlacement_t(*at)
+        try:
+            return nvml.nvmlDeviceCreateGpuInstanceWithPlacement(
+                handle, profile, ctypes.byref(where)
+            )
+        except nvml.NVMLError as problem:
+            if problem.value != nvml.NVML_ERROR_FUNCTION_NOT_FOUND:
+                raise
+    return nvml.nvmlDeviceCreateGpuInstance(handle, profile)
 
 
 def clear(handle: Any) -> None:

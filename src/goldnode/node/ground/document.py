@@ -172,9 +172,10 @@ class _GpuPolicy(TypedDict, total=False):
 
 
 class GpuOverride(_GpuPolicy, total=False):
-    """Other values for GPUs of one model or one UUID. The compiler adds the PCI ids of the model."""
+    """Other values for GPUs of one model, of some indexes or one UUID. The compiler adds the PCI ids of the model."""
 
     model: str
+    indexes: List[int]
     uuid: str
     pci_ids: List[str]
 

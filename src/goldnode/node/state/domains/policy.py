@@ -159,11 +159,13 @@ def fits(override: Mapping[str, Any], gpu: Mapping[str, Any]) -> bool:
     """Return whether an override applies to this GPU."""
     if "uuid" in override:
         return bool(gpu.get("uuid") == override["uuid"])
+    if "indexes" in override:
+        return gpu.get("index") in override["indexes"]
     return gpu.get("pci_id") in override.get("pci_ids", ())
 
 
 def effective(document: ClassDocument, gpu: Mapping[str, Any]) -> Json:
-    """Return the wanted settings of one GPU: the class's, overridden by its model, then by its UUID.
+    """Return the wanted settings of one GPU: the class's, overridden by its model, its index, then by its UUID.
 
     Clocks are merged, anything else is replaced.
     """
@@ -176,8 +178,8 @@ def effective(document: ClassDocument, gpu: Mapping[str, Any]) -> Json:
         # An explicit compute_mode takes precedence over the one that `sharing` implies.
         values.setdefault("compute_mode", mode)
     overrides = [override for override in policy.get("overrides", ()) if fits(override, gpu)]
-    # False sorts first: overrides by model, then the more specific ones by UUID.
-    for override in sorted(overrides, key=lambda override: "uuid" in override):
+    # False sorts first: overrides by model, then the more specific ones by index and by UUID.
+    for override in sorted(overrides, key=lambda row: ("uuid" in row, "indexes" in row)):
         for key in keys(override):
             values[key] = (
                 {**values.get(key, {}), **override[key]} if key == "clocks" else override[key]
@@ -216,7 +218,8 @@ def observe(host: Host, document: ClassDocument, seen: Observed) -> None:
     if elsewhere(document, seen) is None:
         answer = ask(host, {"do": "read", "vendor": vendor(document), "root": host.root})
         settings_seen["error"] = answer.get("error")
-        settings_seen["gpus"] = answer.get("gpus", {})
+        gpus = answer.get("gpus", {})
+        settings_seen["gpus"] = {key: {"index": int(key), **gpus[key]} for key in gpus}
         record = load_json(host, RECORD) or {}
         if record.get("driver_load") == driver_load(host):
             settings_seen["record"] = record.get("set", {})
