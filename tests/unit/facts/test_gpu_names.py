@@ -87,7 +87,7 @@ def test_a_hint_names_models_that_are_meant(name: str, near: list[str]) -> None:
 
 @pytest.mark.parametrize("name", ["Jetson AGX Orin", "NVIDIA Jetson Thor", "orin nano"])
 def test_a_product_that_is_not_supported_says_why(name: str) -> None:
-    with pytest.raises(FactsError, match="is not supported: .*Jetson Linux"):
+    with pytest.raises(FactsError, match=r"is not supported: .*Jetson Linux"):
         facts.gpu(name)
 
 

@@ -19,7 +19,7 @@ def brute_force(table: mig.MigTable, wanted: list[mig.MigProfile]) -> bool:
         return False
     if any(wanted.count(row) > row.instances for row in wanted):
         return False
-    engines = {name: 0 for name in table.engines}
+    engines = dict.fromkeys(table.engines, 0)
     for row in wanted:
         for name, count in row.engines.items():
             engines[name] += count
@@ -53,7 +53,8 @@ def test_a_layout_is_placed_exactly_if_positions_exist(
         places = list(zip(wanted, starts, strict=True))
         slices = [number for row, start in places for number in range(start, start + row.size)]
         assert all(start in row.starts for row, start in places)
-        assert len(slices) == len(set(slices)) and all(n < table.memory_slices for n in slices)
+        assert len(slices) == len(set(slices))
+        assert all(n < table.memory_slices for n in slices)
 
 
 @pytest.mark.parametrize("table", ["a30", "rtx-pro-5000-580", "rtx-pro-4500"])
@@ -68,14 +69,16 @@ def test_every_layout_of_up_to_four_instances_is_placed_as_by_trying_all(table: 
 def test_a_refused_layout_names_a_part_of_it_that_fits() -> None:
     gpu = host.gpu("A100-SXM4-40GB")
     fault = mig.fault(gpu, 550, ["3g.20gb", "3g.20gb", "1g.5gb"])
-    assert fault is not None and fault.possible == ("3g.20gb", "3g.20gb")
+    assert fault is not None
+    assert fault.possible == ("3g.20gb", "3g.20gb")
     assert "need 9 memory slices of one GPU, which has 8" in fault.message
     assert mig.fault(gpu, 550, fault.possible) is None
 
 
 def test_a_layout_of_a_later_branch_names_the_branch() -> None:
     fault = mig.fault(host.gpu("A30"), 470, ["2g.12gb+me"])
-    assert fault is not None and "needs driver branch 525 or later" in fault.message
+    assert fault is not None
+    assert "needs driver branch 525 or later" in fault.message
 
 
 def test_between_two_tables_either_layout_is_accepted() -> None:
