@@ -193,10 +193,10 @@ def _reason(table: MigTable, wanted: Sequence[MigProfile]) -> str:
 
 def _possible(table: MigTable, layout: Sequence[str]) -> tuple[str, ...]:
     """Return the largest part of a layout that can be made, in its order."""
-    for kept in _parts(layout):
-        rows = [row for row in map(table.profile, kept) if row is not None]
+    for part in _parts(layout):
+        rows = [row for row in map(table.profile, part) if row is not None]
         if placement(table, rows) is not None:
-            return kept
+            return part
     return ()
 
 

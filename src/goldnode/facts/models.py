@@ -727,7 +727,7 @@ class MigProfileRow(FactsRow):
     first_branch: int | None = None
 
 
-class MigTable(FactsRow):
+class MigTableRow(FactsRow):
     """The GPU instance profiles of boards. `engines` are those of the whole board that instances share out."""
 
     id: str
@@ -860,7 +860,7 @@ class UnsupportedGpus(FactsRow):
 
 
 class GpusFile(FactsFile):
-    mig_tables: list[MigTable]
+    mig_tables: list[MigTableRow]
     nvidia: list[NvidiaGpu]
     amd: list[AmdGpu]
     intel: list[IntelGpu]

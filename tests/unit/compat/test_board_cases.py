@@ -82,7 +82,7 @@ def test_kernel_and_driver(case: list[str]) -> None:
 
 
 @pytest.mark.parametrize("case", CASES["absent"], ids=" ".join)
-def test_product_can_be_declared_or_says_why_not(case: list[str]) -> None:
+def test_product_can_be_declared_or_is_refused_with_the_reason(case: list[str]) -> None:
     name, expected, _ = case
     if expected == "declared":
         assert facts.gpu(name).pci_ids

@@ -86,7 +86,7 @@ def test_a_hint_names_models_that_are_meant(name: str, near: list[str]) -> None:
 
 
 @pytest.mark.parametrize("name", ["Jetson AGX Orin", "NVIDIA Jetson Thor", "orin nano"])
-def test_a_product_that_is_not_supported_says_why(name: str) -> None:
+def test_a_product_that_is_not_supported_is_refused_with_the_reason(name: str) -> None:
     with pytest.raises(FactsError, match=r"is not supported: .*Jetson Linux"):
         facts.gpu(name)
 
