@@ -27,7 +27,7 @@ RULES = {"nested": NESTED, "long": LONG, "found": FOUND, "call": CALL}
 # Hits that are left, by rule and package. A number may only sink: lower it with the commit that removes hits.
 BUDGET: Mapping[str, Mapping[str, int]] = {"nested": {}, "long": {}, "found": {}, "call": {}}
 # Conditional expressions per 1,000 lines of src. It may only sink as well; docs/development.md has the figure of today.
-CONDITIONALS = 19.0
+CONDITIONALS = 18.6
 
 
 class CodeHit(NamedTuple):

@@ -24,7 +24,7 @@ from packaging.utils import canonicalize_name
 
 from goldnode.core.errors import ImageError, nearest
 from goldnode.evidence.contents import Contents, InstalledDeb, InstalledWheel
-from goldnode.node.ground.json_lines import as_rows
+from goldnode.node.ground.json_lines import as_dict, as_rows
 from goldnode.node.state.debversion import compare
 from goldnode.oci.layout import canonical
 
@@ -214,7 +214,7 @@ class _Debian:
             return "no record"
         findings = []
         for name, row in sorted(rows.items()):
-            state = row.get("releases", {}).get(release) if isinstance(row, dict) else None
+            state = as_dict(as_dict(row).get("releases")).get(release)
             if not isinstance(state, dict):
                 continue
             status, fixed = state.get("status"), state.get("fixed_version")

@@ -180,11 +180,10 @@ def read(paths: Sequence[Path], cache: FileCache[ReadResult] | None = None) -> l
     """
     documents: dict[tuple[str, ...], CanaryDocument] = {}
     for path, named in _files(paths):
-        one = (
-            _cached(path, cache)
-            if cache is not None and not named
-            else _result(read_result(path, named))
-        )
+        if cache is not None and not named:
+            one = _cached(path, cache)
+        else:
+            one = _result(read_result(path, named))
         if one.document is not None:
             documents[one.order] = one.document
     if not documents:

@@ -45,6 +45,7 @@ from goldnode.lock.publication import (
     publication_id,
 )
 from goldnode.lock.signing import ArchiveSigner, check_signature, open_signer
+from goldnode.node.ground.optional import optional
 
 __all__ = ["Mirror", "MirrorError", "Publication", "publication_id", "site_signer"]
 
@@ -465,8 +466,8 @@ def site_signer(site: Site) -> Iterator[ArchiveSigner]:
             file=site.file,
             remedy="make one with `goldnode mirror key --out DIR`, and name it as `mirror.signing_key`",
         )
-    public_file = site.resolve(site.mirror.key) if site.mirror.key is not None else None
-    public = read_public(public_file) if public_file is not None else None
+    public_file = optional(site.resolve, site.mirror.key)
+    public = optional(read_public, public_file)
     with open_signer(site.mirror.signing_key, site.resolve("."), public, public_file) as signer:
         yield signer
 

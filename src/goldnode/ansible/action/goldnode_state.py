@@ -19,6 +19,7 @@ from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 
 from goldnode.node.ground.optional import optional
+from goldnode.node.ground.text import phrase
 
 try:
     from goldnode.ansible.follow import counted, followed
@@ -298,7 +299,7 @@ class ActionModule(ActionBase):
             denylist.check(self.denials(), node_class, lock)
         except GoldnodeError as problem:
             code = "denied" if isinstance(problem, denylist.DeniedError) else "deny-list"
-            place = f"{problem.file}: " if problem.file else ""
+            place = phrase("{}: ", problem.file)
             remedy = problem.remedy or "see the message"
             refusal = {
                 "code": code,

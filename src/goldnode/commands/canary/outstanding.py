@@ -40,9 +40,9 @@ class NodeOutcome:
         """Return the outcome for the document of the command."""
         fields: dict[str, Any] = {
             "node": self.node,
-            "file": str(self.file) if self.file else None,
+            "file": optional(str, self.file),
             "result": self.document.model_dump(by_alias=True) if self.document else None,
-            "error": str(self.error) if self.error else None,
+            "error": optional(str, self.error),
         }
         # Runs that ask no gate have neither key in their document.
         if self.tests is not None or self.undelivered is not None:

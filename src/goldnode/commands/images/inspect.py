@@ -11,6 +11,7 @@ import click
 
 from goldnode.commands.options import BACKEND, POLICY, grouped, image_store
 from goldnode.commands.output import emit, reports
+from goldnode.node.ground.optional import optional
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ def inspect(
                     "name": inspection.name,
                     "kind": target.kind,
                     "inspection": report.inspection_document(inspection),
-                    "truth": None if truth is None else report.truth_document(truth),
+                    "truth": optional(report.truth_document, truth),
                 }
             )
             if form == "text":

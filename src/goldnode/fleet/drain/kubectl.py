@@ -13,6 +13,7 @@ from goldnode.core.errors import GoldnodeError
 from goldnode.fleet.drain.protocol import DrainState, Run, SchedulerDrainer, run
 from goldnode.fleet.drain.questions import Ask, ScheduledNode, expected_end
 from goldnode.node.ground.drained import mark
+from goldnode.node.ground.text import phrase
 
 # Controllers of pods that start the same pod on another node: an eviction does not end their work.
 REPLACED = {"ReplicaSet", "ReplicationController", "StatefulSet"}
@@ -201,7 +202,7 @@ def pods(run: Run, node: str | None = None) -> list[NodePod]:
         "LIMIT:.spec.activeDeadlineSeconds",
         "BY:.metadata.ownerReferences[?(@.controller==true)].kind",
     )
-    chosen = f"spec.nodeName={node}," if node else ""
+    chosen = phrase("spec.nodeName={},", node)
     text = run(
         [
             "kubectl",

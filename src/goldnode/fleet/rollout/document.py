@@ -152,7 +152,7 @@ def settings(document: RolloutDocument) -> RolloutSettings:
             leaf=per.leaf if per else None,
             whole_cohorts=bool(per and per.cohort),
         ),
-        boot=None if boot is None else _boot(boot),
+        boot=optional(_boot, boot),
         outside=outside(document),
         rollback=BackScope(document.on_fail.what) if document.on_fail.do == "rollback" else None,
         unknown_after=seconds(document.on_unknown.after),

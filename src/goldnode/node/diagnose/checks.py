@@ -13,7 +13,7 @@ sample has wrapped (32 bits) or restarted; a restarted one has no rate.
 from __future__ import annotations
 
 from ..ground.host import Json
-from ..ground.json_lines import as_list
+from ..ground.json_lines import as_dict, as_list
 from ..ground.text import and_more
 from ..probe.machine import printable
 from ..probe.values import is_fault, known
@@ -440,7 +440,7 @@ def _events(sample: Json, document: Mapping[str, Any]) -> Tuple[List[Suspect], L
         times = f" {count} times" if count != 1 else ""
         if kind in ("xid", "sxid"):
             name = f"{'Xid' if kind == 'xid' else 'SXid'} {code}{where}{times}"
-            known_row = (table or {}).get(str(code)) if isinstance(table, dict) else None
+            known_row = as_dict(table).get(str(code))
             look = f"goldnode xid {word(code)}"
             if row.get("fatal") is True:
                 bottleneck = COMMUNICATION if kind == "sxid" else COMPUTE

@@ -15,6 +15,7 @@ import time
 from functools import partial
 
 from ..ground.host import Json
+from ..ground.optional import group
 from ..probe import reader_process
 from ..probe.machine import printable
 from ..probe.values import Files, is_fault
@@ -192,7 +193,7 @@ def _wheel(files: Files, root: str, path: str, distribution: str) -> Optional[st
 def _torch(files: Files, name: str) -> Optional[str]:
     text = files.text(name)
     match = TORCH.search(text) if isinstance(text, str) else None
-    return match.group(1) if match else None
+    return group(match)
 
 
 def _embedded_version(path: str) -> Optional[str]:

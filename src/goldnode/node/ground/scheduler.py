@@ -21,6 +21,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from .optional import group
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable, Iterator, Optional, Tuple
@@ -71,8 +73,8 @@ def nodes(text: str) -> Iterator[SchedulerNode]:
             continue
         hostname = re.search(r"\bNodeHostName=(\S+)", line[: state.start()])
         yield SchedulerNode(
-            name[1] if name else "",
-            hostname[1] if hostname else "",
+            group(name) or "",
+            group(hostname) or "",
             tuple(flag.rstrip(STATE_MARKS) for flag in state[1].split("+")),
             _reason(line[state.end() :]),
         )

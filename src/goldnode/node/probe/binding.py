@@ -9,6 +9,7 @@ import re
 
 from ..effective import kmod
 from ..ground.host import Json
+from ..ground.json_lines import as_text
 from .context import Context
 from .gpus import vendor_of
 from .machine import printable
@@ -63,7 +64,7 @@ def facts(context: Context, vendor: str, addresses: List[str]) -> Json:
     """Return the facts about one vendor's GPUs that its driver does not have."""
     files, host = context.files, context.host
     running = files.text("/proc/sys/kernel/osrelease")
-    release = running if isinstance(running, str) else ""
+    release = as_text(running) or ""
     command_line = files.text("/proc/cmdline")
     built = modules(files, vendor)
     section: Json = {
@@ -78,7 +79,7 @@ def facts(context: Context, vendor: str, addresses: List[str]) -> Json:
         "loaded": any(files.there(f"/sys/module/{name}/initstate") for name in DRIVERS[vendor]),
     }
     try:
-        lines = kmod.read(host, command_line if isinstance(command_line, str) else "")
+        lines = kmod.read(host, as_text(command_line) or "")
     except OSError as problem:
         return {**section, "error": f"{problem.filename}: {problem.strerror}"}
     own, others = [*DRIVERS[vendor], *built.get(release, ())], ("nouveau", "nova_core", "radeon")

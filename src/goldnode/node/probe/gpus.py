@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from ..ground.host import Json
+from ..ground.json_lines import as_dict
 from .context import Context
 from .values import Files, known, not_exposed, unread
 
@@ -87,7 +88,7 @@ def _order(gpu: Mapping[str, Any]) -> Tuple[str, int]:
 
 def vendor_of(row: Any) -> Optional[str]:
     """Return the vendor of a function of section pci."""
-    text = row.get("pci_id") if isinstance(row, dict) else None
+    text = as_dict(row).get("pci_id")
     return VENDORS.get(text[:4]) if isinstance(text, str) else None
 
 

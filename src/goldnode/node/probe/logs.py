@@ -18,6 +18,7 @@ import json
 from typing import NamedTuple
 
 from ..ground import log_lines
+from ..ground.optional import group
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -720,7 +721,7 @@ class LogParser:
             label = match.group("label") or ""
             if label[:7] in ("", "unknown", "any mem"):
                 dimm = _re("dimm").search(text)
-                label = dimm.group(1) if dimm else ""
+                label = group(dimm) or ""
             if label:
                 parameters["subject"] = clean(label)[:40]
             qualifier = f"EDAC {severity} {match.group('controller')} {label}"

@@ -21,7 +21,7 @@ from ..ground import gate_files, verdict_files
 from ..ground.boot import seconds
 from ..ground.errors import NodeError
 from ..ground.host import boot_identity
-from ..ground.json_lines import as_rows
+from ..ground.json_lines import as_dict, as_rows
 from ..state import owners
 from ..state.observe import load_json
 
@@ -93,7 +93,7 @@ def report(host: Host, document: Mapping[str, Any], refused: List[str], taken: i
         "simulated": document.get("simulated") is True,
         "boot_id": return_tests.boot_id(host),
         "open": state.get("open") is True,
-        "drained": drain["ours"] if isinstance(drain, dict) else None,
+        "drained": as_dict(drain).get("ours"),
         "error": state.get("error"),
         "reasons": state.get("reasons") or [],
         "causes": tests["causes"],

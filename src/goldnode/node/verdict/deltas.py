@@ -15,6 +15,7 @@ import os
 from typing import NamedTuple
 
 from ..ground.host import Host
+from ..ground.text import phrase
 from ..probe.values import is_fault
 from ..state.finding import DEFERRED, MISMATCH, UNREAD, Finding
 from ..state.kinds import NODE, NOTHING
@@ -510,7 +511,7 @@ def persistent(
         if name in seen or (identity, about) in bad or not isinstance(row, dict):
             continue
         text = f"{row.get('got')} at {row.get('time')}; not seen since"
-        option = f" --subject {subject}" if subject else ""
+        option = phrase(" --subject {}", subject)
         remedy = Remedy(SETTLE.format(id=identity, subject=option), REPAIR, ACKNOWLEDGE)
         unseen.append(
             Finding(

@@ -29,6 +29,7 @@ from typing import NamedTuple
 from ..ground import log_lines
 from ..ground.boot import seconds
 from ..ground.host import like
+from ..ground.json_lines import as_dict
 from ..probe.logs import APART
 from ..probe.values import is_fault, known
 from ..state.finding import ELSEWHERE, MATCH, MISMATCH, UNREAD, Finding
@@ -105,7 +106,7 @@ def judge(
     if events is None and capture.get("source") not in ("live", "root"):
         return [], stored  # this source has no log
     readable = _log(events, capture, stored)
-    log: Json = events if isinstance(events, dict) else {}
+    log: Json = as_dict(events)
     # A log that is incomplete still shows events, and those are judged.
     if readable.outcome in (UNREAD, ELSEWHERE) and not log.get("rows"):
         return [readable, *_tainted(capture, ())], stored
@@ -205,8 +206,8 @@ def _id(kind: str, code: Any) -> str:
 
 def remembered(memory: Mapping[str, Any]) -> Json:
     """Return ``memory["events"]`` without items of a wrong type."""
-    events = memory.get("events") if isinstance(memory, dict) else None
-    stored = events if isinstance(events, dict) else {}
+    events = as_dict(memory).get("events")
+    stored = as_dict(events)
     acked = stored.get("acked")
     history = [
         item

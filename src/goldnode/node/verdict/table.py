@@ -8,6 +8,7 @@ for all GPUs are one finding. There is one finding per (id, subject).
 
 from __future__ import annotations
 
+from ..ground.optional import optional
 from ..probe.values import is_fault
 from ..state.finding import DEFERRED, ELSEWHERE, MATCH, MISMATCH, NOT_EXPOSED, UNREAD, Finding
 from ..state.kinds import NOTHING
@@ -128,7 +129,7 @@ def _finding(entry: Rule, result: RuleResult, subject: Optional[str]) -> Finding
     return Finding(
         row.id,
         outcome=result.outcome,
-        expected=None if result.expected is None else sanitized(result.expected),
+        expected=optional(sanitized, result.expected),
         got=None if result.got is None else sanitized(result.got, 240),
         remedy=remedy.about(about or "the node") if remedy is not None else None,
         subject=about,
