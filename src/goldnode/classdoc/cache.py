@@ -333,7 +333,10 @@ class Compiler:
             keys += [place / RECORD for place in publications(mirror)]
         for entry in self.catalog.classes.values():
             named = (*entry.item.requirements, *(image.metadata for image in entry.item.images))
-            keys += [entry.file.parent / name for name in named if name is not None]
+            # `uv.lock[gpu]` is the file uv.lock.
+            keys += [
+                entry.file.parent / name.partition("[")[0] for name in named if name is not None
+            ]
         own = self.site.lock_places(data("catalog/stacks"), "stacks")[:-1]
         if self.site.catalog is not None:
             keys.append(self.site.resolve(self.site.catalog))

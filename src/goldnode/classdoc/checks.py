@@ -263,9 +263,13 @@ def _check_workloads(entry: CatalogEntry[models.NodeClass]) -> None:
                 remedy="name it relative to this file",
             )
     for index, text in enumerate(entry.item.requirements):
-        if not (base / text).is_file():
+        # start-up time: few classes name requirements
+        from goldnode.compat.project_files import split_extras
+
+        path, _ = split_extras(base / text)
+        if not path.is_file():
             raise entry.error(
-                f"there is no file {base / text}",
+                f"there is no file {path}",
                 "requirements",
                 index,
                 remedy="name it relative to this file",

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple, Protocol, TypedDict, Unpack
 
 from goldnode.core.errors import GoldnodeError
 from goldnode.facts.host import GpuModel, ModuleFlavour, Origin
+from goldnode.facts.wheels import GpuWheel
 
 # block: known not to work, or must not be used. warn: works within stated limits. unknown: no source states
 # it.
@@ -25,6 +26,11 @@ class DeclaredAt:
 
     file: Path
     line: int | None = None
+
+
+def declared(place: DeclaredAt | None) -> dict[str, Any]:
+    """Return the arguments of an error about something that was declared at `place`."""
+    return {} if place is None else {"file": place.file, "line": place.line}
 
 
 class StatedRemedy(Protocol):
@@ -190,10 +196,23 @@ class Workload:
     pin_places: Mapping[str, DeclaredAt] = field(default_factory=dict)
     # CUDA families that names and local versions of required packages state: cudf-cu13 states "13".
     families: Mapping[str, str] = field(default_factory=dict)
-    unjudged: Mapping[str, DeclaredAt] = field(
-        default_factory=dict
-    )  # of these only the metadata was compared
+    asked: tuple[str, ...] = ()  # packages that the file asks for, pinned or not
+    # Packages that use the GPU and are no framework or library of the facts, with their lines.
+    uses_gpu: Mapping[str, DeclaredAt] = field(default_factory=dict)
+    # The resolver that wrote the file, and the packages that require each, as it states them.
+    resolved: str | None = None
+    locked: bool = False  # a lock file, which is installed without another resolution
+    overridden: tuple[
+        str, ...
+    ] = ()  # packages whose versions its project states against all requirements
+    requirers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     machine: str = "x86_64"  # which wheels pip takes
+    code: Mapping[str, GpuWheel] = field(
+        default_factory=dict
+    )  # wheels that were read for this check
+    # What was read of a lock file or another file of a project, and what was left out.
+    read: str | None = None
+    left_out: str | None = None
 
 
 class FindingParts(TypedDict, total=False):

@@ -37,6 +37,7 @@ class CompatReport:
     subjects: Sequence[tuple[str, DeclaredAt | None]]
     findings: Sequence[CompatFinding]
     not_checked: Sequence[str] = field(default_factory=list)
+    read: Sequence[str] = field(default_factory=list)  # of lock files and the like
     images: int = 0
     requirements: int = 0
     # (class, stack, the lock's error)
@@ -179,6 +180,7 @@ def last_lines(report: CompatReport) -> list[str]:
     line = (
         f"{', '.join(things)} validated against {rules} and facts of {facts.compiled()}: {totals}."
     )
+    line += phrase(" Read: {}.", "; ".join(report.read))
     line += phrase(" Not checked: {}.", "; ".join(report.not_checked))
     line += f" {not_applicable(report.unlocked)}" if report.unlocked else ""
     return _wrapped("", line, "")
@@ -317,6 +319,7 @@ def document(report: CompatReport) -> dict[str, Any]:
             }
             for item in report.findings
         ],
+        "read": list(report.read),
         "not_checked": list(report.not_checked),
         "unlocked": [
             {"class": name, "stack": stack, "message": message}

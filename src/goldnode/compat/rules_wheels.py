@@ -25,10 +25,15 @@ from goldnode.compat.model import (
     Workload,
 )
 from goldnode.compat.remedies import CompatRemedy, nearest
-from goldnode.compat.rules_workload import framework_python, framework_version
+from goldnode.compat.rules_workload import (
+    framework_python,
+    framework_version,
+    several_frameworks,
+)
 from goldnode.facts import wheels
-from goldnode.facts.workload import key, public
+from goldnode.facts.workload import covers, key, public
 from goldnode.facts.workload import torch as torch_build
+from goldnode.node.ground.text import and_more, phrase
 
 # that are looked for where a workload states none
 PYTHONS = tuple(f"3.{number}" for number in range(8, 16))
@@ -74,7 +79,18 @@ class _Closure:
     pinned: dict[str, str]
     implied: dict[str, tuple[str, str]] = field(default_factory=dict)
     demands: list[_Demand] = field(default_factory=list)
+    optional: list[_Demand] = field(default_factory=list)  # of extras that no line names
     unread: list[str] = field(default_factory=list)
+
+    @property
+    def demanded(self) -> set[str]:
+        """Return the packages that a recorded release requires."""
+        return {demand.name for demand in (*self.demands, *self.optional)}
+
+    def whole(self) -> bool:
+        """Return whether every package is pinned that the pinned releases require: the file is a resolver's answer."""
+        needed = self.demands or self.optional
+        return bool(needed) and all(demand.name in self.pinned for demand in needed)
 
 
 @cache
@@ -119,6 +135,12 @@ def _holds(marker: str, machine: str, python: str | None, extras: tuple[str, ...
     return any(all(holds(version, extra) for version in pythons) for extra in extras)
 
 
+@cache
+def _extras_of(text: str) -> tuple[str, ...]:
+    """Return the extras that the marker of a requirement names."""
+    return tuple(re.findall(r"extra\s*==\s*[\"']([^\"']+)[\"']", text))
+
+
 def _closure(host: CompatHost | None, workload: Workload) -> _Closure:
     python = None if workload.python is None else ".".join(map(str, key(workload.python)[:2]))
     closure = _Closure(_machine(host), python, dict(workload.pins))
@@ -141,9 +163,11 @@ def _closure(host: CompatHost | None, workload: Workload) -> _Closure:
             continue
         for text in release.requires:
             demand = _Demand(_parsed(text), name, chain)
-            if not _applies(demand.requirement, closure, extras) or _of_another_build(
-                name, version, demand.name
-            ):
+            if _of_another_build(name, version, demand.name):
+                continue
+            if not _applies(demand.requirement, closure, extras):
+                if _applies(demand.requirement, closure, _extras_of(text)):
+                    closure.optional.append(demand)
                 continue
             closure.demands.append(demand)
             wanted = closure.pinned.get(demand.name) or demand.exact
@@ -198,55 +222,98 @@ def wheel_requires(host: CompatHost | None, workload: Workload | None) -> Iterat
     """Check the pins of a workload against what the pinned wheels require, through exact pins of their own."""
     if workload is None or not workload.pins:
         return
-    rule = "wheel-requires"
-    # What framework-version reports is not repeated.
-    reported = {finding.message.split(" ")[0] for finding in framework_version(host, workload)}
-    for name, version in workload.pins.items():
-        if name not in reported:
-            yield from _not_recorded(workload, name, version)
-    yield from _missing(workload)
     closure = _closure(host, workload)
+    yield from _missing(workload)
+    yield from _disagreements(workload, closure)
+    # A resolver has compared what is not recorded here.
+    if workload.resolved is None and not closure.whole():
+        yield from _not_compared(host, workload, closure)
+
+
+def _disagreements(workload: Workload, closure: _Closure) -> Iterator[CompatFinding]:
+    """Report each pair of packages that cannot be installed together, once."""
+    rule = "wheel-requires"
     shown: set[tuple[str, str]] = set()
     for demand in closure.demands:
         name = demand.name
+        # A lock file is installed as it is. Its resolver had the metadata of the very wheel, which may be of
+        # another index than that of the facts; only an override is against it.
+        if workload.locked and name not in workload.overridden:
+            continue
         pinned = closure.pinned.get(name)
         have, by = (pinned, None) if pinned is not None else closure.implied.get(name, (None, None))
         if have is None or demand.requirement.specifier.contains(have, prereleases=True):
             continue
-        pair = (demand.owner, name if by is None else by)
-        if _judged_elsewhere(demand, closure) or pair in shown:
+        rival = _rival(demand, closure)
+        pair = (demand.owner, rival.owner if rival is not None else name)
+        if _judged_elsewhere(demand, closure, workload) or {pair, pair[::-1]} & shown:
             continue  # two packages that disagree about one library do so about several: one cause
         shown.add(pair)
         who = "the requirements pin" if by is None else f"{by} requires"
+        needs = f"{demand.chain} requires {name}{demand.requirement.specifier}"
+        message, remedy = f"{needs}, and {who} {have}", _agreeing(workload, demand, have, by)
+        if workload.locked:
+            message = f"{message}: its project overrides what the package requires"
+            remedy = "test this combination, which the package is not released with"
+        elif rival is not None:
+            message = f"{needs}, and {rival.chain} requires {name}{rival.requirement.specifier}: no version satisfies both"
+            remedy = CompatRemedy.of(otherwise=_SEPARATE)
         yield _finding(
             rule,
-            severity="block",
+            severity="warn" if workload.locked else "block",
             workload=workload,
             name=demand.owner,
-            message=f"{demand.chain} requires {name}{demand.requirement.specifier}, and {who} {have}",
-            remedy=_agreeing(workload, demand, have, by),
+            message=message,
+            remedy=remedy,
         )
-    demanded = {demand.name for demand in closure.demands}
+
+
+def _rival(demand: _Demand, closure: _Closure) -> _Demand | None:
+    """Return a requirement on the same package that no version satisfies together with `demand`."""
+    for other in (*closure.demands, *closure.optional):
+        if other.name != demand.name or other.owner == demand.owner:
+            continue
+        exact = demand.exact or other.exact
+        both = (demand, other)
+        if exact is not None and not all(
+            item.requirement.specifier.contains(exact, prereleases=True) for item in both
+        ):
+            return other
+    return None
+
+
+def _not_compared(
+    host: CompatHost | None, workload: Workload, closure: _Closure
+) -> Iterator[CompatFinding]:
+    """Report the pins that are compared with nothing: no release that is recorded requires them, or theirs is not."""
+    # What framework-version reports is not repeated.
+    reported = {finding.message.split(" ")[0] for finding in framework_version(host, workload)}
+    demanded = closure.demanded
+    alone = []
     for name, version in workload.pins.items():
-        # cuDNN and NCCL have tables of their own.
-        recorded = name in wheels.packages() or name in demanded or _JUDGED.fullmatch(name)
-        if wheels.covers(name) and not recorded:  # the reader of requirements lists the others
-            yield _finding(
-                rule,
-                severity="unknown",
-                workload=workload,
-                name=name,
-                message=f"no release that is pinned with {name} {version} requires it, and nothing recorded says whether it "
-                f"has a wheel for {closure.machine}",
-                remedy=_RESOLVE,
-            )
-    for chain in closure.unread:
-        name = chain.split(" ")[0]
+        if name in reported or name in demanded:
+            continue
+        if name in wheels.packages():
+            yield from _not_recorded(workload, name, version)
+        # cuDNN and NCCL have tables of their own; the rule gpu-package lists the others.
+        elif wheels.covers(name) and not _JUDGED.fullmatch(name):
+            alone.append(f"{name} {version}")
+    if alone:
         yield _finding(
-            rule,
+            "wheel-requires",
             severity="unknown",
             workload=workload,
-            name=name,
+            name=alone[0].split(" ")[0],
+            message=f"no release that is pinned requires {', '.join(alone[:6])}{and_more(len(alone) - 6)}, and nothing "
+            f"recorded says whether there is a wheel for {closure.machine}",
+            remedy=_RESOLVE,
+        )
+    for chain in closure.unread:
+        yield _finding(
+            "wheel-requires",
+            severity="unknown",
+            workload=workload,
+            name=chain.split(" ")[0],
             message=f"the requirements of {chain} were not recorded, so that pins are not validated against them",
             remedy=_RESOLVE,
         )
@@ -321,8 +388,12 @@ def _not_recorded(workload: Workload, name: str, version: str) -> Iterator[Compa
     )
 
 
-def _judged_elsewhere(demand: _Demand, closure: _Closure) -> bool:
+def _judged_elsewhere(demand: _Demand, closure: _Closure, workload: Workload) -> bool:
     """Return whether framework-libraries reports this demand."""
+    if workload.locked:
+        return False
+    if several_frameworks(workload):
+        return demand.owner == "vllm" and demand.name == "torch"
     if demand.owner == "torch" and "vllm" in closure.pinned and _JUDGED.fullmatch(demand.name):
         return True
     if demand.owner not in closure.pinned:
@@ -332,22 +403,137 @@ def _judged_elsewhere(demand: _Demand, closure: _Closure) -> bool:
     return demand.owner in _FRAMEWORKS and _JUDGED.fullmatch(demand.name) is not None
 
 
+def _with_frameworks(host: CompatHost | None, workload: Workload) -> set[str]:
+    """Return the packages that judged ones require, directly or not: they are built and tested together."""
+    closure = _closure(host, workload)
+    required: dict[str, set[str]] = {}
+    for demand in (*closure.demands, *closure.optional):
+        required.setdefault(demand.owner, set()).add(demand.name)
+    for name, requirers in workload.requirers.items():
+        for requirer in requirers:
+            required.setdefault(requirer, set()).add(name)
+    judged = [
+        name
+        for name, version in workload.pins.items()
+        if name in _JUDGING
+        or (name == "onnxruntime-gpu" and "onnxruntime" in workload.frameworks)
+        or wheels.need(name, version) is not None
+        or _code_of(name, workload) is not None
+    ]
+    for name in workload.pins:
+        wheel = wheels.gpu_wheels().get(name)
+        required.setdefault(name, set()).update(wheel.requires if wheel is not None else ())
+    with_them: set[str] = set()
+    while judged:
+        name = judged.pop()
+        if name not in with_them:
+            with_them.add(name)
+            judged += required.get(name, ())
+    return with_them
+
+
+# Packages whose GPUs other rules judge, with what they require.
+_JUDGING = (*_FRAMEWORKS, "jaxlib", "vllm")
+# Their builds follow that of torch, which requires one of them and is required by the others.
+_OF_TORCH = ("torchvision", "torchaudio", "triton")
+
+
 def gpu_package(host: CompatHost | None, workload: Workload | None) -> Iterator[CompatFinding]:
-    """List the packages whose wheels were not judged for the GPU: only what they require of others is known."""
-    if host is None or workload is None or host.vendor is None or not workload.unjudged:
+    """Compare packages that use the GPU with it, and list those of which nothing says on which GPUs they run."""
+    if host is None or workload is None or host.vendor is None or not workload.uses_gpu:
         return
-    names = ", ".join(f"{name} (line {place.line})" for name, place in workload.unjudged.items())
-    message = f"not judged is on which drivers and GPUs the wheels of {names} run: only their requirements are recorded"
-    remedy = "run it on one node of the class before it goes to all"
-    name = next(iter(workload.unjudged))
+    if host.vendor == "nvidia":
+        yield from _needs(host, workload)
+        yield from _has_code(host, workload)
+    judged = _with_frameworks(host, workload)
+    if {"torch", "vllm"} & {*workload.frameworks, *workload.asked}:
+        judged |= set(_OF_TORCH)
+    left = {name: place for name, place in workload.uses_gpu.items() if name not in judged}
+    if not left:
+        return
+    names = [f"{name} (line {place.line})" for name, place in left.items()]
     yield _finding(
         "gpu-package",
         severity="unknown",
         workload=workload,
-        name=name,
-        message=message,
-        remedy=remedy,
+        name=next(iter(left)),
+        message=f"not judged is on which drivers and GPUs {', '.join(names[:12])}{and_more(len(names) - 12)} "
+        f"{'run' if len(names) > 1 else 'runs'}: no document about that was read, and the code in the wheels was not",
+        remedy="run it on one node of the class before it goes to all",
     )
+
+
+def _code_of(name: str, workload: Workload) -> wheels.GpuWheel | None:
+    """Return the wheel of a pinned package if its code for GPUs is known: read now, or recorded for this version."""
+    wheel = workload.code.get(name) or wheels.gpu_wheels().get(name)
+    version = workload.pins.get(name)
+    known = wheel is not None and wheel.code is not None and version is not None
+    return wheel if known and wheel is not None and wheel.version == _release_of(version) else None
+
+
+def _release_of(version: str | None) -> str:
+    return (version or "").partition("+")[0]
+
+
+def _has_code(host: CompatHost, workload: Workload) -> Iterator[CompatFinding]:
+    """Compare the code in wheels with the GPUs. A wheel without any leaves it to what it requires."""
+    for name in workload.uses_gpu:
+        wheel = _code_of(name, workload)
+        if wheel is None or not (wheel.code or wheel.ptx) or wheels.need(name, wheel.version):
+            continue
+        for gpu in {gpu.sku: gpu for gpu in host.gpus}.values():
+            have = gpu.compute_capability
+            if have is None or any(covers(item, have) for item in wheel.code or ()):
+                continue
+            later = [item for item in wheel.ptx if key(item) <= key(have)]
+            listed = ", ".join(wheel.code or ()) or "PTX alone"
+            subject = FindingSubject(workload.subject, workload.pin_places.get(name))
+            where = f"{gpu.sku} (compute capability {have}) of {host.subject}"
+            if later:
+                yield subject.warn(
+                    "gpu-package",
+                    f"{name} {wheel.version} has no machine code for {where}, only PTX of {later[-1]} that the driver "
+                    "compiles at the first start",
+                    wheel.origins,
+                    remedy="use a later release, if the first start takes too long",
+                )
+                continue
+            # An extension of torch has kernels of its own for some functions, and torch's or Triton's for others.
+            extension = any(item.startswith("libtorch") for item in wheel.needs)
+            message = f"{name} {wheel.version} was built for compute capabilities {listed}, and not for {where}"
+            message += ": its functions with kernels of their own fail" if extension else ""
+            yield subject.finding(
+                "gpu-package",
+                "warn" if extension else "block",
+                message,
+                wheel.origins,
+                remedy=f"use another release of {name}, or build it for this GPU",
+            )
+
+
+def _needs(host: CompatHost, workload: Workload) -> Iterator[CompatFinding]:
+    """Compare the compute capability that documents of packages name with that of the GPUs."""
+    shown: set[tuple[str, str]] = set()
+    for name in workload.uses_gpu:
+        version = workload.pins.get(name)
+        need = wheels.need(name, version)
+        least = need.compute_capability if need is not None else None
+        if need is None or least is None:
+            continue
+        for gpu in {gpu.sku: gpu for gpu in host.gpus}.values():
+            have = gpu.compute_capability
+            # A suite of packages has one need: it is reported for the first of them.
+            if have is None or key(have) >= key(least) or (least, gpu.sku) in shown:
+                continue
+            shown.add((least, gpu.sku))
+            place = workload.pin_places.get(name, workload.uses_gpu[name])
+            yield FindingSubject(workload.subject, place).block(
+                "gpu-package",
+                f"{name}{phrase(' {}', version)} needs compute capability {least} or higher; {gpu.sku} of {host.subject} "
+                f"has {have}",
+                need.origins,
+                remedy="use GPUs of a later architecture, or leave the package out",
+            )
 
 
 def wheel_tags(host: CompatHost | None, workload: Workload | None) -> Iterator[CompatFinding]:
@@ -497,9 +683,10 @@ RULES: tuple[CompatRule, ...] = (
     CompatRule(
         "gpu-package",
         "A package that uses the GPU is judged, or listed as not judged",
-        "A package may carry code for GPUs of its own (torchao, torchvision without torch). Of those whose metadata is "
-        "recorded, the versions are compared; on which GPUs their code runs is not known, and each is listed. The CUDA "
-        "family in a name (-cu13, -cuda13x) or local version (+cu126) is judged by cuda-driver and cuda-gpu.",
+        "A package may carry code for GPUs of its own. The compute capability that its documents name is compared with "
+        "the GPUs, and its CUDA family in a name (-cu13, -cuda13x) or local version (+cu126) by cuda-driver and cuda-gpu. "
+        "A package that a judged framework requires is judged with it. All others are listed once, as not judged. "
+        "Facts: wheels.yml (needs).",
         gpu_package,
     ),
     CompatRule(

@@ -751,6 +751,7 @@ def cudnn_cuda(host: CompatHost | None, workload: Workload | None) -> Iterator[C
     if workload is None or workload.cudnn is None or _is_torchs(workload, "cudnn"):
         return
     rule, version = "cudnn-cuda", workload.cudnn
+    published = workload.library_cuda.get("cudnn")
     for cuda in _paired_cuda(workload, "cudnn"):
         major = cuda.partition(".")[0]
         # NVIDIA's own images combine these two, which outweighs a matrix without the pair.
@@ -782,7 +783,9 @@ def cudnn_cuda(host: CompatHost | None, workload: Workload | None) -> Iterator[C
                 sources,
                 remedy=_cudnn_for(workload, major),
             )
-        elif any(same(version, item) for item in facts.wheels("cudnn", major)):
+        elif published == major or any(
+            same(version, item) for item in facts.wheels("cudnn", major)
+        ):
             continue  # published for this major; cudnn-gpu reports the missing matrix
         else:
             others = [
@@ -819,6 +822,9 @@ def _paired_cuda(workload: Workload, library: str) -> list[str]:
 def _is_torchs(workload: Workload, library: str) -> bool:
     """Return whether a pinned library is exactly the version that the workload's PyTorch pins."""
     torch = _torch(workload)
+    package = next((item for item in workload.pins if item.startswith(f"nvidia-{library}-cu")), "")
+    if "torch" in workload.requirers.get(package, ()) and package not in workload.overridden:
+        return True  # a resolver states that torch requires it, and torch pins it exactly
     if torch is None:
         return False
     wanted, pinned = (
@@ -891,7 +897,7 @@ def cudnn_gpu(host: CompatHost | None, workload: Workload | None) -> Iterator[Co
             )
         else:
             verdict = _cudnn_between_matrices(gpu.compute_capability, name, version, major)
-        if verdict is not None:
+        if verdict is not None and not (verdict.above_oldest and _is_required(workload, "cudnn")):
             yield about(workload).finding(
                 "cudnn-gpu",
                 verdict.severity,
@@ -911,6 +917,22 @@ class _CudnnFault:
     sources: Sequence[Origin]
     remedy: str | None = None
     doubt: str | None = None
+    # The last matrix before the version lists the GPU and an older one: a later cuDNN drops the oldest first.
+    above_oldest: bool = False
+
+
+def _is_required(workload: Workload, library: str) -> bool:
+    """Return whether a framework of the workload requires a range that has the pinned version of a library."""
+    pinned = workload.cudnn if library == "cudnn" else workload.nccl
+    rows = [row[library] for _, row in _ranges(workload) if row[library]]
+    major = workload.library_cuda.get(library)
+    names = [f"nvidia-{library}-cu{major}"]
+    ranges = [
+        text
+        for name in workload.pins
+        for text in wheels.required_of(name, workload.pins[name], names[0])
+    ]
+    return any(_matches(pinned or "", item) for item in (*rows, *ranges))
 
 
 def _cudnn_in_matrix(
@@ -1001,6 +1023,13 @@ def _cudnn_between_matrices(
         f"no support matrix of cuDNN {version} was read, so that nothing says whether it serves "
         f"{name}; the nearest read: {_and(read) if read else 'none'}",
         sources,
+        above_oldest=(
+            not above
+            and bool(below)
+            and any(supported)
+            and oldest is not None
+            and key(capability) > oldest
+        ),
     )
 
 
@@ -1178,6 +1207,8 @@ def _torch_known(workload: Workload, build: facts.TorchBuild) -> Iterator[Compat
     ]
     if build.rocm is not None and _from_amd(workload, build):
         return
+    if build.known is False and workload.locked:
+        return  # a resolver has found it on an index
     if build.known is False:
         kin = [item for item in offers if item[:2] == (build.build or "")[:2]] or offers
         message = f"PyTorch {build.release} has no build {build.build}: it has {_and(offers)}"
@@ -1579,6 +1610,9 @@ def framework_libraries(
     if workload is None:
         return
     rule = "framework-libraries"
+    # A lock file follows the metadata of its very wheels; wheel-requires reports its overrides.
+    if workload.locked:
+        return
     torch, engine = workload.frameworks.get("torch"), workload.frameworks.get("vllm")
     row = facts.vllm().get(facts.public(engine or ""))
     if (
@@ -1619,12 +1653,26 @@ def framework_libraries(
     if workload.kind == "image":
         yield from _framework_pins(workload)
         return
+    if several_frameworks(workload):
+        return
     for library, pinned in (("cudnn", workload.cudnn), ("nccl", workload.nccl)):
         if pinned is not None and _torch_wants(host, workload, library) is not False:
             yield from _pins(workload, library, pinned)
 
 
 _TITLES = {"cudnn": "cuDNN", "nccl": "NCCL"}
+
+
+def several_frameworks(workload: Workload) -> bool:
+    """Return whether a file pins several frameworks whose requirements are recorded: wheel-requires compares them."""
+    return (
+        workload.kind == "requirements"
+        and sum(
+            name in workload.pins and wheels.requirements(name, workload.pins[name]) is not None
+            for name in ("torch", "tensorflow", "jax")
+        )
+        > 1
+    )
 
 
 def _torch_wants(host: CompatHost | None, workload: Workload, library: str) -> bool | None:

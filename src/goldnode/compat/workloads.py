@@ -14,14 +14,32 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
-from packaging.version import InvalidVersion, Version
-
 from goldnode.compat import gpu_packages, require
-from goldnode.compat.model import CompatFinding, DeclaredAt, FindingSubject, Workload, about
-from goldnode.core.errors import WorkloadError, nearest
-from goldnode.facts import wheels
+from goldnode.compat.model import (
+    CompatFinding,
+    DeclaredAt,
+    FindingSubject,
+    Workload,
+    about,
+    declared,
+)
+from goldnode.compat.project_files import (
+    base_image,
+    is_dockerfile,
+    read_project_file,
+    split_extras,
+)
+from goldnode.compat.requirement_lines import (
+    FRAMEWORKS,
+    LIBRARY,
+    PLUGIN,
+    RequirementPin,
+    RequirementReading,
+    build_of_index,
+    read_file,
+    read_text,
+)
+from goldnode.core.errors import WorkloadError
 from goldnode.facts import workload as facts
 from goldnode.facts.workload import key, minor, same
 from goldnode.node.ground.optional import group
@@ -70,14 +88,10 @@ def parse_reference(text: str, place: DeclaredAt | None = None) -> ImageReferenc
     if fault is not None:
         raise WorkloadError(
             f'"{text}" is not an image reference: {fault}',
-            **_at(place),
+            **declared(place),
             remedy="write it as [REGISTRY/]NAME[:TAG][@DIGEST]",
         )
     return ImageReference(text, registry, name, tag or None, digest or None)
-
-
-def _at(place: DeclaredAt | None) -> dict[str, Any]:
-    return {} if place is None else {"file": place.file, "line": place.line}
 
 
 @dataclass(frozen=True)
@@ -432,7 +446,7 @@ def _contradiction(
 ) -> WorkloadError:
     return WorkloadError(
         f"{workload.subject} is stated to have {stated}, and {whose} says {have}",
-        **_at(place),
+        **declared(place),
         remedy="correct the statement, or name the image that has it",
     )
 
@@ -476,7 +490,7 @@ def _placed(place: DeclaredAt | None) -> Iterator[None]:
     try:
         yield
     except WorkloadError as error:
-        raise WorkloadError(error.message, **_at(place), remedy=error.remedy) from error
+        raise WorkloadError(error.message, **declared(place), remedy=error.remedy) from error
 
 
 def _described(
@@ -622,7 +636,7 @@ def of_class(entry: CatalogEntry[models.NodeClass], architecture: str = "amd64")
             workloads.append(image(item.ref, item, place=place))
     for index, name in enumerate(entry.item.requirements):
         place = DeclaredAt(entry.file, entry.source.line(("requirements", index)))
-        workloads.append(requirements(base / name, architecture=architecture, place=place))
+        workloads += of_file(base / name, architecture=architecture, place=place)
     return workloads
 
 
@@ -632,57 +646,23 @@ def _renamed(workload: Workload, subject: str) -> tuple[CompatFinding, ...]:
 
 # -- requirements files
 
-# Options of pip that take a value. Those that name an index may imply a CUDA or ROCm build of its
-# wheels.
-_INDEX = ("--index-url", "-i", "--extra-index-url", "--find-links", "-f")
-_VALUED = (*_INDEX, "--trusted-host", "--no-binary", "--only-binary", "--use-feature", "--proxy")
-_FLAGS = (
-    "--pre",
-    "--no-index",
-    "--require-hashes",
-    "--prefer-binary",
-    "--no-deps",
-    "--no-build-isolation",
-)
-_FRAMEWORKS = ("torch", "tensorflow", "jax", "jaxlib", "vllm")
-_LIBRARY = re.compile(r"nvidia-(cudnn|nccl|cuda-runtime)-cu(\d\d)")
-_PLUGIN = re.compile(r"jax-cuda(\d\d)-(?:plugin|pjrt)")
 
+def of_file(
+    path: Path,
+    *,
+    python: str | None = None,
+    architecture: str = "amd64",
+    place: DeclaredAt | None = None,
+) -> list[Workload]:
+    """Return the workloads of a file: its Python packages, and of a Dockerfile the image that it is built on.
 
-@dataclass
-class _Line:
-    file: Path
-    number: int
-    text: str
-
-    def error(self, message: str, remedy: str) -> WorkloadError:
-        return WorkloadError(message, file=self.file, line=self.number, remedy=remedy)
-
-
-@dataclass
-class _Pin:
-    version: str
-    line: _Line
-    constraint: bool
-
-
-@dataclass
-class _Reading:
-    """State of the parser: the content so far of a requirements file and the files it includes."""
-
-    python: str | None
-    machine: str
-    pins: dict[str, _Pin] = field(default_factory=dict)
-    asked: dict[str, _Line] = field(default_factory=dict)
-    extras: dict[str, set[str]] = field(default_factory=dict)
-    index: tuple[str, _Line] | None = None  # the build that --index-url implies, for every package
-    extra_index: list[tuple[str, _Line]] = field(default_factory=list)
-    open: list[tuple[_Line, str, str]] = field(default_factory=list)
-    no_facts: list[tuple[str, _Line]] = field(default_factory=list)
-    recorded: list[tuple[str, _Line]] = field(
-        default_factory=list
-    )  # their metadata is known, and not their code
-    read: list[Path] = field(default_factory=list)
+    Raises WorkloadError as `requirements` does.
+    """
+    found = [requirements(path, python=python, architecture=architecture, place=place)]
+    if not is_dockerfile(path):
+        return found
+    base = base_image(read_text(path, place))
+    return found if base is None else [image(base[0], place=DeclaredAt(path, base[1])), *found]
 
 
 def requirements(
@@ -692,7 +672,9 @@ def requirements(
     architecture: str = "amd64",
     place: DeclaredAt | None = None,
 ) -> Workload:
-    """Return the workload of a requirements file as pip reads it, with the files it includes.
+    """Return the workload of a requirements file as pip reads it, with the files it includes, or of a project's file.
+
+    Project's files are those of `compat.project_files`: lock files, pyproject.toml, environment.yml, a Dockerfile.
 
     `python` is the version to evaluate markers for, by default the one that the header of a
     compiled file names. Without either, a marker that depends on it is reported. `place` is where
@@ -700,25 +682,29 @@ def requirements(
     for conflicting pins.
     """
     machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(architecture, architecture)
-    python = python or _python_of_header(path)
-    reading = _Reading(python, machine)
-    _read(path, reading, False, place)
+    reading = RequirementReading(python, machine)
+    note = read_project_file(path, reading, place=place)
+    if note is None:
+        reading.python = python or _python_of_header(path)
+        read_file(path, reading, False, place)
+    python = reading.python
     subject = f"requirements {path}"
+    path, _ = split_extras(path)
     # A constraint applies only to packages that something requires.
     pins = {name: pin for name, pin in reading.pins.items() if name in reading.asked}
     where = DeclaredAt(path)
-    frameworks = {name: pins[name].version for name in _FRAMEWORKS if name in pins}
+    frameworks = {name: pins[name].version for name in FRAMEWORKS if name in pins}
     library_cuda: dict[str, str] = {}
     values: dict[str, str] = {}
     for name, pin in pins.items():
-        named = _LIBRARY.fullmatch(name)
+        named = LIBRARY.fullmatch(name)
         if named is not None:
             library, major = named.groups()
             library_cuda[library.replace("cuda-runtime", "cudart")] = major
             values[library.replace("cuda-runtime", "cuda")] = pin.version
         elif name in ("nvidia-cuda-runtime", "cuda-toolkit"):
             values["cuda"] = pin.version
-        plugin = _PLUGIN.fullmatch(name)
+        plugin = PLUGIN.fullmatch(name)
         if plugin is not None:
             library_cuda["jax"] = plugin.group(1)
             if name.endswith("plugin"):  # the PJRT package alone runs on Pythons that jax does not
@@ -733,28 +719,22 @@ def requirements(
                 library_cuda["tensorflow"] = (
                     str(row["cuda_major"]) if row is not None and row["cuda_major"] else "12"
                 )
+    if "tensorflow" in pins:
+        _tensorflow_cuda(pins, library_cuda)
     if "onnxruntime-gpu" in pins and facts.onnxruntime(pins["onnxruntime-gpu"].version) is not None:
         frameworks["onnxruntime"] = pins["onnxruntime-gpu"].version
-        reading.no_facts = [item for item in reading.no_facts if item[0] != "onnxruntime-gpu"]
     if "torch" in frameworks:
-        frameworks["torch"] = _build(frameworks["torch"], pins["torch"].line, reading)
+        frameworks["torch"] = build_of_index(frameworks["torch"], pins["torch"].line, reading)
     reports = [
         FindingSubject(subject, DeclaredAt(line.file, line.number)).unknown(
             "requirement-open", message, remedy=remedy
         )
         for line, message, remedy in reading.open
     ]
-    if reading.no_facts:
-        names = ", ".join(f"{name} (line {line.number})" for name, line in reading.no_facts)
-        message = f"no facts are held of {names}, built for the GPU"
-        remedy = "run it on one node of the class before it goes to all"
-        reports.append(
-            FindingSubject(subject, where).unknown("requirement-open", message, remedy=remedy)
-        )
     return Workload(
         subject=subject,
         kind="requirements",
-        cuda=values.get("cuda"),
+        cuda=values.get("cuda") or reading.cuda,
         cudnn=values.get("cudnn"),
         nccl=values.get("nccl"),
         forward_compat=False,
@@ -767,26 +747,34 @@ def requirements(
         extras={name: tuple(sorted(extras)) for name, extras in reading.extras.items() if extras},
         pin_places={name: DeclaredAt(pin.line.file, pin.line.number) for name, pin in pins.items()},
         families=_families(reading),
-        unjudged={
-            name: DeclaredAt(line.file, line.number)
-            for name, line in reading.recorded
-            # Torch's build decides about its companions.
-            if name not in _OF_TORCH or not {"torch", "vllm"} & set(reading.asked)
+        asked=tuple(reading.asked),
+        uses_gpu={
+            name: DeclaredAt(line.file, line.number) for name, line in reading.uses_gpu.items()
         },
+        resolved=reading.resolved,
+        locked=reading.locked,
+        overridden=tuple(sorted(reading.overridden)),
+        requirers={name: tuple(sorted(names)) for name, names in reading.requirers.items()},
         machine=machine,
+        read=None if note is None else note.read,
+        left_out=None if note is None else note.left_out,
     )
 
 
-_OF_TORCH = ("torchvision", "torchaudio", "triton")
+def _tensorflow_cuda(pins: Mapping[str, RequirementPin], library_cuda: dict[str, str]) -> None:
+    """State the CUDA of TensorFlow where the pins are those of tensorflow[and-cuda]: resolvers drop the extra."""
+    runtime = next((name for name in pins if name.startswith("nvidia-cuda-runtime-cu")), None)
+    if runtime is not None:
+        library_cuda.setdefault("tensorflow", runtime.removeprefix("nvidia-cuda-runtime-cu"))
 
 
-def _families(reading: _Reading) -> dict[str, str]:
+def _families(reading: RequirementReading) -> dict[str, str]:
     """Return the CUDA families that the packages asked for state; those of plug-ins of JAX are judged with JAX."""
     families = {}
     for name in reading.asked:
         pin = reading.pins.get(name)
         family = gpu_packages.family(name, None if pin is None else pin.version)
-        if family is not None and not _PLUGIN.fullmatch(name):
+        if family is not None and not PLUGIN.fullmatch(name):
             families[name] = family
     return families
 
@@ -802,302 +790,5 @@ def _python_of_header(path: Path) -> str | None:
     try:
         head = path.read_text(encoding="utf-8-sig")[:2000]
     except (OSError, UnicodeDecodeError):
-        return None  # `_read` reports it
+        return None  # `read_file` reports it
     return group(_COMPILED_FOR.search(head))
-
-
-def _build(version: str, line: _Line, reading: _Reading) -> str:
-    """Return PyTorch's version with the build that its index implies, unless the version names a build."""
-    _, _, local = version.partition("+")
-    if local:
-        if reading.index is not None and reading.index[0] != local and not reading.extra_index:
-            named, other = reading.index
-            raise line.error(
-                f"torch is pinned as {version}, but the index of {other.file}:{other.number} is the one "
-                f"for {named}",
-                f"pin {version.partition('+')[0]}+{named}, or name the index for {local}",
-            )
-        return version
-    builds = [
-        build for build, _ in (*([reading.index] if reading.index else ()), *reading.extra_index)
-    ]
-    return _highest(version, builds)
-
-
-def _highest(version: str, builds: Sequence[str]) -> str:
-    """Return the version that pip takes from indexes of these builds: it reads all, and the highest version wins.
-
-    A local version is higher than the release without one (PEP 440). A build that the release does
-    not have is on no index.
-    """
-    there = [f"{version}+{build}" for build in builds]
-    there = [
-        item for item in there if (torch := facts.torch(item)) is None or torch.known is not False
-    ]
-    return max(there, key=Version, default=version)
-
-
-def _read(path: Path, reading: _Reading, constraint: bool, place: DeclaredAt | None) -> None:
-    if path.resolve() in reading.read:
-        return
-    reading.read.append(path.resolve())
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError as problem:
-        raise WorkloadError(
-            f"requirements file {path} does not exist", **_at(place), remedy="correct its name"
-        ) from problem
-    except (OSError, UnicodeDecodeError) as problem:
-        remedy = "correct its name, or who may read it"
-        if isinstance(problem, UnicodeDecodeError):
-            remedy = "save it as UTF-8"
-        raise WorkloadError(
-            f"requirements file {path} cannot be read: {problem}", **_at(place), remedy=remedy
-        ) from problem
-    for line in _lines(path, text):
-        if line.text.startswith("-"):
-            _option(line, reading, constraint)
-        else:
-            _requirement(line, reading, constraint)
-
-
-def _lines(path: Path, text: str) -> Iterator[_Line]:
-    """Yield logical lines without comments. Continued lines are joined and have the number of the first."""
-    start, held = 0, ""
-    for number, raw in enumerate(text.splitlines(), 1):
-        start = start or number
-        whole = raw.rstrip()
-        comment = whole.lstrip().startswith("#")
-        if whole.endswith("\\") and not comment:
-            held += whole[:-1] + " "
-            continue
-        joined = re.sub(r"(^|\s)#.*$", "", held + ("" if comment else whole)).strip()
-        if joined:
-            yield _Line(path, start, joined)
-        start, held = 0, ""
-    if held.strip():
-        yield _Line(path, start, held.strip())
-
-
-def _option(line: _Line, reading: _Reading, constraint: bool) -> None:
-    name, _, value = re.sub(r"^(--[a-z-]+)=", r"\1 ", line.text).partition(" ")
-    value = value.strip().strip("\"'")
-    if not name.startswith("--") and len(name) > 2:  # -rFILE
-        name, value = name[:2], name[2:]
-    if name in ("-r", "--requirement", "-c", "--constraint"):
-        if not value:
-            raise line.error(f"{name} names no file", "name the file after it")
-        # pip resolves nested files relative to the file that names them.
-        _read(
-            (line.file.parent / value),
-            reading,
-            constraint or name in ("-c", "--constraint"),
-            DeclaredAt(line.file, line.number),
-        )
-    elif name in ("-e", "--editable"):
-        _of_source(value, line, reading, constraint)
-    elif name in _FLAGS:
-        return
-    elif name in _VALUED:
-        if not value:
-            raise line.error(f"{name} has no value", "write the value after it")
-        build = _build_of_url(value) if name in _INDEX else None
-        if build is None:
-            return
-        if name in ("--index-url", "-i"):
-            reading.index = (build, line)
-        else:
-            reading.extra_index.append((build, line))
-    else:
-        known = [*_VALUED, *_FLAGS, "-r", "-c", "-e", "--requirement", "--constraint", "--editable"]
-        raise line.error(f'"{name}" is no option of a requirements file', nearest(name, known))
-
-
-def _build_of_url(url: str) -> str | None:
-    """Return the build that an index URL implies: cu128 for ``…/whl/cu128``."""
-    return group(re.search(r"(?:^|[/._-])(cu\d{3}|rocm\d+(?:\.\d+)*|cpu)(?:$|[/._-])", url))
-
-
-def _requirement(line: _Line, reading: _Reading, constraint: bool) -> None:
-    text = re.split(r"\s+--(?:hash|config-settings|global-option)\b", line.text)[0].strip()
-    wheel = re.search(r"([^/\s]+\.whl)(?:#\S*)?(?:\s|$)", text)
-    if wheel is not None:
-        try:
-            project, version, *_ = parse_wheel_filename(
-                wheel.group(1).replace("%2B", "+").replace("%2b", "+")
-            )
-        except InvalidWheelFilename as problem:
-            raise line.error(f"{problem}", "name the wheel by its whole file name") from None
-        _asked(str(project), line, reading, constraint)
-        _pinned(str(project), str(version), line, reading, constraint)
-        return
-    if re.match(r"(?:\.{0,2}/|[a-z+]+://|file:)", text) or re.search(r"\.(?:zip|tar\.gz)$", text):
-        _of_source(text, line, reading, constraint)
-        return
-    try:
-        requirement = Requirement(text)
-    except InvalidRequirement as problem:
-        why = str(problem).splitlines()[0].rstrip(".")
-        raise line.error(
-            f'"{text}" is not a requirement: {why[:1].lower()}{why[1:]}',
-            "write it as NAME[EXTRA]==VERSION ; MARKER",
-        ) from None
-    name = canonicalize_name(requirement.name)
-    if not _matters(name):
-        return
-    applies = _applies(requirement, reading)
-    if applies is False:
-        return
-    if applies is None:
-        if not constraint:
-            asked = f"{name}{requirement.specifier}"
-            reading.open.append(
-                (
-                    line,
-                    f"{asked} is asked for where {requirement.marker} only; the workload's Python is not "
-                    "known, so that it is not judged",
-                    "write one file per Python",
-                )
-            )
-        return
-    if requirement.url is not None:
-        _of_source(f"{requirement.url}#egg={name}", line, reading, constraint)
-        return
-    if not constraint:
-        reading.asked.setdefault(name, line)
-        reading.extras.setdefault(name, set()).update(requirement.extras)
-        _asked(name, line, reading, constraint)
-    exact = [
-        item
-        for item in requirement.specifier
-        if item.operator in ("==", "===") and not item.version.endswith(".*")
-    ]
-    if len(exact) == 1:
-        _pinned(name, exact[0].version, line, reading, constraint)
-    elif (
-        not constraint
-        and name not in reading.pins
-        and name not in dict(reading.no_facts)
-        and (name in _FRAMEWORKS or _is_library(name) or name in wheels.packages())
-    ):
-        asked = f" ({requirement.specifier})" if str(requirement.specifier) else ""
-        reading.open.append(
-            (
-                line,
-                f"{name} is not pinned{asked}, so that another day gives another version",
-                f"pin it: {name}==VERSION",
-            )
-        )
-
-
-def _of_source(text: str, line: _Line, reading: _Reading, constraint: bool) -> None:
-    """Report a package that is built from a repository, a folder or an archive: the facts cover wheels only."""
-    place, _, fragment = text.partition("#")
-    egg = re.search(r"(?:^|&)egg=([A-Za-z0-9._-]+)", fragment)
-    archive = re.search(r"([A-Za-z0-9._-]+?)-\d[^/]*\.(?:zip|tar\.gz)$", place)
-    named = egg or archive
-    name = canonicalize_name(named.group(1)) if named else ""
-    if constraint or not _matters(name):
-        return
-    shown = re.sub(r"//[^/@]*@", "//", place)  # without a password
-    reading.open.append(
-        (
-            line,
-            f"{name} is not pinned: it is built from {shown}, and which version that gives is not known",
-            f"pin a release: {name}==VERSION, or build a wheel of it and pin that file",
-        )
-    )
-
-
-def _is_library(name: str) -> bool:
-    return (
-        _LIBRARY.fullmatch(name) is not None
-        or _PLUGIN.fullmatch(name) is not None
-        or name in ("nvidia-cuda-runtime", "cuda-toolkit")
-    )
-
-
-def _matters(name: str) -> bool:
-    return (
-        name in _FRAMEWORKS
-        or _is_library(name)
-        or gpu_packages.uses_gpu(name)
-        or wheels.covers(name)
-    )
-
-
-def _asked(name: str, line: _Line, reading: _Reading, constraint: bool) -> None:
-    """Remember a package that uses the GPU, and of which only its wheels' metadata is known, or nothing."""
-    library = name.startswith(("nvidia-", "cuda-")) and wheels.covers(name)
-    if (
-        constraint
-        or library
-        or name in _FRAMEWORKS
-        or _is_library(name)
-        or not gpu_packages.uses_gpu(name)
-    ):
-        return
-    if wheels.covers(name) and not gpu_packages.OWN_CODE.fullmatch(name):
-        reading.recorded.append((name, line))
-    else:
-        reading.no_facts.append((name, line))
-
-
-def _pinned(name: str, version: str, line: _Line, reading: _Reading, constraint: bool) -> None:
-    if not _matters(name):
-        return
-    other = reading.pins.get(name)
-    if other is not None and not _same_pin(version, other.version):
-        raise line.error(
-            f"{name} is pinned as {version}, and as {other.version} in {other.line.file}:{other.line.number}",
-            "keep one of the two",
-        )
-    # Of two pins that agree, the one with a local version says which build it is.
-    if other is None or "+" not in other.version:
-        reading.pins[name] = _Pin(version, line, constraint)
-    if not constraint:
-        reading.asked.setdefault(name, line)
-    # An earlier, unpinned mention of the package is settled by this pin.
-    reading.open = [item for item in reading.open if f"{name} is not pinned" not in item[1]]
-
-
-def _same_pin(version: str, other: str) -> bool:
-    """Return whether one version satisfies both pins (PEP 440): ``==2.6.0`` takes 2.6.0+cu124, and 2.6 is 2.6.0."""
-    try:
-        mine, its = Version(version), Version(other)
-    except InvalidVersion:
-        return version == other
-    return Version(mine.public) == Version(its.public) and (
-        mine.local == its.local or None in (mine.local, its.local)
-    )
-
-
-# Versions to try for a marker if the Python of the workload is unknown.
-_PYTHONS = tuple(f"3.{number}" for number in range(8, 17))
-
-
-def _applies(requirement: Requirement, reading: _Reading) -> bool | None:
-    """Return whether a requirement's marker holds on Linux; None if that depends on an unknown Python."""
-    if requirement.marker is None:
-        return True
-    environment = {
-        "os_name": "posix",
-        "sys_platform": "linux",
-        "platform_system": "Linux",
-        "platform_machine": reading.machine,
-        "implementation_name": "cpython",
-        "platform_python_implementation": "CPython",
-        "extra": "",
-    }
-    answers = set()
-    for python in (reading.python,) if reading.python else _PYTHONS:
-        short = ".".join(str(part) for part in key(python)[:2])
-        full = python if len(key(python)) > 2 else f"{short}.0"
-        variables = {
-            **environment,
-            "python_version": short,
-            "python_full_version": full,
-            "implementation_version": full,
-        }
-        answers.add(requirement.marker.evaluate(variables))
-    return answers.pop() if len(answers) == 1 else None

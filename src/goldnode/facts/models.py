@@ -1355,8 +1355,34 @@ class WheelPackageRow(FactsRow):
     releases: list[WheelReleaseRow]
 
 
+class PackageNeed(FactsRow):
+    names: list[str]
+    versions: str | None = None
+    compute_capability: str | None
+    note: str | None = None
+    source: Keys
+
+
+class GpuWheelRow(FactsRow):
+    name: str
+    version: str | None
+    machines: str | None = None
+    file: str | None = None
+    sha256: str | None = None
+    requires: list[str] | None = None
+    code: list[str] | None = None
+    ptx: list[str] | None = None
+    needs: list[str] | None = None
+    source: Keys
+
+
+class GpuWheelsFile(FactsFile):
+    packages: list[GpuWheelRow]
+
+
 class WheelsFile(FactsFile):
     packages: list[WheelPackageRow]
+    needs: list[PackageNeed]
 
 
 class RocmRelease(FactsRow):
@@ -1495,4 +1521,5 @@ FILES: dict[str, type[FactsFile]] = {
     "frameworks.yml": FrameworksFile,
     "rocm.yml": RocmFile,
     "wheels.yml": WheelsFile,
+    "gpu_wheels.yml": GpuWheelsFile,
 }

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.version import InvalidVersion
 
 from goldnode.facts.host import Origin, load, origins
 from goldnode.node.ground.optional import optional
@@ -105,6 +107,103 @@ def packages() -> dict[str, dict[str, WheelRelease]]:
 @cache
 def _sources() -> dict[str, str | list[str]]:
     return {row["name"]: row["source"] for row in load(FILE)["packages"]}
+
+
+def requirements(name: str, version: str) -> tuple[str, ...] | None:
+    """Return what a release requires (PEP 508); None if it is not recorded."""
+    release = packages().get(name, {}).get(version.partition("+")[0])
+    return None if release is None else release.requires
+
+
+@cache
+def required_of(name: str, version: str, target: str) -> tuple[str, ...]:
+    """Return the version specifiers with which a release requires `target`, under any marker and extra."""
+    texts = (text for text in requirements(name, version) or () if text.startswith(target))
+    parsed = (Requirement(text) for text in texts)
+    return tuple(str(item.specifier) for item in parsed if item.name == target)
+
+
+@dataclass(frozen=True)
+class PackageNeed:
+    """What a package needs of a GPU. `compute_capability` is None if its CUDA alone decides."""
+
+    compute_capability: str | None
+    origins: tuple[Origin, ...]
+
+
+_FAMILY = re.compile(r"-cu(?:da)?1\d\d?x?$")
+
+
+@cache
+def need(name: str, version: str | None) -> PackageNeed | None:
+    """Return what a release of a package needs of a GPU, if a document says it; without a version, of its newest."""
+    bare = _FAMILY.sub("", name)
+    for row in load(FILE)["needs"]:
+        if bare not in row["names"] and name not in row["names"]:
+            continue
+        if row.get("versions") is None or _within(version, row["versions"]):
+            return PackageNeed(row["compute_capability"], origins(FILE, row["source"]))
+    return None
+
+
+def _within(version: str | None, specifier: str) -> bool:
+    if version is None:
+        return ">" in specifier
+    try:
+        return SpecifierSet(specifier).contains(version, prereleases=True)
+    except InvalidVersion:
+        return False
+
+
+CODE_FILE = "gpu_wheels.yml"
+
+
+@dataclass(frozen=True)
+class GpuWheel:
+    """A package that uses a GPU, as its newest wheel has it that was read.
+
+    `code` and `ptx` are compute capabilities; None if the wheel's libraries were not read. `version` is None
+    if it has no wheel for Linux.
+    """
+
+    name: str
+    version: str | None
+    requires: tuple[str, ...]
+    code: tuple[str, ...] | None
+    ptx: tuple[str, ...]
+    needs: tuple[str, ...]
+    source: str
+
+    @property
+    def origins(self) -> tuple[Origin, ...]:
+        """Return the sources."""
+        return origins(CODE_FILE, self.source)
+
+
+@cache
+def gpu_wheels() -> dict[str, GpuWheel]:
+    """Return the recorded packages that use a GPU, by name."""
+    return {
+        row["name"]: GpuWheel(
+            row["name"],
+            row["version"],
+            tuple(row.get("requires") or ()),
+            code=optional(tuple, row.get("code")),
+            ptx=tuple(row.get("ptx") or ()),
+            needs=tuple(row.get("needs") or ()),
+            source=row["source"],
+        )
+        for row in load(CODE_FILE)["packages"]
+    }
+
+
+def uses_gpu(name: str) -> bool:
+    """Return whether a recorded package uses a GPU by itself: not if its wheel has neither code nor libraries for one."""
+    wheel = gpu_wheels().get(name)
+    if wheel is None:
+        return False
+    # Sources are built against the CUDA that is there: what they use is not known.
+    return wheel.code is None or bool(wheel.code or wheel.ptx or wheel.needs)
 
 
 def recorded() -> str:

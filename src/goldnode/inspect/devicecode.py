@@ -33,6 +33,9 @@ TEXT_HEAD = 16 << 10
 _FATBIN = b"\x50\xed\x55\xba\x01\x00\x10\x00"  # magic 0xBA55ED50, version 1, header of 16 bytes
 # For these, a regular expression finds a literal faster than `find` of a memory map.
 _FATBIN_EMBEDDED = re.compile(re.escape(_FATBIN))
+# Kinds of the entries of a fat binary: PTX and machine code.
+_ENTRY_PTX = 1
+_ENTRIES = (_ENTRY_PTX, 2)
 _BUNDLE = b"__CLANG_OFFLOAD_BUNDLE__"
 _BUNDLE_EMBEDDED = re.compile(rb"__CLANG_OFFLOAD_BUNDLE__[^\0]")
 _COMPRESSED = b"CCOB"
@@ -97,6 +100,27 @@ def embedded(data: Data, ranges: Sequence[tuple[int, int]], *, runtime: bool) ->
             and any(data.find(_DRIVER, *part) >= 0 for part in ranges)
         ):
             yield CUDART
+
+
+def capabilities(data: Data) -> tuple[set[str], set[str]]:
+    """Return the compute capabilities of the machine code and of the PTX in the fat binaries of a file ("9.0").
+
+    A fat binary is a header and entries for one architecture each; their headers begin with kind (1: PTX, 2: machine
+    code), their own size and that of the code behind them, and name the architecture at byte 28.
+    """
+    code, ptx = set[str](), set[str]()
+    for found in _FATBIN_EMBEDDED.finditer(data):
+        place = found.start() + len(_FATBIN) + 8
+        end = min(place + struct.unpack_from("<Q", data, place - 8)[0], len(data))
+        while place + 32 <= end:
+            kind, _, header, size = struct.unpack_from("<HHIQ", data, place)
+            (number,) = struct.unpack_from("<I", data, place + 28)
+            if kind not in _ENTRIES or not 32 <= header <= 4096 or not 20 <= number <= 999:
+                break  # the magic number stood in other data
+            target = ptx if kind == _ENTRY_PTX else code
+            target.add(f"{number // 10}.{number % 10}")
+            place += header + size
+    return code, ptx
 
 
 def _elf_files(data: Data, start: int, end: int) -> Iterator[str]:

@@ -15,7 +15,7 @@ from goldnode.compat.model import CompatFinding
 _NAMES = """
 cudf-cu12 cudf-cu13 cuml-cu12 cugraph-cu13 rmm-cu12 cuvs-cu12 pylibraft-cu12 dask-cudf-cu12 cuxfilter-cu13 cucim-cu12 libcudf-cu12
 pynvjitlink-cu12 nvidia-dali-cuda120 nvidia-dali-cuda130 nvidia-nccl-cu13 nvidia-cudnn-cu12 nvidia-cublas nvidia-cuda-runtime
-nvidia-nvshmem-cu13 nvidia-nvimgcodec-cu12 nvidia-modelopt nvmath-python cuquantum-python cuda-python numba-cuda cupy-cuda12x cupy-cuda13x
+nvidia-nvshmem-cu13 nvidia-nvimgcodec-cu12 nvidia-modelopt nvmath-python cuquantum-python-cu12 cuda-python numba-cuda cupy-cuda12x cupy-cuda13x
 torchao torch-scatter torch-sparse torchvision torchaudio triton dgl kaolin pytorch3d gsplat spconv-cu120 mamba-ssm causal-conv1d
 xformers flash-attn bitsandbytes deepspeed transformer-engine autoawq auto-gptq exllamav2 ctranslate2 llama-cpp-python sglang vllm
 flashinfer-python onnxruntime-gpu tensorrt tensorrt-cu12 faiss-gpu-cu12 paddlepaddle-gpu mxnet-cu112 jax-cuda13-plugin warp-lang pycuda
@@ -35,9 +35,49 @@ def findings(
     ]
 
 
+# A document says that they run on every GPU of their CUDA, or the wheel that was read has no code for GPUs.
+_NO_CODE = ("numba-cuda", "dgl", "autoawq", "lightgbm")
+
+
 @pytest.mark.parametrize("name", PACKAGES)
 def test_no_package_passes_in_silence(name: str, tmp_path: Path) -> None:
-    assert findings(tmp_path, f"{name}==1.0")
+    assert bool(findings(tmp_path, f"{name}==1.0")) is (name not in _NO_CODE)
+
+
+def test_packages_that_are_not_judged_are_listed_once(tmp_path: Path) -> None:
+    (finding,) = findings(
+        tmp_path, "torch-scatter==2.1.2", "kaolin==0.18.0", "nvidia-modelopt==0.1"
+    )
+    assert (finding.rule, finding.severity) == ("gpu-package", "unknown")
+    assert "torch-scatter (line 1), kaolin (line 2), nvidia-modelopt (line 3)" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("pin", "gpu", "severity", "words"),
+    [
+        ("onnxruntime-gpu==1.31.1", "B200", "block", "built for compute capabilities 7.5"),
+        ("onnxruntime-gpu==1.31.1", "H100-SXM5-80GB", None, ""),
+        ("faiss-gpu-cu12==1.14.1.post1", "H100-SXM5-80GB", "block", "7.0, 8.0, and not for"),
+        ("faiss-gpu-cu12==1.14.1.post1", "T4", None, ""),
+        ("torchao==0.18.0", "A100-SXM4-40GB", "warn", "kernels of their own fail"),
+        ("cudf-cu12==25.8.0", "P100-PCIE-16GB", "block", "needs compute capability 7.0"),
+        ("cudf-cu12==25.8.0", "V100-SXM2-32GB", None, ""),
+        ("cudf-cu12==23.12.0", "P100-PCIE-16GB", "unknown", "not judged"),
+        ("flash-attn==2.8.3", "T4", "block", "needs compute capability 8.0"),
+        ("bitsandbytes==0.48.2", "P100-PCIE-16GB", None, ""),
+        ("flashinfer-python==0.6.13", "V100-SXM2-32GB", "block", "7.5"),
+    ],
+)
+def test_wheel_is_judged_by_its_code_or_its_documents(
+    pin: str, gpu: str, severity: str | None, words: str, tmp_path: Path
+) -> None:
+    found = [
+        item
+        for item in findings(tmp_path, pin, gpu=gpu, driver="610.43.02")
+        if item.rule == "gpu-package"
+    ]
+    assert [item.severity for item in found] == ([severity] if severity else [])
+    assert all(words in item.message for item in found)
 
 
 def test_cuda_13_in_a_name_needs_its_driver(tmp_path: Path) -> None:

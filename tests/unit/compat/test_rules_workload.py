@@ -596,7 +596,7 @@ CASES: list[Any] = [
     ),
     (
         "torch-gpu",
-        node(T4, "580.178.04"),
+        node("GH200-144G-HBM3e", "580.178.04", architecture="arm64"),
         {"frameworks": {"torch": "2.15.0"}},
         "unknown",
         ("no source says which compute capabilities",),

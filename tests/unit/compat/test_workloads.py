@@ -441,11 +441,6 @@ def test_requirements_give_pinned_frameworks(
             2,
             'torch==2.8.0 is asked for where python_version < "3.12" only',
         ),
-        (
-            "torch==2.8.0\nflash-attn==2.6\n",
-            None,
-            "no facts are held of flash-attn (line 2), built for the GPU",
-        ),
     ],
 )
 def test_unpinned_requirement_is_reported_as_unknown(

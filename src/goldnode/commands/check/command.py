@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from goldnode.commands.options import DIRECTORY, FILE, LIMIT, REQUIRE_LOCK
+from goldnode.commands.options import DIRECTORY, LIMIT, REQUIRE_LOCK
 from goldnode.commands.output import emit, reports, say
 
 if TYPE_CHECKING:
@@ -55,9 +55,10 @@ def _python(ctx: click.Context, param: click.Parameter, value: str | None) -> st
     "--requirements",
     "requirements",
     multiple=True,
-    type=FILE,
+    type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Check this Python requirements file on each class or stack.",
+    help="Check the Python packages of this file on each class or stack: requirements, uv.lock[EXTRA], pylock.toml, poetry.lock, "
+    "pyproject.toml, environment.yml, Dockerfile.",
 )
 @click.option(
     "--python",

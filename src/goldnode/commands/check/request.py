@@ -104,8 +104,10 @@ def compatibility_report(
             [name for name, (_, loads) in seen.items() if not loads],
             left_out,
         )
+        + list(dict.fromkeys(item.left_out for item in loads if item.left_out))
         + selected.odd
         + not_judged(selected, faults),
+        read=list(dict.fromkeys(item.read for item in loads if item.read)),
         faults=selected.faults,
         images=sum(kind == "image" for kind in kinds.values()),
         requirements=sum(kind == "requirements" for kind in kinds.values()),
@@ -266,8 +268,11 @@ def given_workloads(request: CheckRequest, architecture: str) -> list[Workload]:
     return [
         *(workloads.of_text(item) for item in request.images),
         *(
-            workloads.requirements(path, python=request.python, architecture=architecture)
+            workload
             for path in request.requirements
+            for workload in workloads.of_file(
+                path, python=request.python, architecture=architecture
+            )
         ),
     ]
 
