@@ -210,7 +210,7 @@ class Workload:
     code: Mapping[str, GpuWheel] = field(
         default_factory=dict
     )  # wheels that were read for this check
-    # What was read of a lock file or another file of a project, and what was left out.
+    # The parts of a lock file or another file of a project that were read, and those that were left out.
     read: str | None = None
     left_out: str | None = None
 

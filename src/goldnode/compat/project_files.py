@@ -36,7 +36,7 @@ from goldnode.node.ground.text import phrase
 
 @dataclass
 class ProjectFile:
-    """A file to read: its content, the extras and groups that are named with it, and what its reader says of it."""
+    """A file to read: its content, the extras and groups that are named with it, and its place."""
 
     path: Path
     text: str
@@ -56,7 +56,7 @@ class ProjectFile:
 
 @dataclass(frozen=True)
 class ReadNote:
-    """What was read of a file, and what was left out; phrases without full stop."""
+    """The parts of a file that were read, and those that were left out; phrases without full stop."""
 
     read: str
     left_out: str | None = None
@@ -291,7 +291,7 @@ class _UvWalk:
         if marker is None:
             return True
         # uv writes extras that exclude each other as `extra == "extra-4-name-gpu"`, several in one marker.
-        plain = re.sub(
+        decided = re.sub(
             r"extra (==|!=) '([^']*)'",
             lambda part: (
                 "os_name == 'posix'"
@@ -300,7 +300,7 @@ class _UvWalk:
             ),
             marker,
         )
-        return Marker(plain).evaluate(
+        return Marker(decided).evaluate(
             marker_environment(self.reading.python or "3.12", self.reading.machine)
         )
 
@@ -619,7 +619,7 @@ def _installs(text: str) -> Iterator[list[str]]:
                 break
 
 
-# Options of `pip install` and `uv pip install` with a value that says nothing about packages.
+# Options of `pip install` and `uv pip install` with a value that is no package.
 _WITH_VALUE = ("--target", "-t", "--prefix", "--root", "--python", "-p", "--cache-dir", "--timeout")
 _WITH_VALUE += (
     "--retries",

@@ -439,7 +439,7 @@ _OF_TORCH = ("torchvision", "torchaudio", "triton")
 
 
 def gpu_package(host: CompatHost | None, workload: Workload | None) -> Iterator[CompatFinding]:
-    """Compare packages that use the GPU with it, and list those of which nothing says on which GPUs they run."""
+    """Compare packages that use the GPU with it, and list those that cannot be judged."""
     if host is None or workload is None or host.vendor is None or not workload.uses_gpu:
         return
     if host.vendor == "nvidia":

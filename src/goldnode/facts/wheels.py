@@ -125,7 +125,7 @@ def required_of(name: str, version: str, target: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class PackageNeed:
-    """What a package needs of a GPU. `compute_capability` is None if its CUDA alone decides."""
+    """The needs of a package. `compute_capability` is None if its CUDA alone decides."""
 
     compute_capability: str | None
     origins: tuple[Origin, ...]
@@ -136,7 +136,7 @@ _FAMILY = re.compile(r"-cu(?:da)?1\d\d?x?$")
 
 @cache
 def need(name: str, version: str | None) -> PackageNeed | None:
-    """Return what a release of a package needs of a GPU, if a document says it; without a version, of its newest."""
+    """Return what a release of a package needs of a GPU, as a document states it; without a version, of its newest."""
     bare = _FAMILY.sub("", name)
     for row in load(FILE)["needs"]:
         if bare not in row["names"] and name not in row["names"]:

@@ -116,7 +116,7 @@ def capabilities(data: Data) -> tuple[set[str], set[str]]:
             kind, _, header, size = struct.unpack_from("<HHIQ", data, place)
             (number,) = struct.unpack_from("<I", data, place + 28)
             if kind not in _ENTRIES or not 32 <= header <= 4096 or not 20 <= number <= 999:
-                break  # the magic number stood in other data
+                break  # the magic number is part of other data
             target = ptx if kind == _ENTRY_PTX else code
             target.add(f"{number // 10}.{number % 10}")
             place += header + size
