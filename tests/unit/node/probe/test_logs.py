@@ -282,7 +282,7 @@ OTHERS = [
     ),
     ("nvme nvme0: I/O 832 QID 4 timeout, aborting", "io_error", None, "device", "nvme0"),
     (
-        "nvme nvme0: controller is down; will reset: CSTS=0xffffffff",
+        "nvme nvme0: controller is down; will reset: CSTS=0x3",
         "io_error",
         None,
         "device",
