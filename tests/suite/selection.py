@@ -207,6 +207,8 @@ AFFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     *((page, PAGES) for page in ("*.md", "mkdocs.yml", "docs/*")),
     ("docs/reference/faults.md", ("tests/faults",)),
     ("docs/reference/reports.md", ("tests/reports",)),
+    ("docs/reference/drift.md", ("tests/unit/test_drift_page.py",)),
+    ("tests/e2e/drift/*", ("tests/unit/test_drift_page.py", "tests/e2e/test_drift.py")),
     ("docs/proof.md", ("tests/unit/test_proof.py",)),
     ("docs/adding.md", (OWN_TEST,)),
     ("docs/benchmarks/*", ("tests/unit/test_benchmark_pages.py", "tests/unit/test_benchmarks.py")),

@@ -122,4 +122,26 @@ def cleared(host: Host, own: str) -> List[str]:
     return rows
 
 
+def loosened(host: Host) -> List[str]:
+    """Return the lines, as FILE:LINE (option), by which apt ignores holds or reads its preferences elsewhere."""
+    rows = []
+    for file in [*parts(host, f"{CONFIGURATION}.d", "conf"), CONFIGURATION]:
+        for number, line in enumerate((host.text(file) or "").split("\n"), 1):
+            match = _LOOSE.match(line)
+            if match and match[2].strip("/").lower() not in _USUAL:
+                rows.append(f"{file}:{number} ({match[1]})")
+    return rows
+
+
+# An option in either form: with all its scopes, or inside of them.
+_LOOSE = re.compile(
+    r"\s*(?!//|#)(?:.*[\s:{;])?(Ignore-Hold|Allow-Change-Held-Packages|Preferences(?:Parts)?)\s+"
+    r"[\"']?([^\"';\s]+)",
+    re.IGNORECASE,
+)
+# Values that change nothing: those of no (strutl.cc, StringToBool), and the defaults of the directories.
+_USUAL = ("0", "no", "false", "without", "off", "disable", "preferences", "preferences.d") + (
+    PREFERENCES.strip("/"),
+    f"{PREFERENCES}.d".strip("/"),
+)
 _SCOPES = {FENCE.lower(), FENCE.partition("::")[0].lower()}

@@ -9,6 +9,7 @@ from ..ground.boot import PLACES
 # Linux x86 boot protocol (Documentation/arch/x86/boot.rst): the number of sectors of the set-up, and the size of
 # the rest in units of 16 bytes.
 SECTORS, PARAGRAPHS = 0x1F1, 0x1F4
+REBUILD = "Rebuild it with update-initramfs -u"  # ends each text about an initramfs that is damaged
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

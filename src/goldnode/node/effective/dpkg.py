@@ -57,23 +57,35 @@ def altered(
     architecture: str,
     known: MutableMapping[str, str],
     only: Optional[str] = None,
+    since: Optional[float] = None,
 ) -> List[AlteredFile]:
     """Return the files that are missing or have other content.
 
     :param known: path -> identity of files that were verified before; verified ones are added.
     :param only: the one path to verify, as the loader names it; None for all.
+    :param since: read only files that changed after this time and after dpkg unpacked their package.
     """
     faults, moved = [], diversions(host)
     for package in packages:
+        newer = since
+        if since is not None:
+            newer = max(since, _unpacked(host, package, architecture))
         for path, digest in sums(host, package, architecture).items():
             if path.startswith("/usr/share/") or (only and not _same(path, only)):
                 continue
             if path in moved and moved[path][1] != package:
                 path = moved[path][0]
-            why = _fault(host, path, digest, known)
+            why = _fault(host, path, digest, known=known, newer=newer)
             if why:
                 faults.append(AlteredFile(package, path, why))
     return faults
+
+
+def _unpacked(host: Host, package: str, architecture: str) -> float:
+    """Return when dpkg listed the files of a package, which it does after it has put them in place."""
+    lists = (f"{DATABASE}/info/{name}.list" for name in (f"{package}:{architecture}", package))
+    times = [row.st_mtime for row in map(host.lstat, lists) if row]
+    return times[0] if times else 0.0
 
 
 def _same(one: str, other: str) -> bool:
@@ -82,8 +94,12 @@ def _same(one: str, other: str) -> bool:
     return first == second
 
 
-def _fault(host: Host, path: str, digest: str, known: MutableMapping[str, str]) -> Optional[str]:
+def _fault(
+    host: Host, path: str, digest: str, *, known: MutableMapping[str, str], newer: Optional[float]
+) -> Optional[str]:
     try:
+        if newer is not None and os.stat(host.located(path)).st_ctime <= newer:
+            return None
         handle = open(host.located(path), "rb")  # noqa: SIM115 - closed below; the error belongs to this call
     except (FileNotFoundError, NotADirectoryError):
         return "is missing"

@@ -87,9 +87,9 @@ def merge_daemon(text: str, runtimes: Mapping[str, str], default: Optional[str],
             entry = known.get(name)
             if entry is None:
                 merged[name] = {"path": program}
-            elif (
-                not isinstance(entry, dict)
-                or str(entry.get("path", "")).rpartition("/")[2] != program
+            elif not isinstance(entry, dict) or entry.get("path") not in (
+                program,
+                f"/usr/bin/{program}",
             ):
                 path = entry.get("path") if isinstance(entry, dict) else entry
                 raise ConflictError(f'runtime "{name}" is {json.dumps(path)}, want "{program}"')

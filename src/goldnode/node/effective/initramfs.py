@@ -18,6 +18,8 @@ import zlib
 from pathlib import Path
 from typing import NamedTuple
 
+from .boot_choice import REBUILD
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import IO, Any, Callable, Dict, Iterable, List, Tuple
@@ -74,9 +76,7 @@ def contents(path: str, want: Callable[[str], bool] = lambda _: False) -> Listin
             _compressed(path, image, head, listing, want)
             break
     if not listing.names:
-        raise InitramfsError(
-            f"{path}: the image holds nothing. Rebuild it with update-initramfs -u"
-        )
+        raise InitramfsError(f"{path}: the image holds nothing. {REBUILD}")
     return listing
 
 
@@ -103,7 +103,7 @@ def _compressed(
     if not name:
         raise InitramfsError(
             f"{path}: bytes {head[:6].hex(' ')} at {image.tell()} are neither a cpio archive nor a "
-            f"known compression. Rebuild it with update-initramfs -u"
+            f"known compression. {REBUILD}"
         )
     if program:
         _through(path, program, image, listing, want)
@@ -114,7 +114,7 @@ def _compressed(
             _chain(path, stream, listing, want)
     except (EOFError, OSError, lzma.LZMAError, zlib.error) as error:
         raise InitramfsError(
-            f"{path}: the {name} data is broken or truncated ({error}). Rebuild it with update-initramfs -u"
+            f"{path}: the {name} data is broken or truncated ({error}). {REBUILD}"
         ) from error
 
 
@@ -148,7 +148,7 @@ def _through(
         if status > 0 or words:
             why = words[-1] if words else f"exit status {status}"
             raise InitramfsError(
-                f"{path}: {program} cannot unpack it ({why}). Rebuild it with update-initramfs -u"
+                f"{path}: {program} cannot unpack it ({why}). {REBUILD}"
             ) from broken
         raise broken or InitramfsError(
             f"{path}: {program} was ended by signal {-status}. Read it again"
@@ -259,4 +259,4 @@ class _Archive:
         self.skip(-self.at % 4)
 
     def error(self, what: str) -> InitramfsError:
-        return InitramfsError(f"{self.path}: {what}. Rebuild it with update-initramfs -u")
+        return InitramfsError(f"{self.path}: {what}. {REBUILD}")

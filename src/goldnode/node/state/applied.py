@@ -22,7 +22,7 @@ from ..ground.host import Host, Json
 from .domains.program import CLASS, class_file
 from .model import Observed
 from .names import digest
-from .observe import load_json, packages
+from .observe import INDEX, load_json, packages
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from ..ground.document import ClassDocument
 
 
-PLACE = "/var/lib/goldnode/classes"
-INDEX = f"{PLACE}/index.json"
+PLACE = INDEX.rpartition("/")[0]
 SCHEMA = "goldnode.kept/1"
 BY_APPLY, BY_ROLLBACK = "apply", "rollback"
 KEEP = 8

@@ -161,7 +161,7 @@ def judge(
     """
     actions, notes, waiting = difference(document, seen, payloads, phases)
     refusals = preflight.identity(document, seen) + owners.refusals(seen, actions)
-    refusals = refusals + apt.unfenced(document, seen)
+    refusals = refusals + apt.unfenced(document, seen) + apt.refusals(document, seen)
     if actions:
         refusals = refusals + preflight.readiness(document, seen, actions)
     for domain in DOMAINS:

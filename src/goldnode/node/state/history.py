@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ..ground.host import Host, boot_identity
 from .domains.program import CLASS
-from .observe import load_json
+from .observe import HISTORY, load_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from ..ground.document import ClassDocument
 
 
-HISTORY = "/var/lib/goldnode/history"
 SCHEMA = "goldnode.applied/1"
 KEEP = 50
 TEXT = 300  # characters stored from each end of a text; the controller's record has more

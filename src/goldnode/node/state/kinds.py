@@ -93,7 +93,7 @@ _ROWS: Tuple[Kind, ...] = (
     Kind("stack.holds", SOFTWARE, DEGRADED, None, "apt holds all packages of the stack"),
     Kind("apt.sources", SOFTWARE, DEGRADED, None, "no other package source offers packages of the stack"),
     # Another image would have the line of a person as well.
-    Kind("apt.fence", HARDWARE, DEGRADED, None, "no other file clears the list by which unattended upgrades leave the stack alone"),
+    Kind("apt.fence", HARDWARE, DEGRADED, None, "no file of others makes apt or unattended upgrades ignore list, holds or pins of the stack"),
     Kind("kernel.running", SOFTWARE, DRAIN, None, "the running kernel is the locked one"),
     Kind("kernel.oops", SOFTWARE, DEGRADED, None, "the kernel has had no oops since boot; one in a GPU's driver drains the node"),
     Kind("kernel.lockup", SOFTWARE, DEGRADED, None, "no processor was locked up since boot"),

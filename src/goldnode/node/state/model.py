@@ -177,6 +177,8 @@ class Observed:
     * sources: apt entries [{file, line, uri, suite, components, signed_by}].
     * pins: foreign pins [{file, line, package, pin, priority, owner}].
     * unfenced: lines that clear the list of packages that unattended upgrades leave alone.
+    * loosened: lines that make apt ignore holds or its preferences.
+    * unrecorded: files and directories of the record in /var/lib/goldnode that a converged node lacks.
     * kernels: releases that have a /boot/vmlinuz.
     * modules: kernel release -> {version, license, vermagic, signer, altered} of the driver's module, or None.
     * other_modules: name -> the facts that domains/modules.py collects about each further out-of-tree module
@@ -221,6 +223,8 @@ class Observed:
         self.sources: List[Dict[str, Any]] = []
         self.pins: List[Dict[str, Any]] = []
         self.unfenced: List[str] = []
+        self.loosened: List[str] = []
+        self.unrecorded: List[str] = []
         self.keyrings: Dict[str, Optional[List[str]]] = {}
         self.kernels: List[str] = []
         self.modules: Dict[str, Optional[Dict[str, str]]] = {}

@@ -19,6 +19,7 @@ from ..effective.boot_choice import boot_choice, kernel_fault
 from ..ground import openpgp
 from ..ground.errors import NodeError
 from ..ground.host import Host, Json, boot_identity, is_container
+from ..ground.verdict_files import CLASS
 from ..probe import pci
 from ..probe.values import Files
 from . import obstacles, owed, owners
@@ -95,7 +96,10 @@ SIMULATED_BUS = "/sys/bus/pci/goldnode-simulator"
 JOURNAL = "/var/lib/goldnode/journal.json"
 # Changes to things that goldnode does not own, so that a removal can undo them
 RECORD = "/var/lib/goldnode/state.json"
+INDEX = "/var/lib/goldnode/classes/index.json"  # documents to return to; see state/applied.py
+HISTORY = "/var/lib/goldnode/history"  # see state/history.py
 TRIAL = "/var/lib/goldnode/trial.json"  # the kernel that a boot is to try; see state/trial.py
+DISK_IMAGE = "/usr/lib/goldnode/disk"  # files of a first boot, in disk images only
 REBOOT_MARKS = "/run/goldnode/reboot-required"
 INITRAMFS_CACHE = "/run/goldnode/initramfs.json"
 # Daemons of the driver itself. Its packages restart them, and they hold the devices of every
@@ -143,6 +147,7 @@ def observe(host: Host, document: ClassDocument, keep: bool = True) -> Observed:
         sources=apt_sources(host),
         pins=apt_pins(host),
         unfenced=apt_effective.cleared(host, FENCE),
+        loosened=apt_effective.loosened(host),
         kernels=[name[len("/boot/vmlinuz-") :] for name in host.glob("/boot", "vmlinuz-*")],
         boot=boot_choice(host, document["kernel"]["release"]),
         held_by_us=list((load_json(host, RECORD) or {}).get("held", [])),
@@ -160,6 +165,9 @@ def observe(host: Host, document: ClassDocument, keep: bool = True) -> Observed:
         ),
     )
     seen.strays = owners.strays(host, seen.files)
+    # A node that was installed from a disk image got its class without an apply.
+    if host.live and seen.files.get(CLASS) and not host.is_dir(DISK_IMAGE):
+        seen.unrecorded = [name for name in (RECORD, INDEX, HISTORY) if not host.exists(name)]
     driver = document.get("driver")
     replaced = driver.get("replaces", ()) if driver else ()
     seen.left_over = left_over(host, list(replaced), seen)
@@ -167,8 +175,8 @@ def observe(host: Host, document: ClassDocument, keep: bool = True) -> Observed:
         data = host.data(archive["signed_by"])
         seen.keyrings[archive["signed_by"]] = key_fingerprints(data) if data is not None else None
     release, image = document["kernel"]["release"], document["kernel"]["image"]
-    # A kernel that is not installed is a fault of the stack. A container boots none.
-    if not container and seen.version(image):
+    # A kernel that is not installed is a fault of the stack.
+    if seen.version(image):
         seen.boot["fault"] = kernel_fault(host, release)
     if driver and host.exists(f"/lib/modules/{release}"):
         seen.modules[release] = modinfo(host, release, driver["module"], driver.get("package"))

@@ -30,8 +30,16 @@ _PATHS = ("PathExists", "PathIsDirectory", "FileNotEmpty", "PathIsSymbolicLink",
 _SANDBOX = ("User", "DynamicUser", "RootDirectory", "RootImage", "PrivateDevices") + (
     "PrivateUsers",
     "ProtectKernelLogs",
+    "ProtectSystem",
+    "ProtectProc",
+    "CapabilityBoundingSet",
+    "DevicePolicy",
+    "InaccessiblePaths",
+    "ReadOnlyPaths",
 )
-_HARMLESS = ("", "root", "no", "false", "0", "off")
+_HARMLESS = ("", "root", "no", "false", "0", "off", "auto", "default")
+# A check writes below /var and /run, which these leave as they are.
+_READ_ONLY = ("yes", "true", "1", "on", "full")
 SLACK = 2.5  # times the period of a timer; a verdict is valid for three
 SHORTEST = 60.0  # seconds for a check on a busy node
 WHEEL = b"goldnode.node.__main__"  # in a program that pip wrote
@@ -160,6 +168,8 @@ def _effect(
         return "delays" if longer and last not in before and last else None
     if family in ("TimeoutStartSec", "TimeoutSec"):
         return "ends too early" if value and value < SHORTEST and last not in before else None
+    if family == "ProtectSystem" and last.lower() in _READ_ONLY:
+        return None
     if family in _SANDBOX and last.lower() not in _HARMLESS and last not in before:
         return "takes the devices or rights away from"
     return None

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 
 from . import family, gpumodel, obstacles
-from .domains import apt
 from .domains.packages import broken_packages
 from .model import Action, Note, Observed, Refusal, declared
 from .obstacles import SHARED, TMP, VAR_TMP
@@ -188,12 +187,12 @@ def unsigned_modules(document: ClassDocument) -> List[str]:
 
 def readiness(document: ClassDocument, seen: Observed, actions: List[Action]) -> List[Refusal]:
     """Refuse if the planned changes would do harm now."""
-    refused = list(apt.refusals(document, seen))
+    refused: List[Refusal] = []
     kinds = {action.kind for action in actions}
     transaction = next((action for action in actions if action.kind == "packages.transact"), None)
     refused += broken_by_others(seen)
     refused += obstacles.mounted(seen, actions)
-    restored = {"module.restore", "kernel.restore"}
+    restored = {"module.restore", "kernel.restore", "packages.reinstall"}
     if kinds & {"packages.transact", "packages.repair", "packages.hold", *restored}:
         refused += locked(seen)
     changes = {"module.build", "module.restore", "packages.reinstall"}

@@ -9,6 +9,7 @@ import time
 from typing import NamedTuple, cast
 
 from .. import probe
+from ..effective.boot_choice import REBUILD
 from ..ground import boot, verdict_files
 from ..ground.host import Host, Json
 from ..ground.text import cleaned
@@ -605,7 +606,7 @@ def _blacklisted(document: ClassDocument, seen: Observed) -> List[Finding]:
     unread = [
         f"{release}: {image['error']}"
         for release, image in seen.initramfs.items()
-        if "error" in image
+        if "error" in image and REBUILD not in image["error"]  # boot.initramfs has it
     ]
     if unread and document["blacklist"]:
         findings.append(
@@ -634,6 +635,8 @@ _FILE_ACTIONS = (
     "link",
     "initramfs.rebuild",
     "directory.secure",
+    "record.restore",
+    "swap.mask",
 )
 
 
@@ -683,7 +686,7 @@ def _document_digest(document: ClassDocument, seen: Observed, plan: Plan) -> str
     if declared is None:
         return f"no {program.CLASS}"
     # The plan has made the text of the document already: it writes one that differs, in content or in mode.
-    written = {a.target: a.data["content"] for a in plan.actions if a.kind == "file.write"}
+    written = {a.target: a.data.get("content") for a in plan.actions if a.kind == "file.write"}
     if written.get(program.CLASS) in (None, declared["content"]):
         return program.document_digest(document)
     try:
@@ -817,10 +820,12 @@ def _next_boot(document: ClassDocument, seen: Observed, plan: Plan) -> List[Find
     )
     whole = f"{release}, image and modules"
     start = judge_item("boot.kernel", whole, seen.boot.get("fault") or whole, remedy)
-    if seen.container:
+    if seen.container and not seen.boot.get("fault"):
         start = Finding("boot.kernel", ELSEWHERE, whole, "a container boots no kernel")
     image = f"initrd.img-{release}"
     there = image if release in seen.initramfs or release not in seen.kernels else "missing"
+    if REBUILD in str(seen.initramfs.get(release, {}).get("error")):
+        there = str(seen.initramfs[release]["error"])
     remedy = Remedy(
         f"Run site.yml: without it {release} would not find its root.",
         SITE,

@@ -135,6 +135,47 @@ def test_a_fence_that_is_cleared(tmp_path: Path, case: str, name: str) -> None:
         assert there or apt.cleared(Host(str(tmp_path)), OWN)
 
 
+# Text of a file of apt.conf.d -> the option that makes apt ignore holds, or read its preferences elsewhere.
+LOOSE = {
+    "a hold is ignored": ('APT::Ignore-Hold "true";\n', "Ignore-Hold"),
+    "in its scope": (
+        'APT {\n  Get { Allow-Change-Held-Packages "1"; };\n};\n',
+        "Allow-Change-Held",
+    ),
+    "one line": ("apt::get::allow-change-held-packages yes;\n", "allow-change-held"),
+    "other preferences": ('Dir::Etc::PreferencesParts "/opt/pins";\n', "PreferencesParts"),
+    "other main file": ('Dir { Etc { preferences "site.pref"; }; };\n', "preferences"),
+    "a no": ('APT::Ignore-Hold "false";\n', None),
+    "a zero": ("APT::Ignore-Hold 0;\n", None),
+    "the default": ('Dir::Etc::PreferencesParts "preferences.d";\n', None),
+    "a comment": ('// APT::Ignore-Hold "true";\n# APT::Ignore-Hold "true";\n', None),
+    "another option": ('APT::Get::Assume-Yes "true";\n', None),
+}
+
+
+@pytest.mark.parametrize("case", LOOSE)
+def test_options_that_loosen_the_stack(tmp_path: Path, case: str) -> None:
+    text, option = LOOSE[case]
+    prepared(tmp_path)
+    (tmp_path / "etc/apt/apt.conf.d/10site").write_text(text)
+    dumped = run(tmp_path, str(CONFIG), "dump")
+    values = dict(re.findall(r'^(\S+) "(.*)";$', dumped, re.M))
+    holds = ("APT::Ignore-Hold", "APT::Get::Allow-Change-Held-Packages")
+    by_apt = any(
+        values.get(name, "").lower() in ("true", "1", "yes")
+        for key in holds
+        for name in values
+        if name.lower() == key.lower()
+    )
+    places = [value for name, value in values.items() if name.lower().startswith("dir::etc::pref")]
+    by_apt = by_apt or bool(set(places) - {"preferences", "preferences.d"})
+    rows = apt.loosened(Host(str(tmp_path)))
+    assert bool(rows) is by_apt is bool(option)
+    if option:
+        assert rows[0].startswith("/etc/apt/apt.conf.d/10site:")
+        assert option.lower() in rows[0].lower()
+
+
 def test_a_file_before_the_fence_does_not_clear_it(tmp_path: Path) -> None:
     prepared(tmp_path)
     (tmp_path / OWN[1:]).write_text(f'{apt.FENCE} {{ "nvidia-driver$"; }};\n')

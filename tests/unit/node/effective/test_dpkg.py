@@ -140,6 +140,29 @@ def test_documentation_that_a_minimal_installation_leaves_out(tmp_path: Path) ->
     assert rows == []
 
 
+def test_files_that_changed_since_a_time_are_read(tmp_path: Path) -> None:
+    database(tmp_path, 4, 1)
+    info = next((tmp_path / "var/lib/dpkg/info").glob("*.md5sums"))
+    info.write_text(f"{'0' * 32}  usr/lib/a.so.1\n{'0' * 32}  usr/lib/b.so.1\n")
+    library = tmp_path / "usr/lib/a.so.1"
+    library.parent.mkdir(parents=True, exist_ok=True)
+    library.write_text("other")
+    changed = library.stat().st_ctime
+
+    def found(since: float) -> dict[str, str]:
+        rows = dpkg.altered(
+            Host(str(tmp_path)), ["libnvidia-p0"], architecture="amd64", known={}, since=since
+        )
+        return {row.path.rpartition("/")[2]: row.why for row in rows}
+
+    # A file that is not there needs no reading.
+    assert found(changed + 1) == {"b.so.1": "is missing"}
+    os.utime(info.with_suffix(".list"), (changed - 5, changed - 5))
+    assert found(changed - 1)["a.so.1"] == "has other content than its package"
+    os.utime(info.with_suffix(".list"), (changed + 5, changed + 5))
+    assert found(changed - 1) == {"b.so.1": "is missing"}, "dpkg put it there itself"
+
+
 def test_one_file_by_the_name_of_a_merged_usr(tmp_path: Path) -> None:
     database(tmp_path, 4, 1)
     info = next((tmp_path / "var/lib/dpkg/info").glob("*.md5sums"))

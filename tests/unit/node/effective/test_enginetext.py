@@ -89,6 +89,13 @@ def test_merge_leaves_an_equivalent_daemon_json_unchanged() -> None:
     assert text_of.merge_daemon(mine, WANT, None, False) == mine
 
 
+def test_runtime_of_another_directory_is_a_conflict() -> None:
+    """It may be a remainder: docker reports it only when a container starts with it."""
+    mine = '{"runtimes": {"nvidia": {"path": "/opt/old/nvidia-container-runtime"}}}'
+    with pytest.raises(text_of.ConflictError, match="/opt/old"):
+        text_of.merge_daemon(mine, WANT, None, False)
+
+
 @pytest.mark.parametrize(
     ("like", "shows"),
     [

@@ -164,6 +164,17 @@ CASES: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
         },
         (),
     ),
+    "hardening that leaves the places of a check writable": (
+        {ETC + "goldnode-watch.service.d/x.conf": "[Service]\nProtectSystem=full\n"},
+        (),
+    ),
+    "hardening that does not": (
+        {
+            ETC
+            + "goldnode-watch.service.d/x.conf": "[Service]\nProtectSystem=strict\nInaccessiblePaths=/dev\n"
+        },
+        ("x.conf:2 (`ProtectSystem=strict`)", "x.conf:3"),
+    ),
     "a condition that holds": (
         {ETC + "goldnode-watch.service.d/x.conf": "[Unit]\nConditionPathExists=/etc/systemd\n"},
         (),

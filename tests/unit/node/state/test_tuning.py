@@ -292,7 +292,7 @@ GRUB_FILES: dict[str, tuple[dict[str, str], list[str], str | None]] = {
     "a word in the second line of a value": (
         {"/etc/default/grub": 'GRUB_CMDLINE_LINUX_DEFAULT="quiet \\\nintel_iommu=off"\n'},
         ["cmdline-conflict"],
-        None,  # grub.cfg does not have it yet
+        "/etc/default/grub:2 (intel_iommu=off)",  # from the next update-grub on
     ),
     "a cloud image replaces the word": (
         {

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.unit.node.state.test_cases import converged, document, installed, merge
 
+from goldnode.node.effective.boot_choice import REBUILD
 from goldnode.node.program.main import main
 from goldnode.node.state.domains.program import document_digest
 from goldnode.node.state.engine import judge
@@ -119,6 +120,20 @@ def test_each_fault_is_found_under_its_name(name: str, patch: dict[str, Any], co
     assert name in bad, found
     assert (bad[name].remedy or "").endswith(".")
     assert check.exit_code(found) == code
+
+
+def test_missing_kernel_is_a_fault_in_a_container_too() -> None:
+    shown = {
+        row.id: row for row in findings({"container": True, "boot": {"fault": "it is missing"}})
+    }
+    assert (shown["boot.kernel"].outcome, shown["boot.kernel"].got) == (MISMATCH, "it is missing")
+
+
+def test_damaged_initramfs_is_a_fault_and_not_unread() -> None:
+    damaged = {"initramfs": {RELEASE: {"error": f"the image holds nothing. {REBUILD}"}}}
+    shown = {row.id: row.outcome for row in findings(damaged)}
+    assert shown["boot.initramfs"] == MISMATCH
+    assert "blacklist.initramfs" not in shown
 
 
 @pytest.mark.parametrize(

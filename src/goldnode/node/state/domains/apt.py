@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ...ground.document import ClassDocument
 
 
+PINS = "/etc/apt/preferences.d/goldnode-stack"
 # URI parts that occur only in a GPU vendor's package repository (layout: compat facts,
 # distros.yml, repositories).
 VENDOR_PATHS = ("/compute/cuda/repos/", "repo.radeon")
@@ -137,7 +138,7 @@ def pins(document: ClassDocument) -> Wanted:
             "",
         ]
     return Wanted(
-        "/etc/apt/preferences.d/goldnode-stack",
+        PINS,
         "\n".join(lines),
         "node_class",
         "pins of the stack set",
@@ -201,7 +202,7 @@ def refusals(document: ClassDocument, seen: Observed) -> List[Refusal]:
             pin.get("owner") in names
         ):  # from a package of the stack; the pins of the lock outrank it
             continue
-        if _contradicts(pin, versions, family):
+        if _contradicts(pin, versions, family) or _unfences(pin, document["fence"]):
             refused.append(
                 Refusal(
                     "foreign-pin",
@@ -256,24 +257,40 @@ def _contradicts(
     return bool(meant) or in_family(word, family)
 
 
+def _unfences(pin: Mapping[str, Any], fence: Sequence[str]) -> bool:
+    """Return whether a foreign pin lets apt install a metapackage that the lock's pins keep away.
+
+    Of two pins of a package by its name or a pattern, apt takes the first.
+    """
+    named = pin["package"] != "*" and any(covers(pin["package"], name) for name in fence)
+    return named and pin.get("priority", 0) > 0 and pin["file"] < PINS
+
+
 WANTED = "the stack's packages are left alone"
 BACK = "Remove that line; to upgrade other packages of the list, add none of the stack to it."
 
 
 def unfenced(document: ClassDocument, seen: Observed) -> List[Refusal]:
-    """Refuse a node on which another file clears the list of packages that unattended upgrades leave alone."""
-    if not seen.unfenced or seen.files.get(FENCE) is None:
-        return []
-    text = (
-        f"{', '.join(seen.unfenced)} clears {FENCE_LIST}: unattended upgrades may change the stack."
-    )
-    return [Refusal("fence-cleared", text, BACK)]
+    """Refuse a node on which another file clears apt's list of packages to leave alone, or lets it ignore holds."""
+    refused = []
+    if seen.unfenced and seen.files.get(FENCE) is not None:
+        where = ", ".join(seen.unfenced)
+        text = f"{where} clears {FENCE_LIST}: unattended upgrades may change the stack."
+        refused.append(Refusal("fence-cleared", text, BACK))
+    if seen.loosened and seen.files.get(PINS) is not None:
+        where = ", ".join(seen.loosened)
+        text = f"{where} makes apt ignore holds or pins: an upgrade may change the stack."
+        refused.append(Refusal("apt-options", text, "Remove that line, then run site.yml."))
+    return refused
 
 
 def fence_finding(document: ClassDocument, seen: Observed) -> Finding:
     """Report whether unattended upgrades leave the stack alone."""
-    texts = [row.message for row in unfenced(document, seen)]
-    return judge_item("apt.fence", WANTED, "; ".join(texts) or WANTED, Remedy(BACK, COMMAND, SITE))
+    rows = unfenced(document, seen)
+    texts, remedy = [row.message for row in rows], " ".join(row.remedy for row in rows)
+    return judge_item(
+        "apt.fence", WANTED, "; ".join(texts) or WANTED, Remedy(remedy, COMMAND, SITE)
+    )
 
 
 def _is_own(row: Mapping[str, Any]) -> bool:

@@ -1,7 +1,8 @@
-"""Domain of the driver's files: those of its packages, what the loader opens, and what dpkg has not finished.
+"""Domain of the files of driver and container toolkit: those of their packages, what the loader opens, and what
+dpkg has not finished.
 
-A check reads the cache of the loader, and verifies a library that changed after that cache was written. A
-plan verifies every file of the driver's packages. `seen.driver_files` has these keys:
+A check reads the cache of the loader, looks for every file, and verifies those that changed in this boot. A
+plan verifies all of them. `seen.driver_files` has these keys:
 
 * unfinished: records of an interrupted dpkg (:func:`.dpkg.unfinished`)
 * altered: [{package, path, why}] (:class:`.dpkg.AlteredFile`)
@@ -34,7 +35,12 @@ if TYPE_CHECKING:
 # Path -> identity and digest of files that were verified in this boot
 VERIFIED = "/run/goldnode/verified.json"
 CUDA = "libcuda.so.1"
+TOOLKIT = re.compile(r"(lib)?nvidia-container")  # packages of the container toolkit
 FINISHED, INTACT = "dpkg has finished its work", "as packaged, and what programs load"
+UNLINKED = (
+    "See `update-alternatives --display nvidia` and `dpkg-divert --list`: `update-alternatives --auto nvidia` links the "
+    "driver's libraries again, `dpkg-divert --rename --remove FILE` takes a diversion back; then `ldconfig`, and site.yml."
+)
 FINISH = "Run `dpkg --configure -a` and `apt-get -f install` on the node, then site.yml."
 
 
@@ -62,7 +68,10 @@ def observe(host: Host, document: ClassDocument, seen: Observed) -> None:
             facts["loader"].append(row)
             real = row["real"]
             if real and _newer(host, real, ldcache.CACHE):
-                facts["altered"] += _altered(host, document, seen, real)
+                facts["altered"] += _altered(host, document, seen, only=real)
+        if host.live:
+            rows = _altered(host, document, seen, since=_booted(host))
+            facts["altered"] += [row for row in rows if row not in facts["altered"]]
     except (OSError, ValueError) as problem:
         facts["error"] = str(problem)
 
@@ -96,6 +105,12 @@ def _version(document: ClassDocument) -> str:
     return str(_driver(document, "version") or "")
 
 
+def _booted(host: Host) -> float:
+    """Return when the kernel started, seconds since the epoch (proc(5), btime)."""
+    match = re.search(r"^btime (\d+)$", host.text("/proc/stat") or "", re.MULTILINE)
+    return float(match[1]) if match else 0.0
+
+
 def _newer(host: Host, path: str, than: str) -> bool:
     """Return whether a file has changed after another one was written."""
     first, second = host.lstat(path), host.lstat(than)
@@ -103,18 +118,28 @@ def _newer(host: Host, path: str, than: str) -> bool:
 
 
 def _altered(
-    host: Host, document: ClassDocument, seen: Observed, only: Optional[str] = None
+    host: Host,
+    document: ClassDocument,
+    seen: Observed,
+    *,
+    only: Optional[str] = None,
+    since: Optional[float] = None,
 ) -> List[Dict[str, str]]:
     packages = [
         row["name"]
         for row in document["packages"]
-        if row["part"] == "driver" and seen.version(row["name"])
+        if (row["part"] == "driver" or TOOLKIT.match(row["name"])) and seen.version(row["name"])
     ]
     known = load_json(host, VERIFIED)
     known = known if isinstance(known, dict) else {}
     before = dict(known)
     rows = dpkg.altered(
-        host, packages, architecture=document["os"]["architecture"], known=known, only=only
+        host,
+        packages,
+        architecture=document["os"]["architecture"],
+        known=known,
+        only=only,
+        since=since,
     )
     if host.live and known != before:
         with suppress(OSError):  # an ordinary user, or /run is full: the next one reads them again
@@ -148,10 +173,13 @@ def _foreign(document: ClassDocument, seen: Observed) -> List[Dict[str, Any]]:
         newer = _numbers(have) > _numbers(version)
         if have != version and not ("/compat/" in real and newer):
             rows.append(row)
-    # Packages of another version are the transaction's work.
+    return rows if _complete(document, seen) and version else []
+
+
+def _complete(document: ClassDocument, seen: Observed) -> bool:
+    """Return whether the driver's packages have their versions. Others are the transaction's work."""
     wanted = [row for row in document["packages"] if row["part"] == "driver"]
-    installed = all(seen.version(row["name"]) == row["version"] for row in wanted)
-    return rows if installed and version else []
+    return all(seen.version(row["name"]) == row["version"] for row in wanted)
 
 
 def _numbers(text: str) -> List[int]:
@@ -178,13 +206,12 @@ def plan(document: ClassDocument, seen: Observed) -> Tuple[List[Action], List[No
     versions = {row["name"]: row["version"] for row in document["packages"]}
     actions = [
         Action(
-            "gpu_driver",
+            "container_runtime" if TOOLKIT.match(name) else "gpu_driver",
             kind="packages.reinstall",
             target=name,
             reason="; ".join(texts[:3]) + (" …" if len(texts) > 3 else ""),
             after=f"{name} {versions[name]}\n",
-            reboot="files of the GPU driver were installed again",
-            data={"request": f"{name}={versions[name]}"},
+            reboot=None if TOOLKIT.match(name) else "files of the GPU driver were installed again",
         )
         for name, texts in sorted(faults.items())
         if seen.version(name) == versions[name]  # any other comes with the transaction
@@ -201,12 +228,29 @@ def refusals(document: ClassDocument, seen: Observed, actions: Sequence[Action])
         text = f"dpkg was interrupted ({', '.join(unfinished[:3])}), and apt refuses all work."
         refused.append(Refusal("dpkg-broken", text, FINISH))
     altered = {row["path"] for row in seen.driver_files.get("altered", ())}
+    if not actions:
+        refused += _unlinked(document, seen)
     for row in _foreign(document, seen):
         if row["real"] not in altered:
             refused.append(
                 Refusal("foreign-library", f"{_foreign_text(row, document)}.", _undo(row))
             )
     return refused
+
+
+def _unlinked(document: ClassDocument, seen: Observed) -> List[Refusal]:
+    """Refuse if programs find no library although its packages are as installed: a link or diversion is in the way."""
+    rows = seen.driver_files.get("loader", ())
+    own = _driver(document, "library")
+    names = [
+        row["name"] for row in rows if not row["path"] and (row["cached"] or row["name"] == own)
+    ]
+    if not names or not _complete(document, seen) or seen.driver_files.get("altered"):
+        return []
+    text = (
+        f"Programs find no {', '.join(names)}, and the files of the driver's packages are in place."
+    )
+    return [Refusal("library-unlinked", text, UNLINKED)]
 
 
 def _undo(row: Dict[str, Any]) -> str:
@@ -218,6 +262,8 @@ def _undo(row: Dict[str, Any]) -> str:
 def undo(document: ClassDocument, seen: Observed, name: str) -> Optional[Remedy]:
     """Return how to remove a library that others loaded instead of the driver's; None if there is none."""
     rows = [row for row in _foreign(document, seen) if row["name"] == name]
+    if not rows and _unlinked(document, seen):
+        return Remedy(UNLINKED, COMMAND, SITE)
     return Remedy(_undo(rows[0]), COMMAND, SITE) if rows else None
 
 
@@ -240,4 +286,6 @@ def findings(document: ClassDocument, seen: Observed) -> List[Finding]:
     foreign = _foreign(document, seen)
     text = "Run site.yml: it installs the package again, and the loader's cache with it."
     remedy = Remedy(_undo(foreign[0]), COMMAND, SITE) if foreign else Remedy(text, SITE)
+    if not foreign and _unlinked(document, seen):
+        remedy = Remedy(UNLINKED, COMMAND, SITE)
     return [*rows, Finding("driver.files", MISMATCH, INTACT, "; ".join(faults[:4]), remedy)]

@@ -161,6 +161,9 @@ def _unit(host: Host, name: str) -> Dict[str, Any]:
         for line in host.run("systemctl", "show", name, "-p", keys).out.splitlines()
         if "=" in line
     )
+    enabled = rows.get("UnitFileState")
+    if enabled == "disabled":  # systemd shows what it loaded, and asks the files only here
+        enabled = host.run("systemctl", "is-enabled", name).out.strip() or enabled
     # systemd's monotonic microseconds become wall clock time, to compare them with file times.
     began = int(rows.get("ExecMainStartTimestampMonotonic") or 0)
     started = (
@@ -169,7 +172,7 @@ def _unit(host: Host, name: str) -> Dict[str, Any]:
     return {
         "load": rows.get("LoadState"),
         "active": rows.get("ActiveState"),
-        "enabled": rows.get("UnitFileState"),
+        "enabled": enabled,
         "result": rows.get("Result"),
         "pid": int(rows.get("MainPID") or 0),
         "job": bool(rows.get("Job")),

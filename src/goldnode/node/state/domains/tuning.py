@@ -280,7 +280,7 @@ def _grub(host: Host, document: ClassDocument, seen: Observed, facts: Json) -> N
     ]
     rows = [row for n, row in enumerate(rows) if row not in rows[:n]]
     facts["foreign"] = sorted(rows, key=lambda row: (row["file"], row["line"]))
-    if read.error or seen.boot.get("loader") != "grub":
+    if read.error or seen.boot.get("loader") not in (None, "grub"):
         return
     certain = [word.text for word in words if word.certain]
     lost = [word for word in cmdline_words(document) if word not in certain]
@@ -854,7 +854,7 @@ def reboot(document: ClassDocument, seen: Observed) -> List[str]:
 def refusals(document: ClassDocument, seen: Observed, actions: Sequence[Action]) -> List[Refusal]:
     """Return the reasons of this domain to refuse all changes. Pure."""
     wanted, refused = policy(document), []
-    fights = [row for row in seen.tuning.get("foreign", ()) if _fights(document, row["word"])]
+    fights = _fighting(document, seen)
     if fights:
         rows = ", ".join(f"{row['word']} ({row['file']}:{row['line']})" for row in fights)
         refused.append(
@@ -930,6 +930,11 @@ def _overridden(seen: Observed) -> str:
     )
 
 
+def _fighting(document: ClassDocument, seen: Observed) -> List[Json]:
+    """Return the foreign words of GRUB's configuration that contradict the class's command line."""
+    return [row for row in seen.tuning.get("foreign", ()) if _fights(document, row["word"])]
+
+
 def _fights(document: ClassDocument, word: str) -> bool:
     """Return whether a foreign word contradicts the class's command line."""
     wanted, own = policy(document), cmdline_words(document)
@@ -970,6 +975,9 @@ def findings(document: ClassDocument, seen: Observed) -> List[Finding]:
         else:
             rows.append(_judged(item, shown[name]))
     undone = [_overridden(seen), str(seen.tuning.get("grub_error") or "")]
+    there = (seen.boot.get("cmdline") or "").split()  # `policy.host.cmdline` judges these
+    fights = [row for row in _fighting(document, seen) if row["word"] not in there]
+    undone += [f"{row['file']}:{row['line']} ({row['word']})" for row in fights]
     if any(undone):
         text = "Remove those lines, or change `policy.host` of the class: the next boot or update-grub applies them."
         reported = "; ".join(text for text in undone if text)

@@ -19,7 +19,7 @@ from .. import overrides
 from ..actions import link, start_unit, stop_unit, unlink
 from ..finding import ELSEWHERE, MATCH, UNREAD, Finding, judge_item
 from ..model import BOOT, Action, Note, Observed, Refusal, Waiting
-from ..observe import load_json
+from ..observe import RECORD, load_json
 from ..remedy import COMMAND, PERSON, SITE, Remedy
 from .files import Wanted
 from .program import CLASS, PROGRAM
@@ -184,7 +184,7 @@ def observe(host: Host, document: ClassDocument, seen: Observed) -> None:
 
 
 def needed(document: ClassDocument) -> List[str]:
-    """Return units of packages without which a node of the class runs no GPU work. podman needs none."""
+    """Return units of packages without which a node would not be as its class after a boot. podman needs none."""
     runtime, names = document.get("runtime"), []
     if runtime and runtime["engine"] == "docker":
         names = list(gate_files.RUNTIMES)
@@ -192,6 +192,13 @@ def needed(document: ClassDocument) -> List[str]:
         names = ["containerd.service"]
     if document.get("driver") and (document.get("platform") or {}).get("nvswitch"):
         names.append("nvidia-fabricmanager.service")
+    settings = document.get("policy") or {}
+    if settings.get("persistence_mode"):
+        names.append("nvidia-persistenced.service")
+    if any(row.get("load") for row in document.get("modules") or ()):
+        names.append("systemd-modules-load.service")
+    if settings.get("host"):
+        names.append("systemd-sysctl.service")
     return names
 
 
@@ -242,7 +249,8 @@ def reload(seen: Observed, actions: Sequence[Action]) -> Tuple[List[Action], Lis
     outdated = set(stale(seen))
     for action in actions:
         name = _unit(action.target) if action.kind in ("file.write", "file.remove") else None
-        if name and (seen.unit(name) or {}).get("LoadState") == "loaded":
+        # systemd looks again for a unit that it did not find, and not for one that was masked or broken.
+        if name and (seen.unit(name) or {}).get("LoadState") not in (None, "not-found"):
             outdated.add(name)
     names = sorted(outdated)
     if not names:
@@ -289,6 +297,13 @@ def plan(document: ClassDocument, seen: Observed) -> Tuple[List[Action], List[No
         reason = f"the passive check has to run; the timer is {timer['ActiveState'] or 'unknown'}"
         actions.append(start_unit("sanity", TIMER, reason))
     actions += _events(document, seen)
+    if seen.unrecorded:
+        text = "goldnode's record of the node was deleted: {} is missing. The state before goldnode is unknown now"
+        reason = text.format(", ".join(seen.unrecorded))
+        held = [row["name"] for row in document["packages"]]
+        actions.append(
+            Action("sanity", "record.restore", RECORD, reason, BOOT, data={"held": held})
+        )
     notes = []
     if seen.live and document.get("gate") == gate_files.DRAIN and not seen.units.get("hook"):
         notes.append(Note("gate", gate_files.NO_TARGET))

@@ -10,6 +10,7 @@ import re
 
 from ...effective.boot_choice import kernel_fault
 from ...ground.errors import NodeError
+from .. import observe
 from ..aptcall import APT_TIME
 from ..domains import driver as driver_domain
 from ..domains import modules
@@ -188,6 +189,7 @@ def restore(applier: Writer, action: Action) -> str:
 def _install(applier: Writer, package: str) -> Tuple[str, Result]:
     """Install the locked version of a package again. Return the version, and what apt answered."""
     version = next(row["version"] for row in applier.document["packages"] if row["name"] == package)
+    held = observe.packages(applier.host).get(package, {}).get("hold")
     request = (
         *applier.apt,
         "--reinstall",
@@ -196,7 +198,10 @@ def _install(applier: Writer, package: str) -> Tuple[str, Result]:
         "install",
         f"{package}={version}",
     )
-    return version, applier.host.run(*request, timeout=APT_TIME)
+    done = applier.host.run(*request, timeout=APT_TIME)
+    if held:  # apt releases what it installs by name
+        applier.host.run("apt-mark", "hold", package)
+    return version, done
 
 
 def restore_kernel(applier: Writer, action: Action) -> str:
@@ -216,15 +221,7 @@ def restore_kernel(applier: Writer, action: Action) -> str:
 
 def reinstall(applier: Writer, action: Action) -> str:
     """Install a package again whose files are missing or were changed. apt writes the loader's cache as well."""
-    request = (
-        *applier.apt,
-        "--reinstall",
-        "--allow-downgrades",
-        "--allow-change-held-packages",
-        "install",
-        action.data["request"],
-    )
-    done = applier.host.run(*request, timeout=APT_TIME)
+    _, done = _install(applier, action.target)
     if done.rc != 0:
         raise NodeError(f"apt cannot install {action.target} again: {done.tail(5)}")
     return f"{action.target} was installed again"

@@ -5,7 +5,11 @@ Each takes the applier and one action, applies the change, and may return a mess
 
 from __future__ import annotations
 
+import os
+
 from ...ground.errors import NodeError
+from .. import record
+from ..observe import HISTORY, RECORD
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,7 +38,20 @@ def start(applier: Writer, action: Action) -> None:
         )
 
 
+def restore_record(applier: Writer, action: Action) -> str:
+    """Begin the record of this node again. The state before goldnode stays unknown.
+
+    The apply itself writes the index of documents and the history.
+    """
+    host = applier.host
+    os.makedirs(host.located(HISTORY), 0o755, exist_ok=True)
+    if not host.exists(RECORD):
+        record.write(host, {"held": action.data["held"]})
+    return "a removal will leave installed what goldnode cannot know to be its own"
+
+
 HANDLERS: Dict[str, Handler] = {
+    "record.restore": restore_record,
     "units.reload": reload,
     "units.start": start,
 }
