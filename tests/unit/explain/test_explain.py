@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from click import Context, Group
+from click import Argument, Command, Context, Group
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
@@ -62,16 +62,32 @@ def test_findings_that_answer_on_a_node_exist() -> None:
     assert not wrong
 
 
+def misnamed(words: list[str]) -> str | None:
+    """Return what is wrong with a `goldnode` command of an answer: command, option, or an argument that it does not take."""
+    command: Command = main
+    rest = list(words)
+    while isinstance(command, Group) and rest and rest[0][0].islower():
+        below = command.get_command(Context(command), rest[0])
+        if below is None:
+            return f"{command.name} has no command {rest[0]}"
+        command, rest = below, rest[1:]
+    takes = any(isinstance(item, Argument) for item in command.params)
+    if rest and rest[0][0] != "-" and not takes:
+        return f"{command.name} takes no argument {rest[0]}"
+    return fault(words)
+
+
 def test_commands_that_the_answers_name_exist() -> None:
     wrong = []
     for name in ("symptoms.yml", "log_lines.yml", "xid.yml", "known_bad.yml"):
         text = files("goldnode.facts").joinpath(name).read_text(encoding="utf-8")
-        for words in commands(text):
-            group = main.get_command(Context(main), words[0])
-            below = isinstance(group, Group) and words[1:] and words[1][0].islower()
-            known = not below or group.get_command(Context(group), words[1])
-            wrong += [(name, " ".join(words), fault(words))] if fault(words) or not known else []
+        wrong += [(name, " ".join(row), misnamed(row)) for row in commands(text) if misnamed(row)]
     assert wrong == []
+
+
+@pytest.mark.parametrize("words", ["slurm gres CLASS", "fleet diff NODE NODE", "check -r FILE"])
+def test_command_that_does_not_exist_is_found(words: str) -> None:
+    assert misnamed(words.split())
 
 
 @pytest.mark.parametrize("text", ["the weather is fine", "please help", "GPU", ""])
