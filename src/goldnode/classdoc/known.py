@@ -57,17 +57,14 @@ TEXT = r"""
 
 
 def collect() -> dict[str, Any]:
-    """Return the facts of :func:`goldnode.node.ground.known.facts`, models in the form of its text."""
+    """Return the facts of :func:`goldnode.node.ground.known.facts`."""
     return {
         "compiled": facts.compiled().isoformat(),
         "limits": {name: row.value for name, row in sorted(health.limits().items())},
         **shared_facts(facts.gpus()),
         "branches": {name: _branch(name) for name in facts.branches()},
         "known_bad": _known_bad(),
-        "models": {
-            pci_id: [row["architecture"], row["health"], *row["models"]]
-            for pci_id, row in by_pci_id(facts.gpus()).items()
-        },
+        "models": by_pci_id(facts.gpus()),
         "xid": xid.table(),
     }
 
@@ -110,6 +107,10 @@ def _branch(name: str) -> dict[str, Any]:
 def module() -> str:
     """Return the source of :mod:`goldnode.node.ground.known`: one fact per line, so that changes can be reviewed."""
     collected = collect()
+    collected["models"] = {  # the form of the text, which known.facts() undoes
+        pci_id: [row["architecture"], row["health"], *row["models"]]
+        for pci_id, row in collected["models"].items()
+    }
     lines = []
     for key, value in collected.items():
         if isinstance(value, dict):

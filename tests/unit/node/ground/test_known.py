@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from goldnode.classdoc import gpu_facts
 from goldnode.classdoc import known as built
 from goldnode.node.ground import known
@@ -11,6 +13,11 @@ def test_the_program_has_the_facts_of_today() -> None:
     assert built.MODULE.read_text(encoding="utf-8") == built.module(), (
         "run: python -m tests.unit.node.ground.test_known"
     )
+
+
+def test_what_commands_collect_has_the_form_of_the_programs_facts() -> None:
+    """`check-node` and `explain` judge by the one, the node by the other."""
+    assert json.loads(json.dumps(built.collect())) == known.facts()
 
 
 def test_every_model_of_the_facts_is_found_by_its_pci_id() -> None:
