@@ -24,10 +24,11 @@ def registry() -> dict[str, CompatRule]:
 
     Raises FactsError for an id used twice.
     """
-    from goldnode.compat import rules_wheels, rules_workload
+    from goldnode.compat import rules_images, rules_wheels, rules_workload
 
     by_id: dict[str, CompatRule] = {}
-    for rule in (*rules_host.RULES, *rules_host.MORE, *rules_workload.RULES, *rules_wheels.RULES):
+    workloads = (*rules_workload.RULES, *rules_wheels.RULES, *rules_images.RULES)
+    for rule in (*rules_host.RULES, *rules_host.MORE, *workloads):
         if rule.id in by_id:
             raise FactsError(f'two rules are called "{rule.id}"')
         by_id[rule.id] = rule
@@ -108,9 +109,13 @@ def _judge(workloads: Sequence[Workload] = ()) -> remedies.Judge:
 
 
 def _of_workload(host: CompatHost | None, workload: Workload) -> Iterator[CompatFinding]:
-    from goldnode.compat import rules_wheels, rules_workload  # not needed to check nodes alone
+    from goldnode.compat import (
+        rules_images,
+        rules_wheels,
+        rules_workload,
+    )  # not needed to check nodes alone
 
-    for each in (*rules_workload.RULES, *rules_wheels.RULES):
+    for each in (*rules_workload.RULES, *rules_wheels.RULES, *rules_images.RULES):
         yield from each.check(host, workload)
     yield from known_bad.findings(host, workload)
 

@@ -189,6 +189,9 @@ class Workload:
     architecture: str | None = None
     library_cuda: Mapping[str, str] = field(default_factory=dict)
     require_driver: str | None = None
+    minimum_capability: str | None = (
+        None  # the least compute capability that the image's notes support
+    )
     reports: tuple[CompatFinding, ...] = ()
     # Exact versions of packages that use the GPU, as a requirements file pins them, with extras and lines.
     pins: Mapping[str, str] = field(default_factory=dict)

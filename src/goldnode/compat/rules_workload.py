@@ -2181,22 +2181,26 @@ def _glibc_need(cuda: str) -> tuple[str, tuple[Origin, ...]] | None:
 def image_requirement(
     host: CompatHost | None, workload: Workload | None
 ) -> Iterator[CompatFinding]:
-    """Check the image's own NVIDIA_REQUIRE_CUDA against driver and GPU.
+    """Check the image's own NVIDIA_REQUIRE_* against driver and GPU.
 
     The container toolkit enforces it when a container starts.
     """
     if host is None or workload is None or host.vendor != "nvidia" or not workload.require_driver:
         return
+    for condition in workload.require_driver.splitlines():
+        yield from _one_condition(condition, host, workload)
+
+
+def _one_condition(condition: str, host: CompatHost, workload: Workload) -> Iterator[CompatFinding]:
     branch = _branch(host)
     # Alternatives are separated by spaces; one that holds is enough.
-    outcomes = [_admits(group, host, branch) for group in workload.require_driver.split()]
+    outcomes = [_admits(group, host, branch) for group in condition.split()]
     if not outcomes or True in outcomes:
         return
     driver = host.driver or f"branch {branch}"
     sources, _ = facts.cuda_rule("fwd_hw")
     wanted = next(
-        (item for item in workload.require_driver.split() if item.startswith("cuda")),
-        workload.require_driver.split()[0],
+        (item for item in condition.split() if item.startswith("cuda")), condition.split()[0]
     )
     if None in outcomes:
         yield about(workload).unknown(
@@ -2209,7 +2213,7 @@ def image_requirement(
     else:
         yield about(workload).block(
             "image-requirement",
-            f"the image's own condition (NVIDIA_REQUIRE_CUDA: {wanted} …) admits neither driver {driver} "
+            f"the image's own condition (NVIDIA_REQUIRE_*: {wanted} …) admits neither driver {driver} "
             f"nor the GPUs of {host.subject}",
             sources,
             remedy="use an image that names this branch, or a newer driver",

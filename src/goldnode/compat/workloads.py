@@ -235,6 +235,8 @@ def _recorded_image(name: str, tag: str) -> _Stated | None:
         return _Stated(gap=_not_read(tag))
     fields = ("cuda", "python", "cudnn", "nccl", "forward_compat")
     derived = {field: row[field] for field in fields if row.get(field) is not None}
+    if row.get("compute_capability") is not None:
+        derived["minimum_capability"] = row["compute_capability"]
     frameworks = {"torch": row["torch"]} if row.get("torch") else {}
     if name == "tensorrt-llm/release":
         frameworks["tensorrt-llm"] = named.group(1)
@@ -551,7 +553,7 @@ def _described(
         place=place,
         frameworks=frameworks,
         forward_compat_version=env.get("CUDA_DRIVER_VERSION") if compat else None,
-        require_driver=None if require.disabled(env) else env.get("NVIDIA_REQUIRE_CUDA") or None,
+        require_driver=require.conditions(env),
         **written,
     )
     reports = []

@@ -1275,6 +1275,8 @@ class ImageContent(FactsRow):
     cudnn: str | None = None
     nccl: str | None = None
     forward_compat: bool | None = None
+    # The least that its notes support.
+    compute_capability: str | None = None
     note: str | None = None
     confidence: str | None = None
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from goldnode.compat import require, workloads
 from goldnode.compat.check import check
-from goldnode.compat.model import CompatHost
+from goldnode.compat.model import CompatHost, Workload
 from goldnode.core.errors import FactsError
 from goldnode.facts import host as facts
 from goldnode.facts import mig
@@ -35,8 +36,9 @@ def judged(host: CompatHost, *rules: str) -> str:
 
 
 def test_cases_are_numerous_and_have_their_source() -> None:
-    rows = [row for kind in ("mig", "driver", "kernel", "absent") for row in CASES[kind]]
-    assert len(rows) >= 170
+    kinds = ("mig", "driver", "kernel", "absent", "image", "require")
+    rows = [row for kind in kinds for row in CASES[kind]]
+    assert len(rows) >= 185
     assert {row[-1] for row in rows} <= set(CASES["sources"])
 
 
@@ -79,6 +81,33 @@ def test_kernel_and_driver(case: list[str]) -> None:
         flavour="open" if flavour == "open" else "proprietary",
     )
     assert judged(host, "kernel-driver") == expected
+
+
+def node(model: str, driver: str) -> CompatHost:
+    """Return a host with this GPU and driver."""
+    return CompatHost(
+        "node",
+        vendor="nvidia",
+        branch=driver.partition(".")[0],
+        driver=driver,
+        gpus=(facts.gpu(model),),
+    )
+
+
+@pytest.mark.parametrize("case", CASES["image"], ids=" ".join)
+def test_image_and_board(case: list[str]) -> None:
+    model, driver, name, expected, _ = case
+    found = check(node(model, driver), [workloads.image(name)])
+    assert any(item.rule == "image-gpu" for item in found) == (expected == "blocked")
+
+
+@pytest.mark.parametrize("case", CASES["require"], ids=" ".join)
+def test_conditions_of_an_image(case: list[str]) -> None:
+    model, driver, text, expected, _ = case
+    environment = dict(word.split("=", 1) for word in text.split(" "))
+    workload = Workload("an image", require_driver=require.conditions(environment))
+    found = check(node(model, driver), [workload])
+    assert any(item.rule == "image-requirement" for item in found) == (expected == "blocked")
 
 
 @pytest.mark.parametrize("case", CASES["absent"], ids=" ".join)
