@@ -5,7 +5,7 @@ The own key of each tool covers the program that was compiled. It leaves out par
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from ..ground.typed import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ import hashlib
 import json
 import os
 import re
-from typing import NamedTuple
 
 from ..ground.errors import NodeError
 from ..ground.json_lines import as_dict, as_list, as_map, as_text
+from ..ground.typed import NamedTuple
 from ..probe.values import is_fault, not_exposed
 
 TYPE_CHECKING = False

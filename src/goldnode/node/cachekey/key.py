@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import NamedTuple
 
 from ..follow import canonical
 from ..ground.errors import NodeError
+from ..ground.typed import NamedTuple
 from .caches import CACHES, EXACT, PORTABLE, STRENGTHS, TUNING
 
 TYPE_CHECKING = False

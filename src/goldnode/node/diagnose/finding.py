@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from typing import NamedTuple
 
 from ..ground.host import Json
+from ..ground.typed import NamedTuple
 from ..probe.machine import printable
 from ..probe.values import is_fault
 

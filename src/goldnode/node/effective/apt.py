@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from fnmatch import fnmatchcase
-from typing import NamedTuple
 
 from ..ground.host import Host
+from ..ground.typed import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import stat
-from typing import NamedTuple
+
+from ..ground.typed import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import os
 import re
-from typing import NamedTuple
 
 from ..ground.host import Host, matching
+from ..ground.typed import NamedTuple
 from . import enginetext as text_of
 from .enginetext import BrokenError, ConflictError
 

@@ -13,7 +13,8 @@ are those of GRUB 2.06: ``normal/menu.c`` (``get_entry_number``, ``menuentry_eq`
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+
+from ..ground.typed import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ tests/unit/node/effective/test_grub_defaults.py compares the result with that of
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+
+from ..ground.typed import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

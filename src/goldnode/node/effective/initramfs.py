@@ -16,7 +16,8 @@ import subprocess
 import tempfile
 import zlib
 from pathlib import Path
-from typing import NamedTuple
+
+from ..ground.typed import NamedTuple
 
 from .boot_choice import REBUILD
 

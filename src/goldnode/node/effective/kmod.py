@@ -7,9 +7,9 @@ one: it does not read files named *.alias any more. Lines in such a file are tak
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
 from ..ground.host import Host, matching
+from ..ground.typed import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ SUFFIXES = (".conf", ".alias")
 # Takes the place of a file for words of the kernel command line.
 COMMAND_LINE = "the kernel command line"
 # A shell command that loads nothing and therefore keeps a module out, unless a later one of it loads something.
-_NOTHING = re.compile(r"(?:\S*/)?(?:true|false|:|exit|echo|logger|printf)\b|:")
-_LOADS = re.compile(r"\b(?:modprobe|insmod)\b")
+_NOTHING = r"(?:\S*/)?(?:true|false|:|exit|echo|logger|printf)\b|:"
+_LOADS = r"\b(?:modprobe|insmod)\b"
 # Drivers that take a device for a virtual machine.
 STUBS = ("vfio_pci", "pci_stub")
 
@@ -67,6 +67,8 @@ class ModprobeLine(NamedTuple):
 
 def underscored(name: str) -> str:
     """Return the kernel's spelling of a module's name or pattern. modprobe takes both, and leaves sets as they are."""
+    if "[" not in name:
+        return name.replace("-", "_")
     return re.sub(r"\[[^]]*\]|-", lambda match: "_" if match[0] == "-" else match[0], name)
 
 
@@ -121,7 +123,8 @@ def _logical(text: str) -> Iterator[Tuple[int, str]]:
         if line.endswith("\\"):
             collected += line[:-1]
             continue
-        yield begun, re.sub(r"\\(.)", r"\1", collected + line)
+        whole = collected + line
+        yield begun, re.sub(r"\\(.)", r"\1", whole) if "\\" in whole else whole
         begun, collected = 0, ""
     if begun:
         yield begun, collected
@@ -215,7 +218,7 @@ def against(
 def _loads(line: ModprobeLine) -> bool:
     """Return whether a command may load a module."""
     command = line.rest.partition(" #")[0]
-    return not _NOTHING.match(command) or bool(_LOADS.search(command))
+    return not re.match(_NOTHING, command) or bool(re.search(_LOADS, command))
 
 
 def installs(lines: Iterable[ModprobeLine], name: str) -> List[ModprobeLine]:

@@ -6,9 +6,9 @@ The format is that of glibc since 2.2 (`struct cache_file_new`); tests compare i
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
 
 from ..ground.host import Host
+from ..ground.typed import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -18,10 +18,10 @@ from __future__ import annotations
 import os
 import re
 from fnmatch import fnmatchcase
-from typing import NamedTuple
 
 from ..ground.boot import PLACES, VARIABLES, VENDOR
 from ..ground.text import phrase
+from ..ground.typed import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ what any file names. Debian 13's systemd-sysctl does not read /etc/sysctl.conf; 
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
 from ..ground.host import Host
+from ..ground.typed import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

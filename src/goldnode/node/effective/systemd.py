@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 import re
-from typing import NamedTuple
 
 from ..ground.host import Host
+from ..ground.typed import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from typing import NamedTuple
 
 from ..ground import boot
 from ..ground.json_lines import as_dict
+from ..ground.typed import NamedTuple
 from .trust import ChannelRefusedError
 
 TYPE_CHECKING = False

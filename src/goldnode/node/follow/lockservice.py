@@ -7,11 +7,11 @@ import json
 import ssl
 import urllib.error
 import urllib.request
-from typing import NamedTuple
 
 from ..ground.errors import NodeError
 from ..ground.json_lines import as_dict, as_text
 from ..ground.text import cleaned
+from ..ground.typed import NamedTuple
 from .repository import ChannelAwayError, NoRedirect
 
 TYPE_CHECKING = False

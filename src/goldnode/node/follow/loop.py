@@ -31,10 +31,10 @@ from __future__ import annotations
 import json
 import time
 from enum import Enum
-from typing import NamedTuple
 
 from ..ground.errors import NodeError
 from ..ground.host import Host
+from ..ground.typed import NamedTuple
 from . import channel
 from .channel import Wish
 from .lockservice import PRE_REBOOT, REPORT, STEADY_STATE

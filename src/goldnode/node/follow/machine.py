@@ -6,10 +6,10 @@ import json
 import os
 import subprocess
 import sys
-from typing import NamedTuple
 
 from ..ground.errors import NodeError
 from ..ground.host import ENVIRONMENT, Host, boot_identity
+from ..ground.typed import NamedTuple
 from ..state import slots
 from ..state.observe import gpu_holders
 from ..verdict import blame, current

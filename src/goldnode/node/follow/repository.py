@@ -8,9 +8,9 @@ import ssl
 import time
 import urllib.error
 import urllib.request
-from typing import NamedTuple
 
 from ..ground.errors import NodeError
+from ..ground.typed import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import socket
-from typing import NamedTuple
 
 from ..ground.errors import NodeError
 from ..ground.json_lines import as_dict
+from ..ground.typed import NamedTuple
 from ..state import owners
 from ..state.domains.program import CLASS
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from typing import NamedTuple
 
 from ..ground import boot
 from ..ground.errors import NodeError
 from ..ground.host import Host, Json
 from ..ground.json_lines import as_dict
+from ..ground.typed import NamedTuple
 from . import canonical, signature
 from .repository import ChannelSource
 

@@ -13,12 +13,12 @@ from __future__ import annotations
 import json
 import os
 import time
-from typing import NamedTuple
 
 from ..ground import drained, scheduler
 from ..ground.gate_files import NO_TARGET, RECORD
 from ..ground.json_lines import as_map, by_lines
 from ..ground.scheduler import HookError
+from ..ground.typed import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -37,7 +37,6 @@ import json
 import os
 import time
 from contextlib import suppress
-from typing import NamedTuple
 
 from ..ground import boot, drained, scheduler, systemd
 from ..ground.gate_files import DRAIN, MODE, PASS, REASON, RECORD, REFUSED, REPORT, STATE, hook
@@ -45,6 +44,7 @@ from ..ground.host import Host, Json, boot_identity
 from ..ground.json_lines import as_map, by_lines
 from ..ground.scheduler import HookError
 from ..ground.text import and_more, shortened, spaced
+from ..ground.typed import NamedTuple
 from ..ground.verdict_files import LIMIT, STATUS, VERDICT
 from ..state.finding import FINE
 from ..verdict import current

@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import socket
 from contextlib import suppress
-from typing import NamedTuple
+
+from ..ground.typed import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import json
 import time
-from typing import NamedTuple
 
 from ..ground.boot import seconds
 from ..ground.host import boot_identity
 from ..ground.json_lines import as_map
 from ..ground.text import and_more
+from ..ground.typed import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

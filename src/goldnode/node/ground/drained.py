@@ -12,9 +12,9 @@ import os
 import re
 import time
 from hashlib import sha256
-from typing import NamedTuple
 
 from .text import spaced
+from .typed import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from typing import NamedTuple
 
 from . import boot
 from .process import Process
+from .typed import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import NamedTuple
+
+from .typed import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

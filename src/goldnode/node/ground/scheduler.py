@@ -19,7 +19,8 @@ again. Recorded with the packages of Debian 12, 13 and sid, 2026-11-27
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+
+from .typed import NamedTuple
 
 from .optional import group
 
@@ -34,10 +35,11 @@ CALL_TIME = 45.0  # seconds; two calls and the check fit into the time limit of 
 STATE_MARKS = "*~#!%$@^-"  # scontrol(1), NODE STATE CODES
 DRAIN_FLAGS = frozenset(("DRAIN", "DRAINED", "DRAINING"))
 OUT_FLAGS = DRAIN_FLAGS | {"DOWN", "FAIL", "FAILING", "ERROR"}
-_PERSONS = re.compile(r"\s(Reason|Comment|Extra)=(.*)")
+# Patterns are compiled at their use: start-up time of a check.
+_PERSONS = r"\s(Reason|Comment|Extra)=(.*)"
 _AFTER = r"(?:\s+(?:Comment|Extra|InstanceId|InstanceType)=.*)?\s*$"
-_AUTHOR = re.compile(rf"(.*?) \[[^\s\[\]@]+@\d[^\s\[\]]*\]{_AFTER}")
-_NO_AUTHOR = re.compile(rf"(.*?){_AFTER}")
+_AUTHOR = rf"(.*?) \[[^\s\[\]@]+@\d[^\s\[\]]*\]{_AFTER}"
+_NO_AUTHOR = rf"(.*?){_AFTER}"
 
 
 class HookError(Exception):
@@ -84,10 +86,10 @@ def _reason(rest: str) -> str:
     """Return the reason in the fields after the state. It ends before the author, or before the
     next field.
     """
-    field = _PERSONS.search(rest)
+    field = re.search(_PERSONS, rest)
     if field is None or field[1] != "Reason":
         return ""
-    match = _AUTHOR.match(field[2]) or _NO_AUTHOR.match(field[2])
+    match = re.match(_AUTHOR, field[2]) or re.match(_NO_AUTHOR, field[2])
     return match[1].strip() if match else ""
 
 

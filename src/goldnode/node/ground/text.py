@@ -42,6 +42,9 @@ def cleaned(value: Any) -> Any:
     """Return a JSON document with all its texts cleaned, keys included."""
     if isinstance(value, str):
         return clean(value)
+    # Most sections need nothing: `repr` is compiled, and writes all that cannot be printed with a backslash.
+    if "\\" not in repr(value):
+        return value
     if isinstance(value, dict):
         return {clean(key): cleaned(one) for key, one in value.items()}
     if isinstance(value, list):

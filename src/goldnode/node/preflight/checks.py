@@ -5,12 +5,11 @@ A check that was asked for and has no answer is *could not check*. It never pass
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from ..diagnose.compatible import judge, version
 from ..gate import gate
 from ..ground.json_lines import as_text
 from ..ground.text import and_more
+from ..ground.typed import NamedTuple
 from ..probe.machine import printable
 
 TYPE_CHECKING = False

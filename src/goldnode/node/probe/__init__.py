@@ -7,6 +7,7 @@ Each module reads sections of it and judges nothing. The GPU library is called i
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 
 from ..ground.host import Host, Json, boot_identity
 from ..ground.text import cleaned
@@ -36,10 +37,26 @@ def finish(context: Context, seen: Any = None) -> Json:
 
     :param seen: values that the engine read meanwhile; they are not read again.
     """
-    from . import binding, events, gpus, machine, network, numa, pci, software, storage
+    from . import (
+        binding,
+        events,
+        gpus,
+        machine,
+        network,
+        numa,
+        pci,
+        reader_process,
+        software,
+        storage,
+    )
     from .values import unread
 
     context.seen = seen
+    # One process for the slow reads of both: a fork costs as much as a section. A reader that fails here fails by
+    # itself below.
+    with suppress(Exception):
+        jobs = [*network.slow_reads(context), *storage.slow_reads(context)]
+        context.asked = reader_process.Asked(jobs, 2 * reader_process.LIMIT)
     host = context.host
     captured = context.captured
     captured.update(

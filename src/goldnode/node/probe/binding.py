@@ -27,14 +27,15 @@ MODULES = {
     "amd": r"amdgpu",
     "intel": r"xe|i915",
 }
+# No pattern is compiled before a GPU without its driver is found: this module is imported by every check.
 # Packages of a driver: module, libraries of compute, and the metapackages that people install.
 PACKAGES = {
-    "nvidia": re.compile(
+    "nvidia": (
         r"nvidia-(?:driver|dkms|kernel|open|headless|current|tesla|legacy|modprobe)|cuda-drivers"
         r"|linux-(?:modules|objects|signatures)-nvidia|lib(?:nvidia-(?:compute|ml|cfg)|cuda1)"
     ),
-    "amd": re.compile(r"amdgpu-(?:dkms|core)"),
-    "intel": re.compile(r"intel-(?:i915|xe)-dkms"),
+    "amd": r"amdgpu-(?:dkms|core)",
+    "intel": r"intel-(?:i915|xe)-dkms",
 }
 STATUS, MOST_STATUS, MOST_INDEX = "/var/lib/dpkg/status", 64 << 20, 16 << 20
 DRIVERCTL = "/etc/driverctl.d"
@@ -110,7 +111,7 @@ def packages(files: Files, vendor: str) -> Optional[List[Json]]:
     rows = []
     for stanza in data.decode("utf-8", "replace").split("\n\n"):
         name = re.match(r"\s*Package: (\S+)", stanza)
-        if name is None or not PACKAGES[vendor].match(name[1]):
+        if name is None or not re.match(PACKAGES[vendor], name[1]):
             continue
         status = re.search(r"^Status: \S+ (\S+) (\S+)", stanza, re.MULTILINE)
         version = re.search(r"^Version: (\S+)", stanza, re.MULTILINE)

@@ -8,7 +8,7 @@ from .values import Files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Mapping, Optional
+    from typing import Any, Dict, Mapping, Optional
 
 SCHEMA = "goldnode.capture/1"
 CAPTURE = "/run/goldnode/capture.json"
@@ -34,6 +34,9 @@ class Context:
         self.passive = passive  # puts no load on the node: no reads of storage, no GPU work
         self.container = is_container(host)
         self.captured: Json = {}
+        # The reads of all readers that may hang (reader_process.py); None: each reader starts its own.
+        self.asked: Any = None
+        self.mounts: Dict[str, Json] = {}  # those that one of these reads measures
         # The question to the GPU library (device/stream.py), None without one.
         self.question: Any = None
 

@@ -15,10 +15,10 @@ in tests/cases/logs.
 from __future__ import annotations
 
 import json
-from typing import NamedTuple
 
 from ..ground import log_lines
 from ..ground.optional import group
+from ..ground.typed import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

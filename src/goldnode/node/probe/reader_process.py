@@ -45,12 +45,13 @@ class Asked:
         _bury()
         self.jobs, self.limit, self.each = jobs, limit, each
         self.end = time.monotonic() + limit
+        self.answers: Dict[str, Any] = {}
         self.child = _fork(jobs) if jobs else None
 
     def finish(self) -> Dict[str, Any]:
         """Return the answers, as :func:`ask` does."""
-        answers: Dict[str, Any] = {}
-        rest = list(self.jobs)
+        answers = self.answers  # complete after the first call
+        rest = [job for job in self.jobs if job[0] not in answers]
         child = self.child
         while rest and (child or time.monotonic() < self.end):
             for name, value in _collect(child or _fork(rest), rest, self.end, self.each):

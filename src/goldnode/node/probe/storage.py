@@ -52,29 +52,44 @@ ADMIN, GET_LOG_PAGE, SMART, PAGE = 0xC0484E41, 0x02, 0x02, 512
 SECONDS, BYTES, STEP, SMALL, READS, ENTRIES = 1.0, 64 << 20, 1 << 20, 4096, 9, 256
 
 
+def slow_reads(context: Context) -> List[Tuple[str, Callable[[], Any]]]:
+    """Return the reads that may hang: those of disks and of file systems."""
+    files = context.files
+    if not context.host.live:
+        return []
+    mounted = context.mounts = mounts(files, named(context))
+    # Local devices come first: a network file system is the likeliest to hang.
+    jobs: List[Tuple[str, Callable[[], Any]]] = [
+        (f"smart {name}", partial(smart, files, name))
+        for name in sorted(set(_over(files).values()))
+    ]
+    ordered = sorted(mounted.keys() - {SHM}, key=lambda name: (remote(mounted[name]["type"]), name))
+    return jobs + [(f"space {name}", partial(space, files, name)) for name in ordered]
+
+
+def _over(files: Files) -> Dict[str, str]:
+    """Return the NVMe controller of each namespace."""
+    return {
+        name: controller(files, name)
+        for name in files.names(BLOCK)
+        if name.startswith("nvme") and not hidden(name)
+    }
+
+
 def read(context: Context) -> Json:
     """Read the section storage."""
     files = context.files
     if not context.host.live:
         return {"storage": not_exposed("an image does not run")}
-    mounted = mounts(files, named(context))
-    jobs: List[Tuple[str, Callable[[], Any]]] = []
-    over = {
-        name: controller(files, name)
-        for name in files.names(BLOCK)
-        if name.startswith("nvme") and not hidden(name)
-    }
-    # Local devices come first: a network file system is the likeliest to hang.
-    jobs += [(f"smart {name}", partial(smart, files, name)) for name in sorted(set(over.values()))]
+    asked = context.asked or reader_process.Asked(slow_reads(context))
+    over, mounted = _over(files), context.mounts
     measured = {name: row for name, row in mounted.items() if name != SHM}
-    ordered = sorted(measured, key=lambda name: (remote(mounted[name]["type"]), name))
-    jobs += [(f"space {name}", partial(space, files, name)) for name in ordered]
-    asked = reader_process.Asked(jobs)
     disks, arrays = devices(files), raid(files)
     answers = asked.finish()
     for name in disks:
-        if name in over:
-            disks[name]["smart"] = answers[f"smart {over[name]}"]
+        smart_of = f"smart {over.get(name)}"
+        if smart_of in answers:  # not a disk that came meanwhile
+            disks[name]["smart"] = answers[smart_of]
     for name, row in measured.items():
         answer = answers[f"space {name}"]
         if is_fault(answer):

@@ -7,11 +7,10 @@ now.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from ..gate import gate
 from ..ground import verdict_files
 from ..ground.json_lines import by_lines
+from ..ground.typed import NamedTuple
 from ..serve import publish
 from ..verdict import check as checking
 from ..verdict import current

@@ -10,13 +10,13 @@ import json
 import os
 import sys
 import time
-from typing import cast
 
 from ..gate import gate
 from ..ground import boot
 from ..ground.errors import NodeError
 from ..ground.host import Host, Json, boot_identity
 from ..ground.json_lines import by_lines
+from ..ground.typed import cast
 from ..state import owners
 from ..state.domains.program import CLASS
 from ..state.engine import plan, plan_absent
@@ -24,7 +24,6 @@ from ..state.finding import ELSEWHERE, MISMATCH, UNREAD, Finding
 from ..state.remedy import PERSON, Remedy
 from ..verdict import check as checking
 from ..verdict import current
-from ..verdict.report import finding_lines, plan_text, verdict_table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -176,6 +175,8 @@ def show_plan(planned: Json, options: Any) -> None:
     if options.format == "json":
         print(json.dumps(planned, indent=1, sort_keys=True))
     else:
+        from ..verdict.report import plan_text  # start-up time: texts for a person
+
         print(plan_text(planned))
 
 
@@ -284,6 +285,8 @@ def shown(verdict: Json, options: Any) -> int:
     if options.format == "json":
         print(by_lines(verdict))
     else:
+        from ..verdict.report import verdict_table  # start-up time: texts for a person
+
         text = verdict_table(verdict)
         print(text.splitlines()[-1] if options.quiet else text)
     return int(verdict["exit_code"])
@@ -342,6 +345,8 @@ def run_policy(host: Host, options: Any) -> int:
             )
         )
     else:
+        from ..verdict.report import finding_lines  # start-up time: texts for a person
+
         print("\n".join(finding_lines([finding._asdict() for finding in findings])))
     return code
 

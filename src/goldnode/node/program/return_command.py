@@ -14,7 +14,7 @@ import sys
 import time
 from contextlib import suppress
 from fnmatch import fnmatchcase
-from typing import NamedTuple, cast
+from typing import cast
 
 from ..gate import gate, return_tests
 from ..ground import gate_files, verdict_files
@@ -22,6 +22,7 @@ from ..ground.boot import seconds
 from ..ground.errors import NodeError
 from ..ground.host import boot_identity
 from ..ground.json_lines import as_dict, as_rows
+from ..ground.typed import NamedTuple
 from ..state import owners
 from ..state.observe import load_json
 

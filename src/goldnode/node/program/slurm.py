@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import json
 import re
-from typing import NamedTuple, cast
+from typing import cast
 
 from ..ground.errors import NodeError
 from ..ground.json_lines import as_map
 from ..ground.text import phrase
+from ..ground.typed import NamedTuple
 from ..probe.machine import printable
 from ..state import gpumodel
 

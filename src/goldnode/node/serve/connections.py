@@ -16,7 +16,8 @@ import sys
 import threading
 import time
 from collections import deque
-from typing import NamedTuple
+
+from ..ground.typed import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

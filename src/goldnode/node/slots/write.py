@@ -22,12 +22,12 @@ import shutil
 import stat
 import sys
 import zlib
-from typing import NamedTuple
 
 from ..effective import loader
 from ..ground import boot
 from ..ground.errors import NodeError
 from ..ground.host import PROGRAM, Host, Json
+from ..ground.typed import NamedTuple
 from ..state import bootdisk, slots
 from ..state.domains.program import CLASS
 from ..state.observe import load_json

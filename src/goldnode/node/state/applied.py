@@ -16,9 +16,9 @@ from __future__ import annotations
 import json
 import re
 import time
-from typing import NamedTuple
 
 from ..ground.host import Host, Json
+from ..ground.typed import NamedTuple
 from .domains.program import CLASS, class_file
 from .model import Observed
 from .names import digest

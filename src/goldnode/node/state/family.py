@@ -9,9 +9,9 @@ or a node's os-release to
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
 from ..ground.optional import group
+from ..ground.typed import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
+from ..ground.typed import NamedTuple
 from .kinds import HARDWARE, kind
 from .model import Observed
 from .remedy import GPU_RESET, POLICY, SITE, Remedy

@@ -9,9 +9,8 @@ severity, blast radius and remedy: few retired pages degrade a node, many drain 
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from ..ground.host import like
+from ..ground.typed import NamedTuple
 from .remedy import ACKNOWLEDGE, COMMAND, GPU_RESET, PERSON, REBOOT, REPAIR, Remedy
 
 TYPE_CHECKING = False

@@ -7,8 +7,7 @@ time of a check.
 
 from __future__ import annotations
 
-import copy
-from typing import NamedTuple
+from ..ground.typed import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -279,7 +278,9 @@ class Observed:
 
     def to_dict(self) -> Dict[str, Any]:
         """Return a deep copy of all fields by name."""
-        return copy.deepcopy(vars(self))
+        from copy import deepcopy  # start-up time: a check does not copy
+
+        return deepcopy(vars(self))
 
     def unit(self, name: str) -> Optional[Dict[str, str]]:
         """Return the properties of a unit of goldnode that systemd reports; None without systemd."""

@@ -12,8 +12,7 @@ A remedy follows from the current, the pending and the declared mode. Sources:
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
+from ..ground.typed import NamedTuple
 from .remedy import PERSON, POLICY, REBOOT, Remedy
 
 TYPE_CHECKING = False

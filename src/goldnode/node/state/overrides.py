@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 TARGETS = ("multi-user.target", "timers.target", "sockets.target")
 # A default target that does not start multi-user.target.
 SINGLE = ("rescue.target", "emergency.target", "basic.target", "sysinit.target")
+# Patterns are compiled at their use: start-up time of a check.
 # A command that starts nothing. The characters before it are systemd.service(5)'s prefixes.
-_NOTHING = re.compile(r"[-@:+!|]*(?:\S*/)?(?:true|false|:|sleep|echo|exit)(?:\s|$)")
-_FALSE = re.compile(r"[@:+!|]*(?:\S*/)?false(?:\s|$)")
-_OFTEN = re.compile(r"minutely|(?:\*-\*-\* )?\*:0{0,2}/(?:[1-9]|10)(?::|$)")
+_NOTHING = r"[-@:+!|]*(?:\S*/)?(?:true|false|:|sleep|echo|exit)(?:\s|$)"
+_FALSE = r"[@:+!|]*(?:\S*/)?false(?:\s|$)"
+_OFTEN = r"minutely|(?:\*-\*-\* )?\*:0{0,2}/(?:[1-9]|10)(?::|$)"
 _PATHS = ("PathExists", "PathIsDirectory", "FileNotEmpty", "PathIsSymbolicLink", "FileIsExecutable")
 _SANDBOX = ("User", "DynamicUser", "RootDirectory", "RootImage", "PrivateDevices") + (
     "PrivateUsers",
@@ -100,7 +101,7 @@ def _commands(rows: Sequence[UnitSetting], fragment: str) -> Iterator[Effect]:
     others = [row for row in lines if row.file != fragment]
     if not others:
         return
-    if all(_NOTHING.match(row.value) for row in programs):
+    if all(re.match(_NOTHING, row.value) for row in programs):
         yield others[-1], "leaves no program to"
     # The usual mistake is a drop-in without the empty line that clears the package's own command.
     type_ = [row.value for row in settings.get(("Service", "Type"), ())]
@@ -157,7 +158,7 @@ def _effect(
     if family == "ExecStart":
         return "takes the place of the program of" if lost else None
     if family in ("ExecStartPre", "ExecCondition"):
-        return "ends the start of" if _FALSE.match(last) else None
+        return "ends the start of" if re.match(_FALSE, last) else None
     if family == "On":
         return "changes the times of" if lost and not _often(had, have) else None
     if family == "Listen" or key == ("Timer", "Unit"):
@@ -184,7 +185,7 @@ def _often(had: Sequence[Tuple[str, str]], have: Sequence[Tuple[str, str]]) -> b
     limit = SLACK * max([value for value in periods if value] or [0])
     first = any(not key.startswith("OnUnit") for key, _ in have)
     again = [seconds(value) for key, value in have if key.startswith("OnUnit")]
-    regular = any(key == "OnCalendar" and _OFTEN.match(value) for key, value in have)
+    regular = any(key == "OnCalendar" and re.match(_OFTEN, value) for key, value in have)
     return regular or (first and any(value and value <= limit for value in again))
 
 
@@ -195,7 +196,8 @@ def shadows(host: Host, command: str) -> List[str]:
     """
     paths = [ENVIRONMENT["PATH"]]
     for file, key in SEARCH:
-        match = re.search(rf"^{key}\s*=?\s*(.*)$", host.text(file) or "", re.MULTILINE)
+        text = host.text(file) or ""
+        match = key in text and re.search(rf"^{key}\s*=?\s*(.*)$", text, re.MULTILINE)
         if match:
             paths.append(match[1].replace("PATH=", "").strip("\"' "))
     folder, _, name = command.rpartition("/")

@@ -6,8 +6,7 @@ to fix first.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
+from ..ground.typed import NamedTuple
 from ..probe.binding import DRIVERS
 from ..state import family
 from ..state.finding import MISMATCH, UNREAD, Finding

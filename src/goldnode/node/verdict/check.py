@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import json
 import time
-from typing import NamedTuple, cast
 
 from .. import probe
 from ..effective.boot_choice import REBUILD
 from ..ground import boot, verdict_files
 from ..ground.host import Host, Json
 from ..ground.text import cleaned
+from ..ground.typed import NamedTuple
 from ..state import gpumodel, owners
 from ..state.domains import apt, driver_files, policy, program
 from ..state.domains import driver as driver_domain
@@ -34,7 +34,6 @@ from ..state.model import Observed, Plan, declared
 from ..state.preflight import unread
 from ..state.remedy import COMMAND, PERSON, REBOOT, REPAIR, SITE, Remedy
 from . import binding, current, deltas, rules, suppress, table
-from . import settings as recorded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -325,6 +324,8 @@ def _recorded_policy(document: ClassDocument, node: rules.Node, seen: Observed) 
     """Return the findings about the recorded GPU settings. The results of setters are not in a capture."""
     if not policy.declares(document):
         return []
+    from . import settings as recorded  # start-up time: only for a record
+
     # A record of some GPUs (nvidia-smi with -i) does not have their numbers.
     settings = {
         str(row["index"] if rules.is_number(row.get("index")) else place): (
@@ -339,10 +340,10 @@ def _recorded_policy(document: ClassDocument, node: rules.Node, seen: Observed) 
         "gpus": settings,
         "record": {},
     }
-    wanted = {**document, "simulated": False}
+    wanted: ClassDocument = {**document, "simulated": False}
     if _of_some(node) and document.get("gpu"):
         wanted["gpu"] = {**declared(document["gpu"]), "count": len(settings)}
-    judged = policy.findings(cast("ClassDocument", wanted), seen)
+    judged = policy.findings(wanted, seen)
     for number, item in enumerate(judged):
         # Where the driver has no getter, the results of the setters decide, which stay on the node.
         if item.outcome == MISMATCH and policy.UNRECORDED in str(item.got):

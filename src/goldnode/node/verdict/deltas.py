@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import json
 import os
-from typing import NamedTuple
 
 from ..ground.host import Host
 from ..ground.text import phrase
+from ..ground.typed import NamedTuple
 from ..probe.values import is_fault
 from ..state.finding import DEFERRED, MISMATCH, UNREAD, Finding
 from ..state.kinds import NODE, NOTHING

@@ -24,12 +24,12 @@ The rules, each with its source:
 from __future__ import annotations
 
 import time
-from typing import NamedTuple
 
 from ..ground import log_lines
 from ..ground.boot import seconds
 from ..ground.host import like
 from ..ground.json_lines import as_dict
+from ..ground.typed import NamedTuple
 from ..probe.logs import APART
 from ..probe.values import is_fault, known
 from ..state.finding import ELSEWHERE, MATCH, MISMATCH, UNREAD, Finding

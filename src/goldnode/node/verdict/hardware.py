@@ -4,8 +4,6 @@ domain.
 
 from __future__ import annotations
 
-from typing import cast
-
 from ..probe.values import is_fault
 from ..state import gpumodel
 from ..state.domains import policy
@@ -37,8 +35,6 @@ from .rules import (
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
-
-    from ..ground.document import ClassGpu
 
 
 # The action that the driver requests (NVML field 230), and what the action disrupts.
@@ -167,7 +163,7 @@ def visible(node: Node) -> Answer:
         for address, row in node.pci.items()
         if isinstance(row, dict)
         and row.get("kind") == "gpu"
-        and gpumodel.own(cast("ClassGpu", node.declared), row.get("pci_id"))
+        and gpumodel.own(node.declared, row.get("pci_id"))  # type: ignore[arg-type]
     }
     if on_bus:
         counts["PCI bus"] = len(on_bus)

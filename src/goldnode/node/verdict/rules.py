@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from ..ground.json_lines import as_list as as_list
 from ..ground.json_lines import as_map as as_map
+from ..ground.typed import NamedTuple
 from ..probe.values import is_fault
 from ..state.finding import ELSEWHERE, MATCH, MISMATCH, NOT_EXPOSED, UNREAD
 from ..state.kinds import KINDS, Kind

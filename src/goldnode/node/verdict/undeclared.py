@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import os
 import time
-from typing import NamedTuple, cast
+from typing import cast
 
 from .. import probe
 from ..ground import boot
 from ..ground.host import Host, Json
 from ..ground.text import cleaned
+from ..ground.typed import NamedTuple
 from ..probe.binding import MARKS
 from ..probe.values import is_fault, known
 from ..state.domains import policy

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
+from ...ground.typed import NamedTuple
 from .. import owners
 from ..model import Action, Observed
 

@@ -15,11 +15,11 @@
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
 
 from ...device.child import ask
 from ...ground.host import PROGRAM, Host, Json, boot_identity
 from ...ground.json_lines import as_list
+from ...ground.typed import NamedTuple
 from .. import modes
 from ..actions import link, stop_unit
 from ..finding import ELSEWHERE, MATCH, MISMATCH, NOT_EXPOSED, UNREAD, Finding, place

@@ -9,10 +9,10 @@ kernel is the host's, so kernel settings are neither read nor set.
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
 from ...effective import kmod, sysctl
 from ...ground.host import Host, Json
+from ...ground.typed import NamedTuple
 from ..finding import ELSEWHERE, MATCH, MISMATCH, NOT_EXPOSED, UNREAD, Finding, judge_item, place
 from ..model import BOOT, Action, Note, Observed, Refusal, Waiting
 from ..observe import RECORD, load_json
