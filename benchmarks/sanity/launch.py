@@ -40,7 +40,7 @@ def main() -> int:
 
         form, rest = current.split(sys.argv[2:])
         status = current.answer(form or "text", "--quiet" in rest, root)
-        start.finish()
+        start.finish(status)
         return status
     from goldnode.node.ground.host import Host
     from goldnode.node.program import main as program
@@ -63,7 +63,7 @@ def main() -> int:
     module: Any = program
     module.Host = lambda name="/", live=None: Node(name) if name == "/" else Host(name, live)
     status = program.main()
-    start.finish()
+    start.finish(status)
     return status
 
 

@@ -342,7 +342,7 @@ def begin() -> int:
         status = ended.code if isinstance(ended.code, int) else COULD_NOT_CHECK
         if not ended.code:
             status = 0
-    finish()
+    finish(status)
     return status
 
 

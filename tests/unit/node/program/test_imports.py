@@ -37,6 +37,7 @@ def test_a_check_begins_without_what_it_does_not_need(tmp_path: Path) -> None:
         "platform",
         "shutil",
         "tempfile",
+        "typing",
         "urllib.parse",
     }
     assert not slow & set(reported)
