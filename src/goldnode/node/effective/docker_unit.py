@@ -8,14 +8,14 @@ dockerd does not start if a setting is both a flag and a key of daemon.json, wha
 from __future__ import annotations
 
 import re
-import shlex
 
 from ..ground.host import Host
 from ..ground.typed import NamedTuple
+from .systemd import UnitTree, logical
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, Iterable, Iterator, List, Mapping, Tuple
+    from typing import Dict, Iterable, List, Mapping
 
 
 class Word(NamedTuple):
@@ -26,13 +26,6 @@ class Word(NamedTuple):
 
 
 UNIT = "docker.service"
-# Highest precedence first (systemd.unit(5)).
-FOLDERS = (
-    "/etc/systemd/system",
-    "/run/systemd/system",
-    "/usr/lib/systemd/system",
-    "/lib/systemd/system",
-)
 # Keys with another name than their flag: dockerd's lists are plural in daemon.json.
 KEYS = {
     "insecure-registry": "insecure-registries",
@@ -51,28 +44,28 @@ BOTH = ("runtimes", "features")
 
 def command_line(host: Host) -> List[Word]:
     """Return the words of ExecStart= of docker's unit with its drop-ins and its environment; [] without a unit."""
-    main = next((f"{place}/{UNIT}" for place in FOLDERS if host.exists(f"{place}/{UNIT}")), None)
-    drop_ins: Dict[str, str] = {}
-    for place in FOLDERS:
-        for path in host.glob(f"{place}/{UNIT}.d", "*.conf"):
-            drop_ins.setdefault(path.rpartition("/")[2], path)
     commands: List[Word] = []
+    files: List[str] = []
     environment: Dict[str, Word] = {}
-    for path in [*([main] if main else []), *(drop_ins[name] for name in sorted(drop_ins))]:
-        for key, value, where in _settings(host.text(path) or "", path):
-            if key == "ExecStart":
-                commands = [*commands, Word(value, where)]
-                if not value:  # takes the commands before it away
-                    commands = []
-            elif key == "Environment":
-                for item in _split(value):
-                    name, _, text = item.partition("=")
-                    environment[name] = Word(text, where)
-            elif key == "EnvironmentFile" and value:
-                file = value.lstrip("-")
-                for name, text, line in _settings(host.text(file) or "", file):
-                    unquoted = _split(text)
-                    environment[name] = Word(unquoted[0] if unquoted else "", line)
+    for row in UnitTree(host).settings(UNIT):
+        where = f"{row.file}:{row.line}"
+        if row.section != "Service":
+            continue
+        if row.key == "ExecStart":
+            commands = [*commands, Word(row.value, where)] if row.value else []
+        elif row.key == "EnvironmentFile":
+            files = [*files, row.value.lstrip("-")] if row.value else []
+        elif row.key == "Environment":
+            pairs = (item.partition("=") for item in _split(row.value))
+            given = {name: Word(text, where) for name, _, text in pairs}
+            environment = {**environment, **given} if row.value else {}
+    for file in files:  # they override Environment=, wherever they are named
+        for number, line in logical(host.text(file) or ""):
+            name, equals, text = line.partition("=")
+            unquoted = _split(text)
+            if equals:
+                value = unquoted[0] if unquoted else ""
+                environment[name.strip()] = Word(value, f"{file}:{number}")
     words: List[Word] = []
     for command in commands[-1:]:
         for text in _split(command.text):
@@ -80,8 +73,8 @@ def command_line(host: Host) -> List[Word]:
             if variable is None:
                 words.append(Word(text, command.where))
             elif variable[1] in environment:
-                given = environment[variable[1]]
-                words += [Word(part, given.where) for part in given.text.split()]
+                given_at = environment[variable[1]]
+                words += [Word(part, given_at.where) for part in given_at.text.split()]
     return words
 
 
@@ -101,20 +94,9 @@ def contradicted(words: Iterable[Word], settings: Mapping[str, object]) -> Dict[
     return result
 
 
-def _settings(text: str, path: str) -> Iterator[Tuple[str, str, str]]:
-    number, lines = 0, text.splitlines()
-    while number < len(lines):
-        began, line = number + 1, lines[number].strip()
-        while line.endswith("\\") and number + 1 < len(lines):
-            number += 1
-            line = f"{line[:-1]} {lines[number].strip()}"
-        number += 1
-        key, equals, value = line.partition("=")
-        if equals and line[0] not in "#;":
-            yield key.strip(), value.strip(), f"{path}:{began}"
-
-
 def _split(text: str) -> List[str]:
+    import shlex  # start-up time: most nodes have no such unit
+
     try:
         return shlex.split(text)
     except ValueError:  # an open quote

@@ -123,7 +123,7 @@ class UnitTree:
 def parsed(file: str, text: str) -> List[UnitSetting]:
     """Return the assignments of one file. Lines that systemd ignores with a warning are left out."""
     rows, section = [], ""
-    for number, line in _logical(text):
+    for number, line in logical(text):
         if line.startswith("["):
             section = line[1:-1] if line.endswith("]") else section
             continue
@@ -133,7 +133,7 @@ def parsed(file: str, text: str) -> List[UnitSetting]:
     return rows
 
 
-def _logical(text: str) -> Iterator[Tuple[int, str]]:
+def logical(text: str) -> Iterator[Tuple[int, str]]:
     """Yield the lines with the number of their first one. A comment does not end a continued line."""
     begun, collected = 0, ""
     for number, line in enumerate(text.split("\n"), 1):

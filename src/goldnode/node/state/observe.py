@@ -26,7 +26,6 @@ from . import obstacles, owed, owners
 from .family import builds_modules
 from .model import Observed
 from .names import digest, printable
-from .needs import relations, unneeded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -235,7 +234,11 @@ def left_over(host: Host, replaced: List[str], seen: Observed) -> List[str]:
         for name in named & installed
         if name in seen.packages and (name in seen.automatic or name in held)
     }
-    return sorted(unneeded(own, seen.packages, relations(host))[0]) if own else []
+    if not own:
+        return []
+    from .needs import relations, unneeded  # start-up time: after a change of the lock
+
+    return sorted(unneeded(own, seen.packages, relations(host))[0])
 
 
 def key_fingerprints(data: bytes) -> List[str]:

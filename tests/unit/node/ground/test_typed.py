@@ -12,7 +12,7 @@ class Ours(typed.NamedTuple):
     """A doc string."""
 
     name: str
-    size: typing.Optional[int] = None
+    size: int | None = None
     tags: typing.Sequence[str] = ()
 
     @property
@@ -27,7 +27,7 @@ class Theirs(typing.NamedTuple):
     """A doc string."""
 
     name: str
-    size: typing.Optional[int] = None
+    size: int | None = None
     tags: typing.Sequence[str] = ()
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-
 from ..model import BOOT, Action, Note, Observed, declared
 from .files import Wanted
 
@@ -45,7 +43,11 @@ def _word(text: str) -> str:
     safe = text and all(
         letter.isascii() and (letter.isalnum() or letter in "_@%+=:,./-") for letter in text
     )
-    return text if safe else shlex.quote(text)
+    if safe:
+        return text
+    from shlex import quote  # start-up time: names of modules need no quotes
+
+    return quote(text)
 
 
 def hook(document: ClassDocument, part: str) -> List[Wanted]:
