@@ -8,7 +8,7 @@ import typing
 from goldnode.node.ground import typed
 
 
-class Ours(typed.NamedTuple):
+class UntypedRow(typed.NamedTuple):
     """A doc string."""
 
     name: str
@@ -19,11 +19,11 @@ class Ours(typed.NamedTuple):
     def shown(self) -> str:
         return f"{self.name}!"
 
-    def longer(self) -> Ours:
+    def longer(self) -> UntypedRow:
         return self._replace(size=(self.size or 0) + 1)
 
 
-class Theirs(typing.NamedTuple):
+class TypedRow(typing.NamedTuple):
     """A doc string."""
 
     name: str
@@ -33,13 +33,13 @@ class Theirs(typing.NamedTuple):
 
 def test_named_tuple_is_that_of_typing() -> None:
     for name in ("_fields", "_field_defaults", "__doc__", "__module__"):
-        assert getattr(Ours, name) == getattr(Theirs, name), name
-    assert Ours("a") == Theirs("a") == ("a", None, ())
-    assert repr(Ours("a", tags=["x"])) == "Ours(name='a', size=None, tags=['x'])"
-    assert Ours("a").longer().longer().size == 2
-    assert Ours("a").shown == "a!"
-    assert pickle.loads(pickle.dumps(Ours("a"))) == Ours("a")  # noqa: S301 - our own
-    assert typing.get_type_hints(Ours) == typing.get_type_hints(Theirs)
+        assert getattr(UntypedRow, name) == getattr(TypedRow, name), name
+    assert UntypedRow("a") == TypedRow("a") == ("a", None, ())
+    assert repr(UntypedRow("a", tags=["x"])) == "UntypedRow(name='a', size=None, tags=['x'])"
+    assert UntypedRow("a").longer().longer().size == 2
+    assert UntypedRow("a").shown == "a!"
+    assert pickle.loads(pickle.dumps(UntypedRow("a"))) == UntypedRow("a")  # noqa: S301 - our own
+    assert typing.get_type_hints(UntypedRow) == typing.get_type_hints(TypedRow)
 
 
 def test_cast_is_that_of_typing() -> None:
