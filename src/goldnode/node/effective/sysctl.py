@@ -20,7 +20,7 @@ DIRECTORIES = ("/etc", "/run", "/usr/local/lib", "/usr/lib", "/lib")
 
 
 class SysctlLine(NamedTuple):
-    """One assignment. The key has dots."""
+    """One assignment. The key has dots. Without a value the parameter stays as the kernel has it."""
 
     file: str
     line: int
@@ -44,8 +44,21 @@ def winners(host: Host, keys: Iterable[str]) -> Dict[str, SysctlLine]:
     wanted, rows = set(keys), {}
     for file in files(host) if wanted else ():
         for number, line in enumerate((host.text(file) or "").splitlines(), 1):
-            match = re.match(r"\s*-?([\w./-]+)\s*=\s*(.*?)\s*$", line)
-            key = match[1].replace("/", ".") if match else ""
-            if match and key in wanted:
-                rows[key] = SysctlLine(file, number, key, match[2])
+            match = re.match(r"\s*(-?)\s*([\w./-]+?)\s*(=\s*(.*?)\s*)?$", line)
+            key = _dotted(match[2]) if match else ""
+            # A name after a hyphen alone takes back what earlier lines assign.
+            if match and key in wanted and (match[3] or match[1]):
+                rows[key] = SysctlLine(file, number, key, match[4] or "")
     return rows
+
+
+def _dotted(name: str) -> str:
+    """Return a parameter's name with dots. The first separator decides which of the two a name has.
+
+    Behind a slash, dots belong to the name of a file (`net/ipv4/conf/eth0.5/rp_filter`).
+    """
+    first = re.search(r"[./]", name)
+    return name.translate(_SWAP) if first and first[0] == "/" else name
+
+
+_SWAP = str.maketrans("./", "/.")
