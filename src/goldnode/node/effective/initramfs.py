@@ -18,7 +18,6 @@ import zlib
 from pathlib import Path
 
 from ..ground.typed import NamedTuple
-
 from .boot_choice import REBUILD
 
 TYPE_CHECKING = False

@@ -20,9 +20,8 @@ from __future__ import annotations
 
 import re
 
-from .typed import NamedTuple
-
 from .optional import group
+from .typed import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
