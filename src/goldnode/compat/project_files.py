@@ -97,6 +97,11 @@ def split_extras(path: Path) -> tuple[Path, tuple[str, ...]]:
     return Path(named[1]), tuple(canonicalize_name(item.strip()) for item in named[2].split(","))
 
 
+def is_project_file(path: Path) -> bool:
+    """Return whether a file is read by its name: everything but pip's requirements files."""
+    return _reader(split_extras(path)[0]) is not None
+
+
 def is_dockerfile(path: Path) -> bool:
     """Return whether a file is a Dockerfile or a Containerfile, by its name."""
     name = path.name

@@ -213,6 +213,22 @@ class Index:
         finally:
             answer.close()
 
+    def part(self, item: WheelFile, start: int, end: int) -> bytes:
+        """Return the bytes of a wheel from `start` up to `end`. Raises ImageError if the index serves no ranges."""
+        if urlsplit(item.url).scheme == "file":
+            with _path(item.url).open("rb") as opened:
+                opened.seek(start)
+                return opened.read(end - start)
+        answer = self._transport.get(item.url, {"Range": f"bytes={start}-{end - 1}"})
+        try:
+            if answer.status != 206:
+                raise _refused(
+                    f"the index does not serve a part of {masked(item.url)}", answer.status
+                )
+            return answer.read()
+        finally:
+            answer.close()
+
     def sha256(self, item: WheelFile) -> str:
         """Return the hash of a wheel, from the index or of a local file.
 

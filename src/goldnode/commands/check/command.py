@@ -68,6 +68,11 @@ def _python(ctx: click.Context, param: click.Parameter, value: str | None) -> st
     help="Python that installs the requirements files, for example 3.12.",
 )
 @click.option(
+    "--read-wheels",
+    is_flag=True,
+    help="Read the code for GPUs in pinned wheels that the facts do not have, from pip's indexes: metadata and libraries, by ranges.",
+)
+@click.option(
     "--gpu",
     "model",
     metavar="MODEL",

@@ -48,6 +48,7 @@ class CheckRequest:
     requirements: Sequence[Path] = ()
     model: str | None = None  # the GPU model of classes that take any (`model: auto`)
     python: str | None = None
+    read_wheels: bool = False  # read pinned wheels that the facts do not have
 
 
 def compatibility_report(
@@ -229,23 +230,27 @@ _OTHER_FORMS = (
     (
         "a Dockerfile",
         re.compile(r"^(?:FROM|RUN) \S", re.MULTILINE),
-        "build the image, and check that: `--image docker:REF`",
+        "name it Dockerfile, or build the image, and check that: `--image docker:REF`",
     ),
     (
         "a pyproject.toml",
         re.compile(r"^\[(?:project|build-system|tool\.[\w.-]+)\]", re.MULTILINE),
-        "resolve it first: `pip-compile pyproject.toml`, or `uv export -o requirements.txt`",
+        "name it pyproject.toml, or resolve it first: `pip-compile pyproject.toml`, or `uv export -o requirements.txt`",
     ),
     (
         "an environment of conda",
         re.compile(r"^dependencies: *$", re.MULTILINE),
-        "list what is installed: `conda run -n ENVIRONMENT pip freeze > requirements.txt`",
+        "name it environment.yml, or list what is installed: `conda run -n ENVIRONMENT pip freeze > requirements.txt`",
     ),
 )
 
 
 def _require_form(path: Path) -> None:
-    """Raise WorkloadError for a file in a well-known form that pip does not read."""
+    """Raise WorkloadError for a file in the form of another, whose name does not show it."""
+    from goldnode.compat.project_files import is_project_file
+
+    if is_project_file(path):
+        return
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError):
@@ -253,7 +258,7 @@ def _require_form(path: Path) -> None:
     for title, pattern, remedy in _OTHER_FORMS:
         if pattern.search(text):
             raise WorkloadError(
-                f"this is {title}, and no requirements file", file=path, remedy=remedy
+                f"this is {title}, and no requirements file by its name", file=path, remedy=remedy
             )
 
 
@@ -265,7 +270,7 @@ def given_workloads(request: CheckRequest, architecture: str) -> list[Workload]:
 
     for path in request.requirements:
         _require_form(path)
-    return [
+    loads = [
         *(workloads.of_text(item) for item in request.images),
         *(
             workload
@@ -275,6 +280,34 @@ def given_workloads(request: CheckRequest, architecture: str) -> list[Workload]:
             )
         ),
     ]
+    return [_with_code(item) for item in loads] if request.read_wheels else loads
+
+
+def _with_code(workload: Workload) -> Workload:
+    """Return a workload with the code in its pinned wheels that the facts do not have, read from pip's indexes."""
+    from goldnode.facts import wheels
+    from goldnode.images.remote_wheel import wheel_code
+    from goldnode.images.wheelindex import Index
+
+    index, code = Index(), {}
+    for name in workload.uses_gpu:
+        version = workload.pins.get(name, "").partition("+")[0]
+        known = wheels.gpu_wheels().get(name)
+        recorded = known is not None and known.code is not None and known.version == version
+        if not version or recorded or wheels.need(name, version) is not None:
+            continue
+        read = wheel_code(index, name, version, workload.machine)
+        if read is not None and read.code is not None:
+            code[name] = wheels.GpuWheel(
+                name,
+                version,
+                read.requires,
+                code=read.code,
+                ptx=read.ptx,
+                needs=read.needs,
+                source="wheel",
+            )
+    return dataclasses.replace(workload, code=code)
 
 
 def _cohorts(
