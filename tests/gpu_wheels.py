@@ -59,6 +59,8 @@ def of_locks(paths: Sequence[Path]) -> dict[str, dict[str, Any]]:
     rows: dict[str, dict[str, Any]] = {}
     for path in paths:
         for package in tomllib.loads(path.read_text(encoding="utf-8")).get("package", ()):
+            if "registry" not in package.get("source", ()):
+                continue  # the project itself, or a source tree
             row = _of_package(package)
             old = rows.get(row["name"])
             if old is None or Version(old["version"] or "0") < Version(row["version"] or "0"):

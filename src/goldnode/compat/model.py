@@ -9,11 +9,13 @@ import datetime as dt
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypedDict, Unpack
 
 from goldnode.core.errors import GoldnodeError
 from goldnode.facts.host import GpuModel, ModuleFlavour, Origin
-from goldnode.facts.wheels import GpuWheel
+
+if TYPE_CHECKING:
+    from goldnode.facts.wheels import GpuWheel  # start-up time: it loads packaging
 
 # block: known not to work, or must not be used. warn: works within stated limits. unknown: no source states
 # it.
