@@ -635,6 +635,13 @@ _WITH_VALUE += (
 )
 
 
+def _value(value: str, sign: str, words: list[str]) -> str:
+    """Return the value of an option: behind its sign, or the next word."""
+    if sign:
+        return value
+    return words.pop(0) if words else ""
+
+
 def _install(
     file: ProjectFile, reading: RequirementReading, number: int, argv: Sequence[str]
 ) -> list[str]:
@@ -648,13 +655,13 @@ def _install(
         if not word.startswith("-"):
             named.append(word)
         elif option in ("-r", "--requirement", "-c", "--constraint"):
-            target = file.path.parent / (value if sign else words.pop(0) if words else "")
+            target = file.path.parent / (_value(value, sign, words))
             if target.is_file():
                 add_option(RequirementLine(file.path, number, f"{option} {target.name}"), reading)
             else:
                 left.append(f"{target.name} of line {number}, which is not beside the Dockerfile")
         elif option in ("-i", "--index-url", "--extra-index-url", "--index", "--default-index"):
-            url = value if sign else words.pop(0) if words else ""
+            url = _value(value, sign, words)
             extra = option in ("--extra-index-url", "--index")
             text = f"--{'extra-index-url' if extra else 'index-url'} {url}"
             add_option(RequirementLine(file.path, number, text), reading)
