@@ -236,6 +236,29 @@ def test_the_real_driver_is_built_on_the_node(node: LabNode, site: Site, tmp_pat
     assert moved, "one transaction for kernel and driver"
 
 
+@pytest.mark.long  # minutes of downloads and initramfs; the default run does the same with stand-in packages (test_drift.py)
+def test_damaged_files_of_real_packages_are_installed_again(
+    node: LabNode, site: Site, tmp_path: Path
+) -> None:
+    """A kernel without its image and a library with other bytes, then a module that is gone."""
+    release, _ = prove(node)
+    hosts = inventory(tmp_path, {"e2e_r535": [node]})
+    held = node.run("apt-mark", "showhold").output
+    library = node.run("readlink", "-f", "/usr/lib/x86_64-linux-gnu/libcuda.so.1").output.strip()
+    node.shell(
+        f"rm /boot/vmlinuz-{release}; printf x | dd of={library} bs=1 seek=5000 conv=notrunc 2>/dev/null"
+    )
+    assert node.run("dpkg", "--verify", "libcuda1", check=False).output, "the library is not spoilt"
+    succeeded(site_yml(hosts, site=site))
+    prove(node)
+    assert node.run("dpkg", "--verify", "libcuda1", f"linux-image-{release}").output == ""
+    node.shell(f"rm $(modinfo -k {release} -n nvidia-current); depmod {release}")
+    succeeded(site_yml(hosts, site=site))
+    prove(node)
+    assert node.run("apt-mark", "showhold").output == held, "apt releases what it installs by name"
+    assert succeeded(site_yml(hosts, site=site)).changed[node.name] == 0
+
+
 @pytest.mark.long  # two images of the initramfs on a busy node; the default run does the same with stand-in packages
 def test_nouveau_forced_into_the_real_initramfs_is_cleaned(
     node: LabNode, site: Site, tmp_path: Path
