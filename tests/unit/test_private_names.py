@@ -58,8 +58,8 @@ def uses_of(source: str | bytes) -> Iterator[PrivateUse]:
             yield PrivateUse("read", name, line)
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and is_private(node.attr):
-            if (owner := ast.unparse(node.value)) in names:
-                yield PrivateUse("read", f"{names[owner]}.{node.attr}", node.lineno)
+            if (owned := ast.unparse(node.value)) in names:
+                yield PrivateUse("read", f"{names[owned]}.{node.attr}", node.lineno)
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".setattr"):
             given = [one.value if isinstance(one, ast.Constant) else one for one in node.args]
             match given:

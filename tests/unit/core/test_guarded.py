@@ -78,11 +78,14 @@ class Asked(goldnode_state.ActionModule):
             Silent(),
             node.run,
         )
+        self._program = node.digest
+
+    def controller(self) -> dict[str, Any]:
+        return {"program": self._program, "deny_list": {}, "fleet_data": ""}
 
 
 @pytest.fixture
-def asked(node: Node, monkeypatch: pytest.MonkeyPatch) -> Asked:
-    monkeypatch.setitem(goldnode_state.ENGINE, "sha256", node.digest)
+def asked(node: Node) -> Asked:
     return Asked(node)
 
 
@@ -163,7 +166,6 @@ def test_answer_that_is_no_plan_is_reported_and_not_believed(
 ) -> None:
     node.place.write_text(f"#!/bin/sh\necho '{answer}'\n")
     node.digest = "sha256:" + hashlib.sha256(node.place.read_bytes()).hexdigest()
-    monkeypatch.setitem(goldnode_state.ENGINE, "sha256", node.digest)
     asked, shown = Asked(node), list[str]()
     monkeypatch.setattr(
         asked,
