@@ -25,7 +25,7 @@ _KERNEL = re.compile(
 _WITHOUT_COLON = re.compile(r"\bNVRM (?!version: )(?=\w+: )")
 # How node-problem-detector passes a message of the kernel on: an event of `kubectl describe node`, or a condition.
 _CARRIED = re.compile(
-    r"^\s*(?:Warning|Normal)\s+\w+\s+\S.*?\s{2,}kernel-monitor\s+(?P<event>\S.*)$"
+    r"^\s*(?:Warning|Normal)\s+\w+\s+\S.*?\s{2,}kernel-monitor(?:,\s*\S+)?\s+(?P<event>\S.*)$"
     r"|\breason is \w+, +message is (?P<condition>\S.*)$"
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,9 +15,9 @@ class TextAnswer:
     """One thing that the text proves or names, and what follows from it.
 
     `line` counts from 1 and is that of the first occurrence, `more` are other lines that say it in other words,
-    `count` counts occurrences. `effect` is what it
-    means for a node: "none", "degraded", "drain", or None where the text is about a job. `here` are patterns
-    of finding ids that answer on the node, `run` the command of goldnode-node that reports them.
+    `count` counts occurrences. `effect` is what it means for a node: "none", "degraded", "drain", or None where
+    the text is about a job. `here` are patterns of finding ids that answer on the node, `run` the command of
+    goldnode-node that reports them.
     """
 
     id: str
@@ -81,6 +82,10 @@ def of_symptom(
     )
 
 
+_NUMBERS = re.compile(r"\d+")
+_MORE = 3
+
+
 def merged(answers: Sequence[TextAnswer]) -> list[TextAnswer]:
     """Return the answers with one row for each id and subject, counted, in the order of their first lines.
 
@@ -93,7 +98,13 @@ def merged(answers: Sequence[TextAnswer]) -> list[TextAnswer]:
         answer = replace(answer, subject=subject)
         key = (answer.id, subject)
         if key in rows:
-            rows[key] = replace(rows[key], count=rows[key].count + answer.count)
+            first = rows[key]
+            more = first.more
+            # Lines that differ by numbers only, such as their times, say the same.
+            same = {_NUMBERS.sub("", text) for text in (first.text, *more)}
+            if len(more) < _MORE and _NUMBERS.sub("", answer.text) not in same:
+                more = (*more, answer.text)
+            rows[key] = replace(first, count=first.count + answer.count, more=more)
         else:
             rows[key] = answer
     return list(rows.values())

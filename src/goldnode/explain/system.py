@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from goldnode.explain.model import TextReading, of_symptom
 from goldnode.facts.symptoms import of_line
 
-_REASONS = re.compile(r"^REASON\s+USER\s+TIMESTAMP\s+NODELIST\s*$")
+# `sinfo -R`, and `sinfo --list-reasons` with a format of one's own.
+_REASONS = re.compile(r"^REASON\s+(?:\w+\s+)*NODELIST\s*$")
 _NODE = re.compile(
     r"^\s*(NodeName|Arch|CPU\w+|AvailableFeatures|ActiveFeatures|Gres\w*|NodeAddr|OS|RealMemory|State|Partitions"
     r"|\w+Time|CfgTRES|AllocTRES|CurrentWatts|ExtSensors\w+|Reason|Comment|Extra)=\S"
@@ -21,20 +22,24 @@ def slurm(lines: Sequence[str]) -> TextReading | None:
     fields = [number for number, line in enumerate(lines) if _NODE.match(line)]
     table: list[int] = []
     if head is not None:
-        table = [head]
+        timed = "TIMESTAMP" in lines[head]
         for number in range(head + 1, len(lines)):
             # A row has a user, a time and nodes; sinfo cuts the reason at 20 characters.
-            if not re.search(r"\s\d{4}-\d\d-\d\dT[\d:]+\s+\S+\s*$", lines[number]):
+            form = r"\s\d{4}-\d\d-\d\dT[\d:]+\s+\S+\s*$" if timed else r"\S\s{2,}\S+\s*$"
+            if not re.search(form, lines[number]):
                 break
             table.append(number)
     elif not any("Reason=" in lines[number] or "State=" in lines[number] for number in fields):
         return None
+    reasons = [*table, *(number for number in fields if "Reason=" in lines[number])]
     name = "`sinfo -R`" if head is not None else "`scontrol show node`"
-    reading = TextReading(f"the output of {name}", used={*table, *fields})
-    reasons = [*table[1:], *(number for number in fields if "Reason=" in lines[number])]
+    reading = TextReading(f"the output of {name}", used=set(fields) - set(reasons))
+    if head is not None:
+        reading.used.add(head)
     reading.notes.append(f"{len(reasons)} reason{'' if len(reasons) == 1 else 's'} of a drain")
     for number in reasons:
         for row in of_line(lines[number])[:1]:
+            reading.used.add(number)
             reading.answers.append(of_symptom(row, text=lines[number], line=number))
     return reading
 
