@@ -24,7 +24,7 @@ from goldnode.commands.output import emit, reports, say
 
 if TYPE_CHECKING:
     from goldnode.facts.audit import FactsFault
-    from goldnode.facts.review import ReviewedFile
+    from goldnode.facts.review import ListAge, ReviewedFile
 
 _SIGNED = "the update"  # by --key
 
@@ -62,6 +62,41 @@ def audit(form: str, stale_after: int) -> None:
     }
     emit(form, content, lambda: _text(faults, files))
     sys.exit(1 if faults or any(file.stale for file in files) else 0)
+
+
+@facts.command()
+@reports("facts-age")
+@click.option(
+    "--older-than",
+    type=click.IntRange(min=0),
+    metavar="DAYS",
+    help="Exit with 1 if a list is older.",
+)
+def age(form: str, older_than: int | None) -> None:
+    """Show up to which day each list of the facts is complete.
+
+    Releases, bulletins and boards after that day are not in the facts, so that goldnode calls them unknown. Files
+    that are no list of a publisher's releases, such as limits of health checks, are left out.
+
+    Exit status: 0, or 1 if a list is older than --older-than.
+    """
+    import datetime as dt
+
+    from goldnode.facts.review import ages
+
+    rows = ages(dt.datetime.now(tz=dt.UTC).date())
+    content = {
+        "lists": [{**asdict(row), "complete_until": str(row.complete_until)} for row in rows]
+    }
+    emit(form, content, lambda: _ages_text(rows))
+    sys.exit(int(older_than is not None and any(row.age_days > older_than for row in rows)))
+
+
+def _ages_text(rows: list[ListAge]) -> str:
+    width = max((len(row.lists) for row in rows), default=0)
+    return "\n".join(
+        f"{row.complete_until}  {row.age_days:4} days  {row.lists:{width}}  {row.file}" for row in rows
+    )
 
 
 @facts.command()

@@ -63,7 +63,7 @@ def gpu_driver(
         yield about(host, "driver").unknown(
             "gpu-driver",
             f"NVIDIA driver branch {host.branch} is not in the facts, so that nothing is known of the GPUs "
-            "it supports",
+            f"it supports; {facts.read_until('nvidia_drivers.yml', 'driver releases')}",
             remedy=CompatRemedy.of(
                 *([remedies.driver(name, "driver branch {}")] for name in facts.fixed_branches()),
                 otherwise=_NO_BRANCH,
@@ -1184,7 +1184,7 @@ def security_floor(
         yield about(host, "driver").unknown(
             "security-floor",
             f"no bulletin says anything of driver branch {branch.name}, which is newer than all that were "
-            "read",
+            f"read; {facts.read_until('security.yml', 'driver bulletins')}",
             floor.origins,
             remedy=others,
         )

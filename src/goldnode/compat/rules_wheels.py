@@ -31,6 +31,7 @@ from goldnode.compat.rules_workload import (
     several_frameworks,
 )
 from goldnode.facts import wheels
+from goldnode.facts.host import read_until
 from goldnode.facts.workload import covers, key, public
 from goldnode.facts.workload import torch as torch_build
 from goldnode.node.ground.text import and_more, phrase
@@ -383,7 +384,8 @@ def _not_recorded(workload: Workload, name: str, version: str) -> Iterator[Compa
         severity="unknown",
         workload=workload,
         name=name,
-        message=f"{name} {version} is not among the releases whose wheel metadata was recorded",
+        message=f"{name} {version} is not among the releases whose wheel metadata was recorded; "
+        f"{read_until('wheels.yml', 'releases of wheels')}",
         remedy=CompatRemedy.of(others, otherwise=_RESOLVE),
     )
 

@@ -28,7 +28,7 @@ from goldnode.compat.model import (
 from goldnode.compat.remedies import CompatRemedy, RemedyOption, nearest
 from goldnode.facts import wheels
 from goldnode.facts import workload as facts
-from goldnode.facts.host import GpuModel, Origin, load, origins
+from goldnode.facts.host import GpuModel, Origin, load, origins, read_until
 from goldnode.facts.workload import CudaMinor, closest, key, minor, same, satisfies
 from goldnode.node.ground.text import and_more, phrase
 
@@ -186,7 +186,7 @@ def _cuda_driver(
         yield about(workload).unknown(
             rule,
             f"{runtime} is not among the releases that the facts know, so that nothing says which driver "
-            "it needs",
+            f"it needs; {read_until('cuda.yml', 'CUDA releases')}",
             remedy=remedy,
         )
         return
@@ -541,6 +541,7 @@ def _older_or_newer(
 
 
 _TRIES = 16  # releases of a framework that a remedy tries
+_WHEELS = "wheels of torch, TensorFlow, JAX and vLLM"  # a list of frameworks.yml
 
 
 def _other_cuda(
@@ -1138,7 +1139,7 @@ def framework_version(
             continue  # its wheel names what it needs
         yield about(workload).unknown(
             rule,
-            f"{name} {version} is not in the facts",
+            f"{name} {version} is not in the facts; {read_until('frameworks.yml', _WHEELS)}",
             remedy=CompatRemedy.of(
                 [
                     remedies.framework(
@@ -1897,7 +1898,7 @@ def rocm_gpu(host: CompatHost | None, workload: Workload | None) -> Iterator[Com
         return
     release = facts.rocm(version)
     if release is None:
-        message = f"ROCm {version} is not in the facts"
+        message = f"ROCm {version} is not in the facts; {read_until('rocm.yml', 'ROCm releases')}"
         text = "ROCm {}, the nearest that is known"
         others = [
             _rocm_option(workload, item, text.format(item))

@@ -229,9 +229,19 @@ def _known(
 
 
 def _form(folder: _Folder) -> None:
-    """Check the form of each file: the date in `meta`, dangling and unused sources, dates and doubts."""
+    """Check the form of each file: the dates in `meta`, dangling and unused sources, dates and doubts."""
     for file in folder.sources:
         data = folder[file]
+        meta = data["meta"]
+        for lists, until in meta.get("complete_until", {}).items():
+            if until > meta["compiled"]:
+                folder.report(
+                    file,
+                    ("meta", "complete_until", lists),
+                    f"the list of {lists} is complete until {until}, after the file was compiled on "
+                    f"{meta['compiled']}",
+                    "state the day up to which it was read",
+                )
         table = data["sources"]
         used: set[str] = set()
         for path, value in _mappings(data):

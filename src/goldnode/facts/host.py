@@ -477,6 +477,17 @@ def doubt(row: Mapping[str, Any]) -> str | None:
     return "; ".join(reported) or None
 
 
+def read_until(file: str, lists: str) -> str:
+    """Return the words for the end of a list: "the driver releases were read up to 2026-09-09".
+
+    `lists` is a key of `complete_until` in the head of `file`. An update of the facts made by an
+    older version of goldnode has none; then the day on which the file was compiled counts.
+    """
+    meta = load(file)["meta"]
+    day = meta.get("complete_until", {}).get(lists, meta["compiled"])
+    return f"the {lists} were read up to {day}"
+
+
 def compiled() -> dt.date:
     """Return the date of the most recently compiled facts."""
     return _compiled(folder())

@@ -73,11 +73,16 @@ def tables(gpu: GpuModel) -> tuple[MigTable, ...]:
 
 @cache
 def _all() -> tuple[MigTable, ...]:
-    return tuple(table(row) for row in load("gpus.yml")["mig_tables"])
+    return tuple(
+        table(row, origins("gpus.yml", row["source"])) for row in load("gpus.yml")["mig_tables"]
+    )
 
 
-def table(row: Mapping[str, Any]) -> MigTable:
-    """Return the table that a row of `mig_tables` states."""
+def table(row: Mapping[str, Any], stated: tuple[Origin, ...] = ()) -> MigTable:
+    """Return the table that a row of `mig_tables` states; `stated` are its origins.
+
+    The audit gives none: it reads rows that are not in force yet.
+    """
     profiles = tuple(
         MigProfile(
             names=tuple(item["name"].split("|")),
@@ -97,7 +102,7 @@ def table(row: Mapping[str, Any]) -> MigTable:
         profiles=profiles,
         first_branch=row.get("first_branch"),
         last_branch=row.get("last_branch"),
-        origins=origins("gpus.yml", row["source"]),
+        origins=stated,
     )
 
 

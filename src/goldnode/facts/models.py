@@ -83,6 +83,11 @@ class Meta(FactsRow):
 
     subject: str
     compiled: str = Field(pattern=r"^\d{4}-\d{2}-\d{2}$")
+    # The day up to which a publisher's list was read, by what it lists: later releases are not in the
+    # file. Empty: the file has no list that a publisher continues.
+    complete_until: dict[str, Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}$")]] = Field(
+        default_factory=dict
+    )
     how_read: str | None = None
 
 

@@ -21,6 +21,27 @@ STALE_AFTER = 90  # days
 
 
 @dataclass(frozen=True)
+class ListAge:
+    """The day up to which one list of a publisher was read, and the days since: later rows are missing."""
+
+    file: str
+    lists: str
+    complete_until: dt.date
+    age_days: int
+
+
+def ages(on: dt.date) -> list[ListAge]:
+    """Return the ages of all lists of the facts in force on day `on`, the oldest first. Raises FactsError."""
+    rows = []
+    for path in sorted(facts.FACTS.glob("*.yml")):
+        listed = facts.load(path.name)["meta"].get("complete_until", {})
+        for lists, text in listed.items():
+            until = dt.date.fromisoformat(str(text))
+            rows.append(ListAge(path.name, lists, until, (on - until).days))
+    return sorted(rows, key=lambda row: (row.complete_until, row.file, row.lists))
+
+
+@dataclass(frozen=True)
 class ReviewedRow:
     """A row to read again: its line in the file, its name, and why."""
 

@@ -24,8 +24,8 @@ from goldnode.facts.models import FILES
 BROKEN = {
     "no-date": (
         "cuda.yml",
-        "compiled: '2026-11-21', newest_documented",
-        "compiled: soon, newest_documented",
+        "compiled: '2026-11-21',\n    complete_until",
+        "compiled: soon,\n    complete_until",
         '"meta.compiled" is "soon", expected text of the form',
     ),
     "unknown-source": (

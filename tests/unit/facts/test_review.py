@@ -10,7 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from goldnode.cli import main
-from goldnode.facts.review import review
+from goldnode.facts import audit
+from goldnode.facts import host as facts
+from goldnode.facts.review import ages, review
 
 FILE = """meta: {subject: s, compiled: '2026-11-01'}
 sources:
@@ -59,3 +61,30 @@ def test_command_fails_for_a_stale_file(monkeypatch: pytest.MonkeyPatch, tmp_pat
     result = CliRunner().invoke(main, ["facts", "audit"])
     assert result.exit_code == 1
     assert "x.yml: stale" in result.output
+
+
+def test_ages_are_those_of_the_lists_with_the_oldest_first() -> None:
+    rows = ages(dt.date(2026, 11, 28))
+    assert [row.complete_until for row in rows] == sorted(row.complete_until for row in rows)
+    (bulletins,) = [row for row in rows if row.lists == "driver bulletins"]
+    assert bulletins.file == "security.yml"
+    assert bulletins.age_days == (dt.date(2026, 11, 28) - bulletins.complete_until).days
+
+
+def test_age_fails_only_for_a_list_older_than_the_limit() -> None:
+    oldest = ages(dt.datetime.now(tz=dt.UTC).date())[0]
+    for limit, status in ((oldest.age_days, 0), (oldest.age_days - 1, 1)):
+        result = CliRunner().invoke(main, ["facts", "age", "--older-than", str(limit)])
+        assert result.exit_code == status
+        assert result.output.startswith(str(oldest.complete_until))
+
+
+def test_a_list_cannot_be_complete_after_its_file_was_compiled(tmp_path: Path) -> None:
+    for path in facts.FACTS.glob("*.yml"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    file = tmp_path / "security.yml"
+    until = next(row for row in ages(dt.date(2026, 11, 28)) if row.lists == "driver bulletins")
+    file.write_text(file.read_text().replace(f"'{until.complete_until}'", "'2099-01-01'"))
+    (fault,) = audit.faults(tmp_path)
+    assert (fault.file, fault.line) == ("security.yml", 5)
+    assert "driver bulletins is complete until 2099-01-01" in fault.message
