@@ -124,7 +124,7 @@ def required_of(name: str, version: str, target: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class PackageNeed:
+class CapabilityNeed:
     """The needs of a package. `compute_capability` is None if its CUDA alone decides."""
 
     compute_capability: str | None
@@ -135,14 +135,14 @@ _FAMILY = re.compile(r"-cu(?:da)?1\d\d?x?$")
 
 
 @cache
-def need(name: str, version: str | None) -> PackageNeed | None:
+def need(name: str, version: str | None) -> CapabilityNeed | None:
     """Return what a release of a package needs of a GPU, as a document states it; without a version, of its newest."""
     bare = _FAMILY.sub("", name)
     for row in load(FILE)["needs"]:
         if bare not in row["names"] and name not in row["names"]:
             continue
         if row.get("versions") is None or _within(version, row["versions"]):
-            return PackageNeed(row["compute_capability"], origins(FILE, row["source"]))
+            return CapabilityNeed(row["compute_capability"], origins(FILE, row["source"]))
     return None
 
 

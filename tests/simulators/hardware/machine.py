@@ -41,6 +41,7 @@ from goldnode.node.state.domains import kernel as kernel_domain
 from goldnode.node.state.domains.driver import module_files
 from goldnode.node.state.engine import difference, observed
 from goldnode.node.state.model import Observed
+from goldnode.node.state.observe import HISTORY, INDEX, RECORD
 
 PLACE = "opt/goldnode-simulator"
 UPTIME = 3600.0  # seconds; uptime of a node created by `write`
@@ -237,6 +238,7 @@ def write(
     devices(root, boards, shown)
     files.put("goldnode-node", program or launcher(), 0o755)
     files.json(UNITS, {name: _unit("active") for name in services(document)})
+    _records(files)
     _converge(Machine(root, library), document, files)
     return root
 
@@ -848,6 +850,13 @@ def _packages(files: _Files, document: Any) -> None:
     for archive in document.get("site", {}).get("archives", ()):
         if keyring.exists() and not (files.root / archive["signed_by"].lstrip("/")).exists():
             files.put(archive["signed_by"].lstrip("/"), keyring.read_bytes())
+
+
+def _records(files: _Files) -> None:
+    """Write the records that a first run leaves, without a row."""
+    files.json(RECORD.lstrip("/"), {})
+    files.json(INDEX.lstrip("/"), {})
+    (files.root / HISTORY.lstrip("/")).mkdir(parents=True, exist_ok=True)
 
 
 def _converge(host: Machine, document: Any, files: _Files) -> None:

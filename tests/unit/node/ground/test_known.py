@@ -15,7 +15,7 @@ def test_the_program_has_the_facts_of_today() -> None:
     )
 
 
-def test_what_commands_collect_has_the_form_of_the_programs_facts() -> None:
+def test_collected_facts_have_the_form_of_the_programs_facts() -> None:
     """`check-node` and `explain` judge by the one, the node by the other."""
     assert json.loads(json.dumps(built.collect())) == known.facts()
 
