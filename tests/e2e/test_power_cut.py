@@ -22,7 +22,7 @@ from tests.e2e.test_boot_entry import base, class_document, installed_version, r
 
 from goldnode.core import program_file as nodefile
 from goldnode.node.effective import grub
-from goldnode.node.state import applied
+from goldnode.node.state import applied, observe
 from goldnode.node.state.domains.program import class_file, document_digest
 
 pytestmark = pytest.mark.qemu
@@ -279,7 +279,7 @@ def test_the_older_kernel_is_tried_by_one_boot_and_stays_only_if_its_check_is_go
     files: dict[str, str | bytes] = {
         "goldnode-node": nodefile.build(),
         "seed/etc/goldnode/class.json": class_file(second).content,
-        f"seed{applied.INDEX}": json.dumps({"schema": applied.SCHEMA, "rows": rows}),
+        f"seed{observe.INDEX}": json.dumps({"schema": applied.SCHEMA, "rows": rows}),
         f"{place}/{rows[0]['document'].partition(':')[2]}.json": class_file(first).content,
         f"{place}/{rows[1]['document'].partition(':')[2]}.json": class_file(second).content,
         f"{place}/{first['digest'].partition(':')[2]}.packages": json.dumps(

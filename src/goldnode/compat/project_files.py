@@ -46,8 +46,8 @@ class ProjectFile:
 
     def line(self, pattern: str) -> int:
         """Return the number of the first line that matches; 1 if none does."""
-        found = re.search(pattern, self.text, re.M)
-        return 1 if found is None else self.text.count("\n", 0, found.start()) + 1
+        match = re.search(pattern, self.text, re.M)
+        return 1 if match is None else self.text.count("\n", 0, match.start()) + 1
 
     def error(self, message: str, remedy: str, line: int | None = None) -> WorkloadError:
         """Return an error about the file."""
@@ -264,13 +264,13 @@ class _UvWalk:
         for need in of_extra if extra else row.get("dependencies") or ():
             if not self._holds(need.get("marker")):
                 continue
-            for found in self.packages.get(need["name"], ()):
-                differs = need.get("version") not in (None, found.get("version"))
+            for package in self.packages.get(need["name"], ()):
+                differs = need.get("version") not in (None, package.get("version"))
                 source = need.get("source")
-                if differs or (source is not None and source != found.get("source")):
+                if differs or (source is not None and source != package.get("source")):
                     continue
-                self._take(found, row["name"])
-                self.add(found, need.get("extra") or ())
+                self._take(package, row["name"])
+                self.add(package, need.get("extra") or ())
                 break
 
     def _take(self, row: dict[str, Any], owner: str) -> None:
@@ -292,19 +292,16 @@ class _UvWalk:
             where = str(source["git"]).partition("#")[0]
             add_source(f"git+{where}#egg={name}", place, self.reading)
 
+    def _of_extra(self, condition: re.Match[str]) -> str:
+        """Return a condition that holds here, or one that does not, for one about an extra."""
+        holds = (condition[2] in self.active) == (condition[1] == "==")
+        return "os_name == 'posix'" if holds else "os_name == 'none'"
+
     def _holds(self, marker: str | None) -> bool:
         if marker is None:
             return True
         # uv writes extras that exclude each other as `extra == "extra-4-name-gpu"`, several in one marker.
-        decided = re.sub(
-            r"extra (==|!=) '([^']*)'",
-            lambda part: (
-                "os_name == 'posix'"
-                if (part[2] in self.active) == (part[1] == "==")
-                else "os_name == 'none'"
-            ),
-            marker,
-        )
+        decided = re.sub(r"extra (==|!=) '([^']*)'", self._of_extra, marker)
         return Marker(decided).evaluate(
             marker_environment(self.reading.python or "3.12", self.reading.machine)
         )
@@ -625,8 +622,8 @@ def _installs(text: str) -> Iterator[list[str]]:
 
 
 # Options of `pip install` and `uv pip install` with a value that is no package.
-_WITH_VALUE = ("--target", "-t", "--prefix", "--root", "--python", "-p", "--cache-dir", "--timeout")
-_WITH_VALUE += (
+_WITH_VALUE = (
+    *("--target", "-t", "--prefix", "--root", "--python", "-p", "--cache-dir", "--timeout"),
     "--retries",
     "--torch-backend",
     "--index-strategy",

@@ -252,7 +252,8 @@ def _disagreements(workload: Workload, closure: _Closure) -> Iterator[CompatFind
         shown.add(pair)
         who = "the requirements pin" if by is None else f"{by} requires"
         needs = f"{demand.chain} requires {name}{demand.requirement.specifier}"
-        message, remedy = f"{needs}, and {who} {have}", _agreeing(workload, demand, have, by)
+        message = f"{needs}, and {who} {have}"
+        remedy: str = _agreeing(workload, demand, have, by)
         if workload.locked:
             message = f"{message}: its project overrides what the package requires"
             remedy = "test this combination, which the package is not released with"

@@ -660,11 +660,11 @@ def of_file(
 
     Raises WorkloadError as `requirements` does.
     """
-    found = [requirements(path, python=python, architecture=architecture, place=place)]
-    if not is_dockerfile(path):
-        return found
-    base = base_image(read_text(path, place))
-    return found if base is None else [image(base[0], place=DeclaredAt(path, base[1])), *found]
+    packages = requirements(path, python=python, architecture=architecture, place=place)
+    base = base_image(read_text(path, place)) if is_dockerfile(path) else None
+    if base is None:
+        return [packages]
+    return [image(base[0], place=DeclaredAt(path, base[1])), packages]
 
 
 def requirements(

@@ -15,6 +15,7 @@ from goldnode.explain.model import TextAnswer
 from goldnode.facts import host, workload, xid
 from goldnode.facts.host import GpuModel
 from goldnode.facts.workload import key
+from goldnode.node.state.family import headers_command
 
 _DRIVER = (
     r"Driver Version: (\d{3}\.[\d.]+\d)",
@@ -114,10 +115,9 @@ def build(text: str) -> list[str]:
     driver, kernel = _first(_MODULE, text), _first(_KERNEL, text)
     notes = []
     if _HEADERS.search(text):
-        release = kernel or "$(uname -r)"
         notes.append(
-            f"the kernel's headers are missing: linux-headers-{release} on Debian and Ubuntu, kernel-devel-{release} "
-            "elsewhere, from the archive that the kernel is from"
+            f"the kernel's headers are missing: {headers_command(kernel or '$(uname -r)')} with Debian's and Ubuntu's "
+            "packages, from the archive that the kernel is from"
         )
     if "CC version check" in text:
         notes.append(

@@ -59,9 +59,8 @@ def wheel_code(index: Index, project: str, version: str, machine: str) -> WheelC
     cached = cache_directory() / "wheels" / f"{item.sha256}.json"
     if item.sha256 is not None and cached.is_file():
         row = json.loads(cached.read_text(encoding="utf-8"))
-        return WheelCode(
-            **{key: value if value is None else tuple(value) for key, value in row.items()}
-        )
+        code = None if row["code"] is None else tuple(row["code"])
+        return WheelCode(tuple(row["requires"]), code, tuple(row["ptx"]), tuple(row["needs"]))
     try:
         with zipfile.ZipFile(io.BufferedReader(_RemoteFile(index, item), _BLOCK)) as archive:
             read = read_wheel(archive)

@@ -109,8 +109,8 @@ def capabilities(data: Data) -> tuple[set[str], set[str]]:
     code), their own size and that of the code behind them, and name the architecture at byte 28.
     """
     code, ptx = set[str](), set[str]()
-    for found in _FATBIN_EMBEDDED.finditer(data):
-        place = found.start() + len(_FATBIN) + 8
+    for start in _FATBIN_EMBEDDED.finditer(data):
+        place = start.start() + len(_FATBIN) + 8
         end = min(place + struct.unpack_from("<Q", data, place - 8)[0], len(data))
         while place + 32 <= end:
             kind, _, header, size = struct.unpack_from("<HHIQ", data, place)

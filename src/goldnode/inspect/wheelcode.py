@@ -44,7 +44,7 @@ def read_wheel(archive: zipfile.ZipFile) -> WheelCode:
             own, later = capabilities(content)
             code |= own
             ptx |= later
-            needs |= {found.decode() for found in _NEEDS.findall(content)}
+            needs |= {name.decode() for name in _NEEDS.findall(content)}
         elif re.fullmatch(r"[^/]+\.dist-info/METADATA", item.filename):
             requires = _requires(archive.read(item).decode("utf-8", "replace"))
     compiled_later = sources and not code | ptx

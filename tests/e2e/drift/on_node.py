@@ -15,6 +15,8 @@ import stat
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from typing import Any
 
 PROGRAM = "/usr/lib/goldnode/goldnode-node"
 HERE = "/run/drift"  # in memory: thousands of small files
@@ -38,7 +40,7 @@ INSIDE_RUN = (
 UNITS = ("goldnode-watch.timer", "goldnode-serve.socket", "docker.service")
 
 
-def run(*command: str, text: str = "") -> subprocess.CompletedProcess:
+def run(*command: str, text: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command,
         input=text,
@@ -49,7 +51,7 @@ def run(*command: str, text: str = "") -> subprocess.CompletedProcess:
     )
 
 
-def walk(top: str):
+def walk(top: str) -> Iterator[str]:
     """Yield the paths below a directory, a directory before its content."""
     if not os.path.lexists(top):
         return
@@ -65,7 +67,7 @@ def walk(top: str):
                     stack.append(entry.path)
 
 
-def facts(path: str) -> list:
+def facts(path: str) -> list[Any]:
     """Return what a change of a file changes."""
     status = os.lstat(path)
     row = [status.st_mode, status.st_uid, status.st_gid]
@@ -76,11 +78,11 @@ def facts(path: str) -> list:
     return row
 
 
-def tree() -> dict:
+def tree() -> dict[str, Any]:
     return {path: facts(path) for top in ("/", *INSIDE_RUN) for path in walk(top)}
 
 
-def packaged() -> set:
+def packaged() -> set[str]:
     """Return the files of the stack's packages, and of one that a row removes."""
     with open("/etc/goldnode/class.json") as file:
         names = ["busybox", *(row["name"] for row in json.load(file)["packages"])]
@@ -110,7 +112,7 @@ def forget_reboots() -> None:
         os.unlink("/run/goldnode/reboot-required")
 
 
-def restore() -> list:
+def restore() -> list[Any]:
     """Put every path back. Return those that differed."""
     with open(f"{HERE}/tree.json") as file:
         known = json.load(file)
@@ -143,7 +145,7 @@ def restore() -> list:
     return sorted(changed)
 
 
-def check() -> dict:
+def check() -> dict[str, Any]:
     """Return the exit code, and what is wrong: id and subject -> text."""
     done = run(PROGRAM, "check", "--no-write", "--format", "json")
     try:
@@ -165,7 +167,7 @@ def check() -> dict:
     return {"code": done.returncode, "wrong": wrong, "noted": noted}
 
 
-def plan() -> dict:
+def plan() -> dict[str, Any]:
     done = run(PROGRAM, "plan", "--format", "json")
     try:
         planned = json.loads(done.stdout)
@@ -181,7 +183,7 @@ def plan() -> dict:
     }
 
 
-def apply(planned: dict) -> list:
+def apply(planned: dict[str, Any]) -> list[Any]:
     """Apply the parts of a plan that have actions. Return the output of those that failed."""
     failed = []
     for part in dict.fromkeys(row[0] for row in planned["actions"]):
@@ -191,22 +193,23 @@ def apply(planned: dict) -> list:
     return failed
 
 
-def end(judge: bool) -> dict:
+def end(judge: bool) -> dict[str, Any]:
     """Judge the repaired node, and put everything back."""
-    seen = {"after": check(), "left": plan()} if judge else {}
+    seen: dict[str, Any] = {"after": check(), "left": plan()} if judge else {}
     seen["changed"] = restore()
     return seen
 
 
-def script(data: dict, key: str) -> list:
+def script(data: dict[str, Any], key: str) -> list[Any]:
     """Run a script of a row. Return its exit status and the end of its output."""
     variables = " ".join(f"{name}={value}" for name, value in data["variables"].items())
     done = run("sh", "-ec", f"{variables}\n{data[key]}")
     return [done.returncode, done.stdout[-1000:]]
 
 
-def row(data: dict) -> dict:
-    start, seen = time.time(), {"do": script(data, "do")}
+def row(data: dict[str, Any]) -> dict[str, Any]:
+    start = time.time()
+    seen: dict[str, Any] = {"do": script(data, "do")}
     seen["check"], seen["plan"] = check(), plan()
     if data["repair"] == "apply" and not seen["plan"].get("refusals", True):
         seen["failed"] = apply(seen["plan"])

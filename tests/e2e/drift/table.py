@@ -48,7 +48,7 @@ class DriftRow:
 def rows() -> list[DriftRow]:
     """Return the rows of table.yml."""
     table = yaml.safe_load((HERE / "table.yml").read_text(encoding="utf-8"))
-    empty = {"check": {}, "plan": None, "repair": None}
+    empty: dict[str, Any] = {"check": {}, "plan": None, "repair": None}
     return [DriftRow(kind=kind, **{**empty, **row}) for kind in table for row in table[kind]]
 
 

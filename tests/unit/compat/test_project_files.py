@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -74,7 +75,7 @@ source = { registry = "https://pypi.example/simple" }
 """
 
 
-def read(folder: Path, name: str, text: str, *, extras: str = "", **more: str) -> Workload:
+def read(folder: Path, name: str, text: str, *, extras: str = "", **more: Any) -> Workload:
     (folder / name).write_text(text, encoding="utf-8")
     return workloads.requirements(folder / f"{name}{extras}", **more)
 

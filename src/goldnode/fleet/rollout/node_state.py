@@ -17,10 +17,10 @@ from goldnode.node.ground import boot, verdict_files
 from goldnode.node.ground.json_lines import as_dict
 from goldnode.node.ground.text import clean, cleaned
 from goldnode.node.program.remote import CLAIM
-from goldnode.node.state.applied import INDEX
 from goldnode.node.state.apply import LOCK
 from goldnode.node.state.domains.program import CLASS
 from goldnode.node.state.finding import MISMATCH
+from goldnode.node.state.observe import INDEX
 from goldnode.node.verdict import current
 from goldnode.node.verdict.blame import causes
 

@@ -12,7 +12,7 @@ from tests.unit.node.state.test_history import LiveHost
 
 from goldnode.node.ground.host import Host, boot_identity
 from goldnode.node.program import main as program
-from goldnode.node.state import applied, rollback, trial
+from goldnode.node.state import applied, observe, rollback, trial
 from goldnode.node.state import apply as applying
 from goldnode.node.state.domains.program import class_file, document_digest
 from goldnode.node.state.observe import TRIAL
@@ -176,10 +176,10 @@ def test_only_what_is_new_is_written(tmp_path: Path) -> None:
     )
     applied.enter(host, made("a1"), "apply")
     applied.mark(host, made("a1"), whole=True, good=True)
-    before = (tmp_path / applied.INDEX.lstrip("/")).stat().st_mtime_ns
+    before = (tmp_path / observe.INDEX.lstrip("/")).stat().st_mtime_ns
     applied.mark(host, made("a1"), good=True)
     applied.mark(host, made("b1"), good=True)
-    assert (tmp_path / applied.INDEX.lstrip("/")).stat().st_mtime_ns == before
+    assert (tmp_path / observe.INDEX.lstrip("/")).stat().st_mtime_ns == before
 
 
 # A kernel that is tried
