@@ -43,12 +43,17 @@ def arguments(parser: Any) -> None:
         metavar="SUBJECT",
         help="subject of the findings, as a pattern, for instance a PCI address (default: all)",
     )
-    parser.add_argument("--by", required=True, metavar="WHO", help="who acknowledges; recorded")
+    parser.add_argument(
+        "--by",
+        default="",
+        metavar="WHO",
+        help="who acknowledges; recorded (on a terminal: asked for)",
+    )
     parser.add_argument(
         "--reason",
-        required=True,
+        default="",
         metavar="TEXT",
-        help="action taken, or why it is not a fault; recorded",
+        help="action taken, or why it is not a fault; recorded (on a terminal: asked for)",
     )
 
 
@@ -57,8 +62,11 @@ def run(host: Host, options: Any) -> int:
 
     Return 0. Raises NodeError if there is no state, or if it cannot be used.
     """
+    _ask(options)
     if not options.by.strip() or not options.reason.strip():
-        raise NodeError("--by and --reason say who settles it, and why: neither is empty.")
+        raise NodeError(
+            "it is recorded who acknowledges and why. Add `--by NAME --reason TEXT`, neither empty."
+        )
     tests = _end_tests(host, options)
     capture = _capture(host)
     memory, fault = deltas.load(host, capture)
@@ -92,6 +100,19 @@ def run(host: Host, options: Any) -> int:
     for line in _judged(host):
         print(line, file=sys.stderr)
     return 0
+
+
+def _ask(options: Any) -> None:
+    """Ask for name and reason on a terminal: the remedies of findings name the command without them."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return
+    for name, question in (
+        ("by", "Who acknowledges it"),
+        ("reason", "What was done, or why it is no fault"),
+    ):
+        if not getattr(options, name):
+            print(f"{question}? ", end="", file=sys.stderr, flush=True)
+            setattr(options, name, sys.stdin.readline().strip())
 
 
 def _judged(host: Host) -> List[str]:

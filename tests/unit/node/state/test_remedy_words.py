@@ -89,8 +89,7 @@ def fault(text: str) -> str | None:
     ):  # tests/unit/test_page_commands.py has these
         return None
     if words[0] == "goldnode-node":
-        # A person adds the two words that `ack` asks for: who has done it, and why.
-        given = [*words[1:], *(("--by", "x", "--reason", "x") if words[1:2] == ["ack"] else ())]
+        given = words[1:]
         try:
             arguments.parser(given).parse_args(given)
         except arguments.UsageError as problem:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -404,6 +405,29 @@ def test_hostile_state_never_ends_the_check(key: str, value: Any) -> None:
     found += deltas.persistent(new, found, "now", "b")
     json.dumps(new)
     assert check.exit_code(found) in (0, 1)
+
+
+class Terminal(io.StringIO):
+    """A terminal with a person at it."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_ack_asks_for_name_and_reason_on_a_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = stored(tmp_path, json.dumps(GOOD).encode())
+    host.write(CAPTURE, json.dumps(healthy()).encode())
+    questions = Terminal()
+    monkeypatch.setattr("sys.stderr", questions)
+    monkeypatch.setattr("sys.stdin", Terminal("ann\nreplaced\n"))
+    assert main(["ack", "--root", str(tmp_path), "--id", "gpu.ecc.*"]) == 0
+    assert "Who acknowledges it? What was done, or why it is no fault? " in questions.getvalue()
+    (row,) = json.loads(host.text(deltas.MEMORY) or "")["acks"]
+    assert (row["by"], row["reason"]) == ("ann", "replaced")
+    monkeypatch.setattr("sys.stdin", Terminal("\n\n"))
+    assert main(["ack", "--root", str(tmp_path)]) == 3
 
 
 def test_ack_is_recorded_with_who_and_why(
