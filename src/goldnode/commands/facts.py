@@ -95,7 +95,8 @@ def age(form: str, older_than: int | None) -> None:
 def _ages_text(rows: list[ListAge]) -> str:
     width = max((len(row.lists) for row in rows), default=0)
     return "\n".join(
-        f"{row.complete_until}  {row.age_days:4} days  {row.lists:{width}}  {row.file}" for row in rows
+        f"{row.complete_until}  {row.age_days:4} days  {row.lists:{width}}  {row.file}"
+        for row in rows
     )
 
 
