@@ -107,11 +107,11 @@ def _ask(options: Any) -> None:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return
     for name, question in (
-        ("by", "Who acknowledges it"),
-        ("reason", "What was done, or why it is no fault"),
+        ("by", "Your name"),
+        ("reason", "Reason (the repair, or why it is no fault)"),
     ):
         if not getattr(options, name):
-            print(f"{question}? ", end="", file=sys.stderr, flush=True)
+            print(f"{question}: ", end="", file=sys.stderr, flush=True)
             setattr(options, name, sys.stdin.readline().strip())
 
 

@@ -423,7 +423,7 @@ def test_ack_asks_for_name_and_reason_on_a_terminal(
     monkeypatch.setattr("sys.stderr", questions)
     monkeypatch.setattr("sys.stdin", Terminal("ann\nreplaced\n"))
     assert main(["ack", "--root", str(tmp_path), "--id", "gpu.ecc.*"]) == 0
-    assert "Who acknowledges it? What was done, or why it is no fault? " in questions.getvalue()
+    assert "Your name: Reason (the repair, or why it is no fault): " in questions.getvalue()
     (row,) = json.loads(host.text(deltas.MEMORY) or "")["acks"]
     assert (row["by"], row["reason"]) == ("ann", "replaced")
     monkeypatch.setattr("sys.stdin", Terminal("\n\n"))
