@@ -94,6 +94,7 @@ AFFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ("tests/unit/node/state/test_cases.py", "tests/unit/node/state/test_parts.py"),
     ),
     ("tests/cases/compat/*", ("tests/unit/compat",)),
+    ("tests/gpu_wheels.py", ("tests/unit/facts", "tests/unit/compat/test_gpu_packages.py")),
     ("tests/cases/purity/*", ("tests/unit/inspect",)),
     (
         "tests/cases/recorded/*",

@@ -78,7 +78,7 @@ MISTAKES = {
     ),
     "a GPU of another generation": Mistake(
         "init site --host n1 --stack debian13_r580 -y --gpu Quadro_RTX_6000",
-        ('GPU model "Quadro_RTX_6000" is not in the facts', "add it to facts/gpus.yml"),
+        ('GPU model "Quadro_RTX_6000" is not in the facts. Use "Quadro-RTX-6000".',),
         ("RTX-6000-Ada",),
     ),
     "an option before the command": Mistake(

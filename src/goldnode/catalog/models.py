@@ -1276,8 +1276,8 @@ class NodeClass(Strict):
     )
     requirements: list[Sentence] = Field(
         default_factory=list,
-        description="Python packages of what runs on its nodes: requirements files, lock files (uv.lock, with extras "
-        "as uv.lock[gpu]), pyproject.toml, environment.yml or Dockerfile, relative to this file.",
+        description="Python packages of what runs on its nodes: requirements, uv.lock[EXTRA], pylock.toml, "
+        "pyproject.toml, environment.yml or Dockerfile, relative to this file.",
     )
     compat: Compat = Field(
         default_factory=Compat, description="Decisions about findings of `goldnode check`."

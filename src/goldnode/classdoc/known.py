@@ -42,7 +42,12 @@ def facts() -> Dict[str, Any]:
     known: Dict[str, Any] = json.loads(TEXT)
     # In the text a model is a list: architecture, what the health check knows of it, its names.
     known["models"] = {
-        pci_id: {"models": names, "vendor": VENDORS[pci_id[:4]], "architecture": kind, "health": health}
+        pci_id: {
+            "models": names,
+            "vendor": VENDORS[pci_id[:4]],
+            "architecture": kind,
+            "health": health,
+        }
         for pci_id, (kind, health, *names) in known["models"].items()
     }
     return known

@@ -255,7 +255,7 @@ def test_a_copy_that_went_wrong_is_not_published(
     assert not (world.root / CLASS).exists()
 
 
-_STEPS = ("copyfile", "_compress", "_sign_sums", "_check_compressed", "sync", "refresh")
+_STEPS = ("copyfile", "_compress", "sign_sums", "_check_compressed", "sync", "refresh")
 
 
 @pytest.mark.parametrize("step", _STEPS)

@@ -32,6 +32,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "run/goldnode").mkdir(parents=True)
     monkeypatch.setattr(start, "PLACE", str(tmp_path / "run/goldnode/program"))
     monkeypatch.setattr(sys, "path", ["the archive", *sys.path])
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     path = tmp_path / "goldnode-node"
     path.write_bytes(nodefile.build())
     return path
@@ -85,6 +86,7 @@ def test_a_file_that_was_hashed_is_known_until_it_changes(
     assert found is not None
     assert "sha256:" + found == engine
     monkeypatch.setattr(sys, "path", ["the archive", *sys.path])
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     assert start.settle(str(program)) == engine
     assert imported_from() == str(copy(program))
     # Changed in its place, of the same size and with its old times.
