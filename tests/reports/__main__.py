@@ -15,7 +15,7 @@ HEAD = """# Public reports
 
 <!-- Written by python -m tests.reports --write. Do not edit: change the files in tests/reports. -->
 
-Each row is a report by somebody who runs GPU nodes, from a public tracker: a log, a file, a combination of versions or a text that was
+Each row is a report by an operator of GPU nodes, from a public tracker: a log, a file, a combination of versions or a text that was
 pasted. `tests/reports` has each in our own words, with its input in the format of the machine, the answer that an operator needs, and its
 source; personal details are replaced. `tests/reports/test_reports.py` gives each input to the product and compares. The expected answer
 was written before the product was asked. *right* means that all of it holds: exit status, names that must be in the answer, and words that must not.

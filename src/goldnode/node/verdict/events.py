@@ -727,7 +727,7 @@ def _line(row: Json, rows: Sequence[Json], capture: Mapping[str, Any], limits: J
         text += f", {rate:.0f} a minute"
     name = form.remedy
     if form.id == "nvidia.unsupported" and _twin_works(capture, row.get("address")):
-        # The board's own registers told the driver so: NVIDIA/aicr issue 1858, one H100 of eight.
+        # The driver decides by the board's registers: NVIDIA/aicr issue 1858, one H100 of eight.
         text, name = "the driver refused this GPU, and runs another one of its model", "restart"
     sentence, blast, *steps = log_lines.remedy(name)
     if not {REBOOT, REPAIR} & set(steps):  # the log does not show that it is done
