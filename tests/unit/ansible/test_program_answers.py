@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import selectors
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -56,6 +60,46 @@ def test_a_program_that_reads_nothing_is_no_error(tmp_path: Path) -> None:
     program = tmp_path / "program"
     program.write_text("print('{}')\n")
     assert goldnode_state.run_program(str(program), "x" * (1 << 20)) == (0, "{}\n", "")
+
+
+KILLED = """
+import os, pathlib, shutil, signal, sys
+installed = pathlib.Path({installed!r})
+if sys.argv[0] != str(installed):
+    shutil.copy(sys.argv[0], installed)
+    installed.chmod(0o755)
+    os.kill(os.getpid(), signal.SIGKILL)
+print('{{"changed": true}}')
+"""
+
+
+def test_a_program_killed_after_it_installed_itself_ends_the_task(tmp_path: Path) -> None:
+    """The installed copy has the wanted digest by then; the run must not go on with it in silence."""
+    installed = tmp_path / goldnode_state.INSTALLED.lstrip("/")
+    installed.parent.mkdir(parents=True)
+    content = KILLED.format(installed=str(installed)).encode()
+    arguments = {
+        "operation": "apply",
+        "part": "node_class",
+        "document": {"class": "x"},
+        "root": str(tmp_path),
+        "program": {
+            "sha256": "sha256:" + hashlib.sha256(content).hexdigest(),
+            "content": base64.b64encode(content).decode(),
+        },
+        "_ansible_tmpdir": str(tmp_path),
+        "_ansible_remote_tmp": str(tmp_path),
+    }
+    done = subprocess.run(
+        [sys.executable, goldnode_state.__file__, json.dumps({"ANSIBLE_MODULE_ARGS": arguments})],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    answer = json.loads(done.stdout)
+    assert installed.exists()
+    assert (done.returncode, answer["failed"]) == (1, True)
+    assert answer["msg"].startswith("goldnode-node gave no answer (exit status -9)")
 
 
 @pytest.mark.parametrize(

@@ -354,8 +354,10 @@ def main() -> None:
         path = program(module)
         if path is None:
             module.exit_json(changed=False, needs_program=True)
-        # Once more only where the file went while it was to run: a removal that outlived the run that had started it was still at work.
-        if path == tried:
+        # Once more only where the file went while it was to run: a removal that outlived the run that had started
+        # it was still at work. A program that was killed has installed its own copy by then, and that must not
+        # go on as if nothing had happened.
+        if tried is not None and (path == tried or Path(tried).exists()):
             module.fail_json(msg=f"goldnode-node gave no answer ({reported}")
         tried = path
         rc, out, err = run_program(str(path), json.dumps(request))
