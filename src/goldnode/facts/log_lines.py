@@ -6,7 +6,8 @@ To add a message of a driver, add a row to that file:
 2. `mark`: words that are in every line of this form. They must contain one of `MARKS` in `node/probe/logs.py`, which is what whole logs are searched for.
 3. `form`: a regular expression that matches from the beginning of the message. The message begins after driver, PCI address,
    port, `[drm]` and `*ERROR*`; `head` in `node/probe/logs.py` splits it. Leave it out where the message begins with the mark. Groups: `address`
-   (PCI), `subject` (disk, port, DIMM, module; one finding for each), any other is a parameter of the event.
+   (PCI), `subject` (disk, port, DIMM, module; one finding for each), `multiple_of_N` (a number: the line counts only if it
+   is a multiple of N), any other is a parameter of the event.
 4. `finding`: its id in `node/state/kinds.py`; `severity`: `none` for a line that is known to be harmless.
 5. `settled_by`: rows that withdraw it when they come later for the same device, such as a reset that succeeded.
    `limit`: a limit of `health.yml` in lines per minute, below which the line is a note.

@@ -66,7 +66,7 @@ def remedy(name: str) -> List[str]:
 
 
 # fmt: off
-WRITERS = frozenset(["AMD-Vi","BTRFS","CPU","DMAR","EXT4-fs","IO_PAGE_FAULT","Loading","Memory","NETDEV","NVRM","XFS","amdgpu","block","bnxt_en","clocksource","device-mapper","ena","gdrdrv","i40e","i915","iavf","ib_core","ice","igb","ixgbe","mce","md","megaraid_sas","mlx4_core","mlx5_core","mlx5_ib","mpt2sas_cm","mpt3sas_cm","nv_peer_mem","nvidia","nvidia-modeset","nvidia_drm","nvidia_fs","nvidia_modeset","nvidia_peermem","nvidia_uvm","nvme","pcieport","tg3","virtio_net","xe"])
+WRITERS = frozenset(["AMD-Vi","BTRFS","CPU","DMAR","EXT4-fs","IO_PAGE_FAULT","Loading","Memory","NETDEV","NVRM","XFS","amdgpu","block","bnxt_en","clocksource","device-mapper","ena","gdrdrv","i40e","i915","iavf","ib_core","ice","igb","ixgbe","mce","md","megaraid_sas","mlx4_core","mlx5_core","mlx5_ib","mpt2sas_cm","mpt3sas_cm","nv_peer_mem","nvidia","nvidia-modeset","nvidia-nvswitch","nvidia_drm","nvidia_fs","nvidia_modeset","nvidia_peermem","nvidia_uvm","nvme","pcieport","tg3","virtio_net","xe"])
 TEXT = r"""
 {"remedies":{
 "amd_reset":["Drain the node, then reset the GPU (`amd-smi reset --gpureset`, or restart the node).","gpu","gpu_reset"],
@@ -80,6 +80,7 @@ TEXT = r"""
 "unblock":["Keep the other driver out (`blacklist nouveau`, which site.yml writes), rebuild the initramfs and restart the node.","node","site","reboot"],
 "peermem":["Build the driver's modules again after DOCA-OFED or MLNX_OFED is installed (`dkms install --force`), so that they take its ib_core; with open modules and a recent kernel GPUDirect RDMA works through DMA-BUF, without nvidia_peermem.","node","site","reboot"],
 "beside":["Build that module again for the loaded driver (`dkms install --force`, or its package); a module under the GPL (nvidia_fs) needs the open flavour of the driver. Then load it.","node","site","person"],
+"fabric":["Install nvidia-fabricmanager of exactly the driver's version and hold it (site.yml does), then restart nvidia-fabricmanager.","node","site","person"],
 "module":["Build the module for the running kernel (`dkms autoinstall`, or site.yml), and load it or restart the node.","node","site","reboot"],
 "power_cycle":["Drain the node and switch it off and on (a restart leaves an adapter its power); where SUBJECT stays faulty, have it replaced.","node","reboot","repair"],
 "cool_adapter":["Check fans, air inlet and transceivers at SUBJECT.","hardware","repair"],
@@ -107,12 +108,12 @@ TEXT = r"""
 ["amd.mes","amdgpu","MES failed to respon","MES failed to respon(?:d|se)","gpu.driver_fault","degraded","the GPU's scheduler firmware (MES) does not answer","amd_reset","amd.reset_succeeded",null],
 ["amd.smu","amdgpu","Failed to export SMU metrics","Failed to export SMU metrics","gpu.program_fault","none","the GPU's power management controller (SMU) did not answer; healthy GPUs have it too, and time-outs beside it decide",null,"",null],
 ["amd.ras_fatal","amdgpu","uncorrectable hardware error(","(?:\\{\\d+\\} ?)?uncorrectable hardware error\\((?P<event>\\w+)\\)","gpu.driver_fault","drain","a hardware error of the GPU that was not corrected","restart","",null],
-["amd.ras_unreal","amdgpu","correctable hardware errors","(?:1048560|2097120|3145680) (?:un)?correctable hardware errors detected in \\w+ block","gpu.program_fault","none","counters that were read while the GPU slept have all bits set",null,"",null],
+["amd.ras_unreal","amdgpu","correctable hardware errors","(?P<multiple_of_1048560>\\d+) (?:un)?correctable hardware errors detected in umc block","gpu.program_fault","none","counters that were read while the GPU slept have all bits set",null,"",null],
 ["amd.ras_uncorrected","amdgpu","uncorrectable hardware errors","(?:\\{\\d+\\} ?)?(?:socket: \\d+,? ?(?:die: \\d+,? ?)?)?[1-9]\\d* (?:new )?uncorrectable hardware errors detected in (?:total in )?(?P<block>\\w+) block","gpu.driver_fault","drain","errors of the GPU's memory or of a block that were not corrected","amd_reset","",null],
 ["amd.ras_corrected","amdgpu","correctable hardware errors","(?:\\{\\d+\\} ?)?(?:socket: \\d+,? ?(?:die: \\d+,? ?)?)?\\d+ (?:new )?correctable hardware errors detected","gpu.program_fault","none","errors of the GPU that were corrected",null,"",null],
 ["amd.poison","amdgpu","kick off gpu reset flow","(?:\\{\\d+\\} ?)?poison is consumed by (?:client|source) \\d+, kick off gpu reset flow","gpu.driver_fault","degraded","a program has used damaged memory of the GPU","amd_reset","amd.reset_succeeded",null],
-["amd.psp","amdgpu"," failed!","PSP (?:create ring|load \\w+|tmr init) failed!","driver.refused","drain","the security processor of the GPU (PSP) does not answer, and the driver cannot start the GPU","psp","",null],
-["amd.firmware","amdgpu"," firmware!","Failed to load \\w+ firmware!","driver.refused","drain","the driver found no firmware for a part of the GPU, and cannot start it","amd_firmware","",null],
+["amd.psp","amdgpu"," failed","PSP (?:(?:create ring|ring init|load [\\w ]+|tmr init) failed!|firmware loading failed|resume failed)","driver.refused","drain","the security processor of the GPU (PSP) does not answer, and the driver cannot start the GPU","psp","",null],
+["amd.firmware","amdgpu","Failed to load","(?:[\\w ]+: )?Failed to load (?:\\w+ firmware!|firmware [\\w\"./]+)","driver.refused","drain","the driver found no firmware for a part of the GPU, and cannot start it","amd_firmware","",null],
 ["amd.no_firmware","amdgpu","Direct firmware load for","Direct firmware load for amdgpu/\\S+ failed with error","gpu.program_fault","none","a firmware file was not found; some are optional (`_ta.bin`, `_cap.bin`), and a line about a part that cannot start follows where one is needed",null,"",null],
 ["xe.wedged","xe","Xe has declared device","CRITICAL: Xe has declared device (?P<address>\\S+) as wedged","gpu.driver_fault","drain","the driver has given the GPU up","restart","",null],
 ["xe.reset_failed","xe","reset failed (","(?:Tile\\d: )?GT\\d+: reset failed \\(","gpu.driver_fault","drain","the driver could not reset the GPU","restart","",null],
@@ -130,7 +131,7 @@ TEXT = r"""
 ["nvidia.gsp_firmware","nvidia"," failed with error","(?:Direct firmware load for|loading) \\S*gsp_\\w+\\.bin failed","driver.refused","drain","the firmware of the GPU's system processor (GSP) is not on disk, or not in the initramfs that loads the driver","firmware","",null],
 ["nvidia.bar_invalid","NVRM"," is 0M @ 0x0","BAR\\d is 0M @ 0x0+ \\(PCI:(?P<address>[\\da-fA-F:.]+)\\)","gpu.driver_fault","degraded","the machine's firmware gave a memory window of the GPU no address","bios","",null],
 ["nvidia.unsupported","NVRM","is not supported by the","installed in this system is not supported by the","driver.refused","drain","this version of the driver does not support this GPU","other_driver","",null],
-["nvidia.needs_open","NVRM","requires use of","installed in this system requires use of the NVIDIA open kernel modules","driver.refused","drain","this GPU needs the open kernel modules","flavour","",null],
+["nvidia.needs_open","NVRM","installed in this system","installed in this system (?:requires use of the NVIDIA open kernel modules|is self-hosted, and requires)","driver.refused","drain","this GPU needs the open kernel modules","flavour","",null],
 ["nvidia.passed_through","NVRM","already bound to vfio","GPU (?P<address>\\S+) is already bound to vfio","gpu.program_fault","none","the GPU is handed to a virtual machine",null,"",null],
 ["nvidia.nvlink_mask","NVRM","Rx Detect Link mask","knvlinkUpdatePostRxDetectLinkMask\\w*: Failed to update Rx Detect Link mask","nvlink.driver_fault","drain","the driver cannot read the state of NVLink, and programs that ask it hang","restart","",null],
 ["module.signature","Loading"," is rejected","Loading of (?:unsigned module|module with (?:unavailable key|unsupported crypto)) is rejected","driver.refused","degraded","the kernel refused a module whose signature it does not trust (Secure Boot)","sign","",null],
@@ -149,7 +150,8 @@ TEXT = r"""
 ["mlx5.slot_power","mlx5_core","insufficient power on","(?:\\w+:\\d+:? ?(?:\\(pid \\d+\\):)? ?)?Detected insufficient power on the PCIe slot","net.driver_fault","none","the slot states less power than the adapter may use; boards that state none are the common cause, and the adapter works",null,"",null],
 ["mlx4.internal","mlx4_core","Internal error detected","Internal error detected","net.driver_fault","drain","the adapter met an internal error and is reset","power_cycle","",null],
 ["bnxt.firmware","bnxt_en","reset event",".*(?:Firmware [Ff]atal reset|Fatal firmware reset) event","net.driver_fault","degraded","the firmware of the adapter stopped and was started again","restart_free","",null],
-["bnxt.not_restarted","bnxt_en","failure",".*hwrm[\\w ]+ failure(?: rc)?: ","net.driver_fault","drain","the driver could not start the adapter again","power_cycle","",null],
+["bnxt.not_restarted","bnxt_en","failure",".*hwrm(?: (?:stat ctx|ring) alloc|_ring_grp alloc| vnic (?:\\d+ )?(?:ctx \\d+ |cos ctx )?(?:alloc|cfg|set rss|set hds|set tpa)| query (?:capability|qportcfg)) failure","net.driver_fault","drain","the driver could not start the adapter","power_cycle","",null],
+["bnxt.without","bnxt_en","failure",".*(?:hwrm (?:query (?:adv flow mgnt|error recovery)|crash dump mem)|HWRM set coalescing|crash dump mem alloc) failure","gpu.program_fault","none","the firmware of the adapter lacks something that the driver can do without",null,"",null],
 ["bnxt.command","bnxt_en","Error (timeout: ",".*Error \\(timeout: \\d+\\) msg","net.driver_fault","degraded","the firmware did not answer a request","restart_free","",null],
 ["intel.unrecoverable","ice i40e iavf","tx_timeout recovery unsuccessful","tx_timeout recovery unsuccessful","net.driver_fault","drain","the driver could not restart the adapter","power_cycle","",null],
 ["intel.recovery_mode","ice i40e ixgbe","irmware recovery mode","Firmware recovery mode detected","net.driver_fault","drain","the adapter's firmware is damaged and runs in its recovery mode","restart_free","",null],
@@ -183,6 +185,7 @@ TEXT = r"""
 ["kmod.beside","nvidia_fs gdrdrv nv_peer_mem","symbol ","(?:disagrees about version of|Unknown) symbol nvidia_p2p_\\w+","driver.refused","degraded","a module beside the driver does not fit it, so GPUDirect through it does not work; GPUs do","beside","",null],
 ["kmod.symbol","nvidia nvidia_uvm nvidia_modeset nvidia_drm nvidia_peermem amdgpu mlx5_core mlx5_ib ib_core","symbol ","(?:disagrees about version of|Unknown) symbol ","driver.refused","drain","the kernel refused the module: it does not fit the kernel or a module below it","module","",null],
 ["nvme.no_path","block","failing I/O","block (?P<subject>nvme\\w+): no available path - failing I/O","storage.driver_fault","drain","no path to the disk is left","disk","",null],
-["kmod.modeset","nvidia-modeset","ersion mismatch: nvidia","Version mismatch: nvidia\\.ko\\([\\d.]+\\) nvidia-modeset\\.ko","driver.refused","drain","two modules of the driver are of different versions","module","",null]
+["kmod.modeset","nvidia-modeset nvidia_drm","ersion mismatch: nvidia","(?:\\[nvidia-drm\\] )?Version mismatch: nvidia(?:-modeset)?\\.ko\\([\\w.]*\\) nvidia-","driver.refused","drain","two modules of the driver are of different versions","module","",null],
+["nvswitch.version","nvidia-nvswitch","ersion mismatch, kernel version","Version mismatch, kernel version [\\w.]+ user version","driver.refused","drain","the fabric manager is of another version than the driver, so it does not start the NVSwitches","fabric","",null]
 ]}
 """

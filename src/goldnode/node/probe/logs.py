@@ -533,7 +533,7 @@ class LogParser:
         where, port, rest = head(name, text)
         for form in forms:
             match = form.mark in rest and _re("row " + form.id, form.form).match(rest)
-            if match:
+            if match and _multiple(match):
                 parameters: Row = match.groupdict()
                 where = address(parameters.pop("address", None) or "") or where
                 if where is None and name == "NVRM" and self._gpu_age <= 3:
@@ -941,6 +941,15 @@ _OTHERS: Tuple[Tuple[str, Callable[[LogParser, str], Optional[Row]]], ...] = (
 
 def _numbers(parameters: Row) -> Row:
     return {key: int(value) if key == "pid" else clean(value) for key, value in parameters.items()}
+
+
+def _multiple(match: Any) -> bool:
+    """Return whether the number of a group `multiple_of_N` is a multiple of N; true without such a group."""
+    return all(
+        int(value) % int(name[12:]) == 0
+        for name, value in match.groupdict().items()
+        if name.startswith("multiple_of_")
+    )
 
 
 def parse(lines: Iterable[Union[bytes, str]], boot_id: Optional[str] = None) -> List[Row]:
