@@ -1,7 +1,6 @@
 """apt's preferences and the list of packages that unattended upgrades leave alone, as apt reads them. Reads only.
 
-The rules are those of apt_preferences(5) and apt.conf(5); tests compare them with `apt-cache policy` and
-`apt-config dump`.
+The rules are those of apt_preferences(5), which tests compare with `apt-cache policy`. :mod:`.apt_conf` reads apt.conf.
 """
 
 from __future__ import annotations
@@ -11,14 +10,16 @@ from fnmatch import fnmatchcase
 
 from ..ground.host import Host
 from ..ground.typed import NamedTuple
+from . import apt_conf
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Dict, Iterable, List, Tuple
 
+    from .apt_conf import AptConfiguration
+
 FENCE = "Unattended-Upgrade::Package-Blacklist"
-PREFERENCES, CONFIGURATION = "/etc/apt/preferences", "/etc/apt/apt.conf"
-_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
+PREFERENCES = "/etc/apt/preferences"
 
 
 class AptPin(NamedTuple):
@@ -31,20 +32,9 @@ class AptPin(NamedTuple):
     priority: int
 
 
-def parts(host: Host, directory: str, ending: str) -> List[str]:
-    """Return the files of a directory that apt reads. It ignores names with another ending or character."""
-    rows = []
-    for path in host.glob(directory, "*"):
-        name = path.rpartition("/")[2]
-        fits = "." not in name or name.endswith(f".{ending}")
-        if _NAME.fullmatch(name) and fits and not host.is_dir(path):
-            rows.append(path)
-    return rows
-
-
 def pins(host: Host) -> List[AptPin]:
     """Return the pins of all preferences in apt's order. A stanza that apt refuses or ignores is left out."""
-    files = [PREFERENCES, *parts(host, f"{PREFERENCES}.d", "pref")]
+    files = [PREFERENCES, *apt_conf.parts(host, f"{PREFERENCES}.d", "pref")]
     return [row for file in files for row in parsed(file, host.text(file) or "")]
 
 
@@ -102,46 +92,30 @@ def agrees(pin: AptPin, versions: Iterable[str]) -> bool:
     return exact and pin.priority > 0 and all(fnmatchcase(item, wanted) for item in versions)
 
 
-def cleared(host: Host, own: str) -> List[str]:
-    """Return the lines, as FILE:LINE, by which a file after `own` takes back the list of packages to leave alone.
-
-    apt reads the main file last. `#clear` deletes a scope with all below it, and is no comment.
-    """
-    directory, _, base = own.rpartition("/")
-    files = [path for path in parts(host, directory, "conf") if path.rpartition("/")[2] > base]
-    rows = []
-    for file in [*files, CONFIGURATION]:
-        text = host.text(file)
-        if not text or "#clear" not in text:
-            continue
-        for number, line in enumerate(text.split("\n"), 1):
-            words = line.replace(";", " ").split()
-            scopes = {word.rstrip(":").lower() for word in words[1:]}
-            if words[:1] == ["#clear"] and scopes & _SCOPES:
-                rows.append(f"{file}:{number}")
-    return rows
+def cleared(configuration: AptConfiguration, own: str) -> List[str]:
+    """Return the lines, as FILE:LINE, by which the list of packages to leave alone loses entries of the file `own`."""
+    scope = f"{FENCE}::".lower()
+    rows = {
+        clearing.where: None
+        for clearing in configuration.clearings
+        if clearing.setting.file == own and clearing.setting.name.lower().startswith(scope)
+    }
+    return list(rows)
 
 
-def loosened(host: Host) -> List[str]:
+def loosened(configuration: AptConfiguration) -> List[str]:
     """Return the lines, as FILE:LINE (option), by which apt ignores holds or reads its preferences elsewhere."""
     rows = []
-    for file in [*parts(host, f"{CONFIGURATION}.d", "conf"), CONFIGURATION]:
-        for number, line in enumerate((host.text(file) or "").split("\n"), 1):
-            match = _LOOSE.match(line)
-            if match and match[2].strip("/").lower() not in _USUAL:
-                rows.append(f"{file}:{number} ({match[1]})")
-    return rows
+    for name in _LOOSE:
+        setting = configuration.find(name)
+        if setting is not None and configuration.truth(name):
+            rows.append(f"{setting.where} ({setting.name})")
+    return rows + apt_conf.moved(configuration, _PLACES)
 
 
-# An option in either form: with all its scopes, or inside of them.
-_LOOSE = re.compile(
-    r"\s*(?!//|#)(?:.*[\s:{;])?(Ignore-Hold|Allow-Change-Held-Packages|Preferences(?:Parts)?)\s+"
-    r"[\"']?([^\"';\s]+)",
-    re.IGNORECASE,
-)
-# Values that change nothing: those of no (strutl.cc, StringToBool), and the defaults of the directories.
-_USUAL = ("0", "no", "false", "without", "off", "disable", "preferences", "preferences.d") + (
-    PREFERENCES.strip("/"),
-    f"{PREFERENCES}.d".strip("/"),
-)
-_SCOPES = {FENCE.lower(), FENCE.partition("::")[0].lower()}
+# With --force-yes, too, apt changes packages on hold.
+_LOOSE = ("APT::Ignore-Hold", "APT::Get::Allow-Change-Held-Packages", "APT::Get::Force-Yes")
+_PLACES = {
+    "Dir::Etc::Preferences": PREFERENCES,
+    "Dir::Etc::PreferencesParts": f"{PREFERENCES}.d",
+}

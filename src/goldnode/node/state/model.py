@@ -177,6 +177,7 @@ class Observed:
     * pins: foreign pins [{file, line, package, pin, priority, owner}].
     * unfenced: lines that clear the list of packages that unattended upgrades leave alone.
     * loosened: lines that make apt ignore holds or its preferences.
+    * apt_error: why apt refuses its own configuration, with file and line, or None.
     * unrecorded: files and directories of the record in /var/lib/goldnode that a converged node lacks.
     * kernels: releases that have a /boot/vmlinuz.
     * modules: kernel release -> {version, license, vermagic, signer, altered} of the driver's module, or None.
@@ -223,6 +224,7 @@ class Observed:
         self.pins: List[Dict[str, Any]] = []
         self.unfenced: List[str] = []
         self.loosened: List[str] = []
+        self.apt_error: Optional[str] = None
         self.unrecorded: List[str] = []
         self.keyrings: Dict[str, Optional[List[str]]] = {}
         self.kernels: List[str] = []

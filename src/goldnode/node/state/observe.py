@@ -14,7 +14,7 @@ import struct
 from contextlib import suppress
 
 from ..effective import apt as apt_effective
-from ..effective import kmod, ldcache, module_file
+from ..effective import apt_conf, kmod, ldcache, module_file
 from ..effective.boot_choice import boot_choice, kernel_fault
 from ..ground import openpgp
 from ..ground.errors import NodeError
@@ -126,6 +126,7 @@ def observe(host: Host, document: ClassDocument, keep: bool = True) -> Observed:
     container = is_container(host)
     own = host.live and not container  # kernel and devices are those of this node
     release = (host.text("/proc/sys/kernel/osrelease") or "").strip()
+    apt_options = apt_conf.read(host)
     seen = Observed(
         live=host.live,
         container=container,
@@ -145,8 +146,9 @@ def observe(host: Host, document: ClassDocument, keep: bool = True) -> Observed:
         },
         sources=apt_sources(host),
         pins=apt_pins(host),
-        unfenced=apt_effective.cleared(host, FENCE),
-        loosened=apt_effective.loosened(host),
+        unfenced=apt_effective.cleared(apt_options, FENCE),
+        loosened=apt_effective.loosened(apt_options),
+        apt_error=apt_options.error,
         kernels=[name[len("/boot/vmlinuz-") :] for name in host.glob("/boot", "vmlinuz-*")],
         boot=boot_choice(host, document["kernel"]["release"]),
         held_by_us=list((load_json(host, RECORD) or {}).get("held", [])),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from goldnode.node.effective import apt
+from goldnode.node.effective import apt, apt_conf
 from goldnode.node.ground.host import Host
 
 CACHE, CONFIG = shutil.which("apt-cache"), shutil.which("apt-config")
@@ -130,9 +130,10 @@ def test_a_fence_that_is_cleared(tmp_path: Path, case: str, name: str) -> None:
     there = "nvidia-driver$" in shown
     if expected is not None:
         assert there is not expected
-        assert bool(apt.cleared(Host(str(tmp_path)), OWN)) is expected
+        assert bool(apt.cleared(apt_conf.read(Host(str(tmp_path))), OWN)) is expected
     else:
-        assert there or apt.cleared(Host(str(tmp_path)), OWN)
+        assert there
+        assert not apt.cleared(apt_conf.read(Host(str(tmp_path))), OWN)
 
 
 # Text of a file of apt.conf.d -> the option that makes apt ignore holds, or read its preferences elsewhere.
@@ -149,6 +150,10 @@ LOOSE = {
     "a zero": ("APT::Ignore-Hold 0;\n", None),
     "the default": ('Dir::Etc::PreferencesParts "preferences.d";\n', None),
     "a comment": ('// APT::Ignore-Hold "true";\n# APT::Ignore-Hold "true";\n', None),
+    "taken back later": ("APT::Ignore-Hold 1;\nAPT { Ignore-Hold no; };\n", None),
+    "cleared later": ("APT::Ignore-Hold 1;\n#clear APT::Ignore-Hold;\n", None),
+    "in a comment of several lines": ("/*\nAPT::Ignore-Hold 1;\n*/\n", None),
+    "over two lines": ("APT::Ignore-Hold\n  1;\n", "Ignore-Hold"),
     "another option": ('APT::Get::Assume-Yes "true";\n', None),
 }
 
@@ -169,7 +174,7 @@ def test_options_that_loosen_the_stack(tmp_path: Path, case: str) -> None:
     )
     places = [value for name, value in values.items() if name.lower().startswith("dir::etc::pref")]
     by_apt = by_apt or bool(set(places) - {"preferences", "preferences.d"})
-    rows = apt.loosened(Host(str(tmp_path)))
+    rows = apt.loosened(apt_conf.read(Host(str(tmp_path))))
     assert bool(rows) is by_apt is bool(option)
     if option:
         assert rows[0].startswith("/etc/apt/apt.conf.d/10site:")
@@ -182,7 +187,7 @@ def test_a_file_before_the_fence_does_not_clear_it(tmp_path: Path) -> None:
     for name in ("50unattended-upgrades", "zz.save"):
         (tmp_path / "etc/apt/apt.conf.d" / name).write_text(f"#clear {apt.FENCE};\n")
     assert "nvidia-driver" in run(tmp_path, str(CONFIG), "dump", apt.FENCE)
-    assert apt.cleared(Host(str(tmp_path)), OWN) == []
+    assert apt.cleared(apt_conf.read(Host(str(tmp_path))), OWN) == []
 
 
 @pytest.mark.parametrize(

@@ -271,8 +271,15 @@ BACK = "Remove that line; to upgrade other packages of the list, add none of the
 
 
 def unfenced(document: ClassDocument, seen: Observed) -> List[Refusal]:
-    """Refuse a node on which another file clears apt's list of packages to leave alone, or lets it ignore holds."""
+    """Refuse a node on which another file clears apt's list of packages to leave alone, or lets it ignore holds.
+
+    apt does nothing at all with a configuration that it cannot read.
+    """
     refused = []
+    if seen.apt_error and document["packages"]:
+        text = f"{seen.apt_error}. apt refuses its configuration, and all work with it."
+        remedy = "Correct that line until `apt-config dump` prints no error, then run site.yml."
+        refused.append(Refusal("apt-configuration", text, remedy))
     if seen.unfenced and seen.files.get(FENCE) is not None:
         where = ", ".join(seen.unfenced)
         text = f"{where} clears {FENCE_LIST}: unattended upgrades may change the stack."
