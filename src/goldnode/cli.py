@@ -7,7 +7,6 @@ An expected error, or a file that cannot be read or written, prints one line to 
 from __future__ import annotations
 
 import errno
-import os
 import signal
 from contextlib import nullcontext
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 import click
 
 from goldnode.commands import LazyGroup, output
-from goldnode.core import extras, progress
+from goldnode.core import extras, files, progress
 from goldnode.core.data import site_above
 from goldnode.core.errors import GoldnodeError
 from goldnode.core.files import file_remedy
@@ -132,6 +131,8 @@ class _Commands(LazyGroup):
 
 # Commands that may take longer than a few seconds: they show progress.
 _LONG = {"adopt", "canary", "disks", "images", "lock", "mirror", "modules", "plan"}
+# Commands that make trees for nodes, images and mirrors, or run apt, which reads as another user.
+_FOR_OTHERS = {"apply", "disks", "images", "lock", "mirror", "modules", "node-program"}
 _WITHOUT_SITE = {
     "--help",
     "-h",
@@ -210,9 +211,8 @@ def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 def main(debug: bool) -> None:
     """Turn one declared GPU node class into running nodes and images that carry the same locked stack."""
-    # Do not inherit the caller's umask: files for nodes, images and published directories need fixed modes.
-    # Secret files are created with an explicit mode.
-    os.umask(0o022)
+    if click.get_current_context().invoked_subcommand in _FOR_OTHERS:
+        files.readable_by_others()
     # If SIGCHLD is ignored, the kernel discards exit statuses, and `subprocess` reports success for every
     # program.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from goldnode.canary.errors import CanaryError
 from goldnode.core import binomial
+from goldnode.core.files import by_umask
 from goldnode.documents.canary import CanaryDocument, CanaryMetric
 
 DIRECTORY = Path(".goldnode/canary")
@@ -31,7 +32,7 @@ def store(document: CanaryDocument, directory: Path = DIRECTORY) -> Path:
     try:
         with os.fdopen(number, "w", encoding="utf-8") as opened:
             opened.write(text)
-        Path(name).chmod(0o644)
+        Path(name).chmod(by_umask())
         for count in range(1000):
             target = folder / (f"{stem}.json" if not count else f"{stem}-{count}.json")
             try:

@@ -21,6 +21,7 @@ from goldnode.commands.options import (
     valid_option,
 )
 from goldnode.commands.output import emit, reports, say
+from goldnode.core import files
 
 if TYPE_CHECKING:
     from goldnode.facts.audit import FactsFault
@@ -160,6 +161,7 @@ def publish(repository: Path, form: str, **given: Any) -> None:
     """
     from goldnode.fleet.nodes import facts_update
 
+    files.readable_by_others()
     wanted = facts_update.FactsPublication(**given)
     bundle = wanted.bundle
     version, root = facts_update.publish(repository, wanted)

@@ -23,10 +23,18 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def replace_file(path: Path, data: bytes, mode: int = 0o644) -> None:
+def by_umask(mode: int = 0o666) -> int:
+    """Return the mode that a new file gets by the umask: that of `tempfile` is for its owner alone."""
+    umask = os.umask(0o077)  # the kernel shows it only to who sets it
+    os.umask(umask)
+    return mode & ~umask
+
+
+def replace_file(path: Path, data: bytes, mode: int | None = None) -> None:
     """Replace the content of a file atomically and create its directory.
 
-    Readers see either the old content or the new. The file has `mode` from its first moment.
+    Readers see either the old content or the new. The file has `mode` from its first moment; None: that of a
+    new file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     # A unique temporary name: a fixed one would mix the output of concurrent writers.
@@ -37,7 +45,7 @@ def replace_file(path: Path, data: bytes, mode: int = 0o644) -> None:
             out.flush()
             # Before the rename: else a crash may leave the new name with an empty file.
             os.fsync(out.fileno())
-            os.fchmod(out.fileno(), mode)
+            os.fchmod(out.fileno(), by_umask() if mode is None else mode)
             new.replace(path)
         except BaseException:
             new.unlink(missing_ok=True)
@@ -68,6 +76,15 @@ def file_remedy(problem: OSError, path: Path) -> str:
 
 
 _OTHER_CACHE = "name another directory for what goldnode caches: `GOLDNODE_CACHE=DIRECTORY`"
+
+
+def readable_by_others() -> None:
+    """Set the modes of new files for others to read, regardless of the caller's umask.
+
+    Nodes, images and published directories need them. All else follows the umask, and secret files are created
+    with an explicit mode.
+    """
+    os.umask(0o022)
 
 
 def sync(path: Path) -> None:

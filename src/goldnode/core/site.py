@@ -25,7 +25,7 @@ from pydantic import (
     model_validator,
 )
 
-from goldnode.core import event_kinds, yamlsource
+from goldnode.core import event_kinds, logins, yamlsource
 from goldnode.core.data import SITE_FILES, lock_places
 from goldnode.core.deny_list import DenyListPlace
 from goldnode.core.errors import SiteError, nearest
@@ -327,6 +327,13 @@ class SiteHookCommand(BaseModel):
         description="The command as a list of words, run without a shell. Status 0: delivered.",
     )
     timeout: float = Field(default=30, gt=0, le=600, description="Seconds for one event.")
+    environment: tuple[Annotated[str, StringConstraints(pattern=r"^[A-Za-z_]\w*$")], ...] = Field(
+        default=(),
+        description=(
+            "Names of further environment variables that the command inherits, beside PATH, HOME, language, proxies "
+            "and the like."
+        ),
+    )
 
 
 class SiteHookWebhook(BaseModel):
@@ -862,6 +869,12 @@ def archive_url(site: Site, archive: str, public: str | None = None) -> str:
     machine = _machine_archives() if own else {}
     url = machine.get(archive) or machine.get(suite) or public
     if url is not None:
+        if address := logins.login_in(url):
+            raise SiteError(
+                f'archive "{archive}" has an address with a login in this machine\'s apt sources, {address}: locks and '
+                "nodes would show it",
+                remedy=logins.remedy(address),
+            )
         return site.redirected(url).rstrip("/")
     why = "the catalog has no public address of it"
     if own:

@@ -18,8 +18,10 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from goldnode.core import logins
 from goldnode.core.errors import CatalogError, GoldnodeError, nearest
 from goldnode.node.ground.optional import group
+from goldnode.node.ground.text import phrase
 
 KeyPath = tuple[str | int, ...]
 Model = TypeVar("Model", bound=BaseModel)
@@ -196,12 +198,32 @@ def _walk(
                     line=line,
                     remedy="keep one of the two",
                 )
+            if address := logins.login_in(name):
+                _refuse_login(key, address, path, source, error)
             keys[name] = line
             source.key_lines[(*path, name)] = line
             _walk(value, (*path, name), source, error, seen)
     elif isinstance(node, yaml.SequenceNode):
         for index, value in enumerate(node.value):
             _walk(value, (*path, index), source, error, seen)
+    elif address := logins.login_in(str(node.value)):
+        _refuse_login(node, address, path, source, error)
+
+
+def _refuse_login(
+    node: yaml.Node,
+    address: str,
+    path: KeyPath,
+    source: YamlSource,
+    error: type[GoldnodeError],
+) -> None:
+    where = phrase('"{}" has an address', ".".join(str(part) for part in path)) or "an address"
+    raise error(
+        f"{where} with a login, {address}: what is made of this file would show it to others",
+        file=source.file,
+        line=node.start_mark.line + 1,
+        remedy=logins.remedy(address),
+    )
 
 
 def validate(

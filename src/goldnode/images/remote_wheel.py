@@ -13,9 +13,9 @@ from urllib3.exceptions import HTTPError
 
 from goldnode.core.errors import ImageError
 from goldnode.core.files import cache_directory
+from goldnode.core.logins import masked
 from goldnode.images.wheelindex import Index, WheelFile
 from goldnode.inspect.wheelcode import WheelCode, read_wheel
-from goldnode.lock.transport import masked
 
 _BLOCK = 4 << 20  # bytes of one request: libraries are read from start to end
 

@@ -32,6 +32,7 @@ from goldnode.catalog.load import Catalog
 from goldnode.classdoc.load import load_catalog
 from goldnode.core.errors import ImageError, UnsolvableError, nearest
 from goldnode.core.files import cache_directory, sha256_of
+from goldnode.core.logins import masked
 from goldnode.core.site import Site, load_site, snapshot_url
 from goldnode.images import hostpackage
 from goldnode.images.imagelock import DerivedLock, ImageLock, find_lock, intent_digest
@@ -55,7 +56,6 @@ from goldnode.lock.locked_files import (
 )
 from goldnode.lock.model import LockedArchive
 from goldnode.lock.resolve import DependencyGraph, archive_sources
-from goldnode.lock.transport import masked
 from goldnode.oci import emulation
 from goldnode.oci.model import MACHINES
 

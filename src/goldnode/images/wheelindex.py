@@ -28,9 +28,10 @@ from urllib3.exceptions import HTTPError
 
 from goldnode.core.errors import ImageError
 from goldnode.core.files import sha256_of
+from goldnode.core.logins import masked
 from goldnode.images.matrix import MatrixSystem
 from goldnode.images.pip_login import pip_login
-from goldnode.lock.transport import Transport, masked
+from goldnode.lock.transport import Transport
 from goldnode.node.ground.optional import group
 from goldnode.oci.model import MACHINES
 

@@ -25,7 +25,8 @@ from urllib.parse import quote, unquote, urlsplit
 from urllib3.exceptions import HTTPError
 
 from goldnode.core.errors import LockError
-from goldnode.lock.transport import Transport, masked
+from goldnode.core.logins import masked
+from goldnode.lock.transport import Transport
 
 BLOCK = 1 << 17  # bytes read at once
 TRIES = 5  # in a row without a block's worth of progress

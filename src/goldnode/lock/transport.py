@@ -17,13 +17,10 @@ from urllib.parse import unquote, urlsplit
 
 import urllib3
 
+from goldnode.core.logins import masked
+
 HELPER = Path("/usr/lib/apt/apt-helper")
 AUTH = (Path("/etc/apt/auth.conf"), Path("/etc/apt/auth.conf.d"))
-
-
-def masked(url: str) -> str:
-    """Return the address without user name and password."""
-    return re.sub(r"://[^/@\s]+@", "://***@", url)
 
 
 def apt_settings() -> dict[str, str]:

@@ -19,7 +19,7 @@ from urllib3 import exceptions as http
 
 from goldnode.core.errors import LockError
 from goldnode.core.files import cache_directory
-from goldnode.lock.transport import masked
+from goldnode.core.logins import masked
 from goldnode.node.ground.text import phrase
 
 UnreachableKind = Literal[

@@ -79,3 +79,33 @@ def test_the_remedy_for_a_file_is_about_the_reason_of_the_kernel(
 ) -> None:
     monkeypatch.setenv("GOLDNODE_CACHE", str(tmp_path / "cache"))
     assert remedy in files.file_remedy(OSError(number, os.strerror(number)), tmp_path / name)
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o027, 0o640)])
+def test_a_new_file_has_the_mode_of_the_umask(tmp_path: Path, umask: int, mode: int) -> None:
+    before = os.umask(umask)
+    try:
+        files.replace_file(tmp_path / "by umask", b"")
+        files.replace_file(tmp_path / "stated", b"", 0o755)
+        assert os.umask(umask) == umask
+    finally:
+        os.umask(before)
+    assert (tmp_path / "by umask").stat().st_mode & 0o777 == mode
+    assert (tmp_path / "stated").stat().st_mode & 0o777 == 0o755
+
+
+@pytest.mark.parametrize(
+    ("words", "mode"),
+    [
+        (("schema", "--out"), 0o600),
+        (("node-program", "--out"), 0o755),
+    ],
+)
+def test_a_command_respects_the_umask_unless_it_writes_for_others(
+    tmp_path: Path, words: tuple[str, ...], mode: int
+) -> None:
+    out = tmp_path / "new"
+    code = "import os, sys; os.umask(0o077); from goldnode.cli import main; main()"
+    subprocess.run([sys.executable, "-c", code, *words, str(out)], check=True, cwd=tmp_path)
+    found = [path for path in (out, *out.rglob("*")) if path.is_file()]
+    assert {path.stat().st_mode & 0o777 for path in found} == {mode}

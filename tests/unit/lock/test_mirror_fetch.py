@@ -11,7 +11,8 @@ import pytest
 from tests.unit.lock.mirrors import BULK, Setting, use_mirror
 
 from goldnode.core.errors import MirrorError
-from goldnode.lock.transport import Transport, credentials, masked
+from goldnode.lock import transport
+from goldnode.lock.transport import Transport, credentials
 
 BULKY = "libcuda1"
 
@@ -367,7 +368,9 @@ def test_proxy_follows_apt_settings_and_environment(
     assert Transport(settings=settings)._proxy(url) == proxy
 
 
-def test_passwords_in_addresses_are_used_and_not_reported(setting: Setting) -> None:
+def test_a_login_of_apt_is_used_and_not_reported(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
     received: list[str | None] = []
 
     def fault(handler: Any, path: Path) -> bool:
@@ -376,12 +379,14 @@ def test_passwords_in_addresses_are_used_and_not_reported(setting: Setting) -> N
         return True
 
     setting.server.fault = fault
-    url = setting.server.url.replace("http://", "http://user:s3cret@")
+    monkeypatch.setattr(transport, "credentials", lambda url: ("user", "s3cret"))
     use_mirror(
-        setting.place, url, mirror=setting.directory, signing_key=setting.place.root / "none"
+        setting.place,
+        setting.server.url,
+        mirror=setting.directory,
+        signing_key=setting.place.root / "none",
     )
     faults = setting.fetch()
     assert set(received) == {"Basic dXNlcjpzM2NyZXQ="}
     assert {found.kind for found in faults} == {"refused"}
     assert not any("s3cret" in str(found) for found in faults)
-    assert masked(url) == setting.server.url.replace("http://", "http://***@")

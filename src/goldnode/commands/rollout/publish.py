@@ -23,6 +23,7 @@ from goldnode.commands.options import (
     valid_option,
 )
 from goldnode.commands.output import emit, reports, say
+from goldnode.core import files
 from goldnode.core.errors import GoldnodeError
 from goldnode.fleet.control.channel_keys import DAYS, ROTATE, ChannelKeys
 
@@ -100,6 +101,7 @@ def publish(
     began them, the freezes, and the denied digests of each class. A controller with a channel publishes by itself at
     each change. This command does it without a controller, for example after a freeze, and adds disk images.
     """
+    files.readable_by_others()
     with opened(where) as store:
         # Here, since an installation without the extra has no SQLAlchemy.
         from goldnode.fleet.control.channel import ChannelPublisher

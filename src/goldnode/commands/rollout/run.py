@@ -17,6 +17,7 @@ from goldnode.commands.fleet.common import STORE, address, key_file, opened
 from goldnode.commands.options import BECOME, DIRECTORY, FILE, grouped
 from goldnode.commands.output import emit, reports, say
 from goldnode.commands.rollout import DOCUMENT, INVENTORY, fleet_nodes
+from goldnode.core import files
 from goldnode.core.site import load_site
 from goldnode.node.ground.text import phrase
 
@@ -153,6 +154,8 @@ def run(
     file, members, hosts = _checked(document, inventory, form)
     if control.channel is not None and not control.channel_keys:
         raise click.UsageError("--channel needs a key that signs it: --channel-key FILE")
+    if control.channel is not None:
+        files.readable_by_others()
     # Before the store is written: a node could not move to a target that this site lacks.
     assembly.check_target(file, control.channel)
     with opened(where, create=True) as store:

@@ -18,6 +18,7 @@ from typing import Any
 
 from sqlalchemy import Connection, and_, select
 
+from goldnode.core.command_environment import without_secrets
 from goldnode.core.errors import GoldnodeError
 from goldnode.fleet.store import tables
 from goldnode.fleet.store.database import StoreDatabase
@@ -146,6 +147,7 @@ def _ran(words: list[str], timeout: float) -> PowerCycleResult:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
+            env=without_secrets(),
             text=True,
             errors="replace",
             start_new_session=True,

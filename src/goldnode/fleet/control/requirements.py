@@ -23,6 +23,7 @@ from typing import Any
 
 import urllib3
 
+from goldnode.core.command_environment import without_secrets
 from goldnode.core.errors import GoldnodeError
 from goldnode.core.site import Site
 from goldnode.documents.rollout import RolloutCommand, RolloutPrometheus, seconds
@@ -285,7 +286,7 @@ class _Commands:
             "GOLDNODE_WAVE": wave,
         }
         try:
-            process = self._started(words, {**os.environ, **own})
+            process = self._started(words, {**without_secrets(), **own})
         except OSError as problem:
             raise _Unknown(f"{words[0]} cannot be run: {problem.strerror}") from None
         try:

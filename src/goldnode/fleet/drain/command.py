@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from goldnode.core.command_environment import without_secrets
 from goldnode.core.errors import GoldnodeError
 from goldnode.fleet.drain import record as drain_record
 from goldnode.fleet.drain.protocol import DrainCaller, DrainOutcome, busy, moved, own
@@ -214,6 +215,7 @@ class CommandDrainer:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
+                env=without_secrets(),
                 check=False,
                 start_new_session=True,  # a signal to the group of this process does not reach it
             ).returncode

@@ -18,6 +18,7 @@ from typing import Any
 
 import urllib3
 
+from goldnode.core.command_environment import named
 from goldnode.core.errors import GoldnodeError
 from goldnode.core.site import SiteHook, SiteHookAlertmanager, SiteHookCommand, SiteHookWebhook
 from goldnode.documents.event import EventDocument
@@ -63,6 +64,7 @@ def run(command: SiteHookCommand, event: EventDocument) -> None:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
+            env=named(command.environment),
             start_new_session=True,
         )
     except OSError as problem:

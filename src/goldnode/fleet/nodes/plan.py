@@ -26,6 +26,7 @@ from goldnode.core import progress
 from goldnode.core.data import ansible_environment
 from goldnode.core.errors import GoldnodeError
 from goldnode.core.extras import require
+from goldnode.core.logins import masked
 from goldnode.fleet.nodes import runs
 from goldnode.fleet.nodes.plan_document import PlanError, read_plan
 from goldnode.inventory import variables
@@ -359,10 +360,10 @@ def host_of(name: str, node_class: str | None, answer: str | None, said: str) ->
         )
     if result.get("unreachable"):
         return HostPlan(
-            name, node_class, state=UNREACHABLE, message=runs.masked(runs.lost_reason(message))
+            name, node_class, state=UNREACHABLE, message=masked(runs.lost_reason(message))
         )
     return HostPlan(
-        name, node_class, state=FAILED, message=runs.masked(runs.gist(runs.advised(message)))
+        name, node_class, state=FAILED, message=masked(runs.gist(runs.advised(message)))
     )
 
 
@@ -444,14 +445,14 @@ def _item(action: Mapping[str, Any]) -> PlannedChange:
     elif kind == "file.write":
         verb, reason = "change", reason.replace("; its content differs", "")
     data = (("kind", kind), ("target", target), ("reason", str(action["reason"])))
-    return PlannedChange(section, runs.masked(f"{verb} {target}: {reason}"), rows, data)
+    return PlannedChange(section, masked(f"{verb} {target}: {reason}"), rows, data)
 
 
 def diff(action: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the change of an action as a unified diff without its header."""
     if action["kind"].startswith(("packages.", "initramfs.", "module.", "link")):
         return ()
-    before, after = (runs.masked(action[side] or "").splitlines() for side in ("before", "after"))
+    before, after = (masked(action[side] or "").splitlines() for side in ("before", "after"))
     rows = list(difflib.unified_diff(before, after, lineterm="", n=1))[2:]
     return tuple(row for row in rows if not (row.startswith("@@") and not (before and after)))
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from goldnode.core.errors import GoldnodeError
+from goldnode.core.logins import masked
 from goldnode.node.ground.optional import optional
 from goldnode.node.ground.text import and_more, clean, phrase
 
@@ -52,11 +53,6 @@ class RunsError(GoldnodeError):
 
 
 # Resources
-
-
-def masked(text: str) -> str:
-    """Remove passwords from addresses (``https://user:secret@mirror``), as in package sources."""
-    return re.sub(r"://[^/@\s]+@", "://***@", text)
 
 
 def brief(text: str | None) -> str | None:

@@ -18,6 +18,7 @@ import yaml
 
 from goldnode.core.data import PACKAGE, data
 from goldnode.core.errors import GoldnodeError
+from goldnode.core.files import by_umask
 
 SITE, INVENTORY, CATALOG, LOCKS = "goldnode-site.yml", "inventory", "catalog", "locks"
 THIS_MACHINE = "localhost"
@@ -182,7 +183,7 @@ def write(
     staged = Path(tempfile.mkdtemp(dir=parent, prefix=f".{directory.name}-"))
     try:
         # mkdtemp makes a directory that only its owner can read.
-        staged.chmod(0o755)
+        staged.chmod(by_umask(0o777))
         for name in rest:
             path = staged / name
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -229,7 +229,7 @@ WRONG = [
     ),
     ("chat: {webhook: {url: 'http://a'}}", 4, 'key "events.hooks.chat.webhook.secret" is missing'),
     ("chat: {webhook: {url: 'http://a', secret: whsec_abc}}", 4, "expected the name of a file"),
-    ("chat: {webhook: {url: 'http://u:p@a', secret: f}}", 4, "expected text of the form"),
+    ("chat: {webhook: {url: 'http://u:p@a', secret: f}}", 4, "an address with a login"),
     ("chat: {webhook: {url: 'ftp://a', secret: f}}", 4, "expected text of the form"),
     ("chat: {command: {run: []}}", 4, "expected at least one entry"),
     ("chat: {command: {run: [a]}, kinds: [node.verdicts]}", 4, 'Use "node.verdict"'),

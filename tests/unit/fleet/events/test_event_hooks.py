@@ -281,3 +281,51 @@ def test_a_clock_that_is_set_back_does_not_hold_a_delivery(
     clock.now -= 86400
     states = found.deliver() or {}
     assert (states["chat"].failures, len(receiver.requests)) == (0, 2)
+
+
+CANARY = "c4n4ry-s3cret"
+
+
+def test_a_command_inherits_named_variables_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("GOLDNODE_SIGNING_PASSWORD", "KBUILD_SIGN_PIN", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, CANARY)
+    monkeypatch.setenv("TICKET_QUEUE", "gpu")
+    out = tmp_path / "environment"
+    command = {"run": ["/bin/sh", "-c", f"env >{out}"], "environment": ["TICKET_QUEUE"]}
+    found = delivery(tmp_path, ticket={"command": command})
+    add(found, event())
+    states = found.deliver()
+    assert states is not None
+    assert states["ticket"].failures == 0
+    text = out.read_text()
+    assert CANARY not in text
+    assert "TICKET_QUEUE=gpu" in text.splitlines()
+    assert any(line.startswith("PATH=") for line in text.splitlines())
+
+
+def test_secrets_of_hooks_are_in_no_file_but_their_own(tmp_path: Path, receiver: Receiver) -> None:
+    """A canary where each secret of a hook may stand, in deliveries and in failures: only the receiver gets it."""
+    own = tmp_path / "site"
+    own.mkdir()
+    token = tmp_path / "token"
+    token.write_text(CANARY)
+    token.chmod(0o600)
+    file = secret(tmp_path)
+    found = delivery(
+        own,
+        chat={"webhook": {"url": receiver.url, "secret": str(file)}},
+        page={"alertmanager": {"url": receiver.url, "token": str(token)}},
+        gone={"webhook": {"url": f"{receiver.url}0", "secret": str(file)}},
+    )
+    add(found, event())
+    receiver.statuses = [401, 200]
+    states = found.deliver()
+    assert states is not None
+    assert {name for name, state in states.items() if state.failures} >= {"gone"}
+    written = b"".join(path.read_bytes() for path in own.rglob("*") if path.is_file())
+    key = base64.b64encode(KEY)
+    assert CANARY.encode() not in written
+    assert key not in written
+    assert not any(key in body or CANARY.encode() in body for _, _, body in receiver.requests)
