@@ -1,8 +1,7 @@
 """Units as systemd loads them: search path, drop-ins, masks, and what a later line takes back. Reads only.
 
 The rules are those of systemd.unit(5), systemd.syntax(7) and of systemd 252 itself, which
-tests/unit/node/effective/test_systemd.py runs. Drop-ins of another name that is only an alias of a unit
-(a link to it) are left out.
+tests/unit/node/effective/test_systemd.py runs, with those of later releases by `--all`.
 """
 
 from __future__ import annotations
@@ -39,6 +38,17 @@ _FAMILIES = {"Unit": ("Condition", "Assert"), "Timer": ("On",), "Socket": ("List
 _SPANS = (("y", 31557600), ("month", 2629800), ("w", 604800), ("d", 86400), ("h", 3600))
 
 
+_LINKED = (
+    "service",
+    "socket",
+    "target",
+    "device",
+    "timer",
+    "path",
+)  # types that may have other names
+_LONGEST = 8  # links from name to name
+
+
 class UnitSetting(NamedTuple):
     """One line in effect, or one that cleared others (`value` is empty)."""
 
@@ -68,19 +78,73 @@ class UnitTree:
         """List the directories of the search path."""
         self.host = host
         self.names: Dict[str, Set[str]] = {}
+        # Of each name the first file as an absolute path, or the other name to which its link leads.
+        self.files: Dict[str, str] = {}
+        merged = host.is_link("/lib")
         for directory in DIRECTORIES:
+            # /lib is a link to /usr/lib, except on old systems.
+            if merged and directory[:5] == "/lib/":
+                continue
             try:
-                names = set(os.listdir(host.real(directory)))
+                with os.scandir(host.real(directory)) as entries:
+                    links = {entry.name: entry.is_symlink() for entry in entries}
             except OSError:  # most of them do not exist
                 continue
-            # /lib is a link to /usr/lib, except on old systems.
-            if directory[:5] != "/lib/" or not host.is_link("/lib"):
-                self.names[directory] = names
+            self.names[directory] = set(links)
+            for name in links.keys() - self.files.keys():
+                target: Optional[str] = f"{directory}/{name}"
+                if links[name]:
+                    target = _alias(
+                        directory, name, os.readlink(host.located(f"{directory}/{name}"))
+                    )
+                if target:
+                    self.files[name] = target
+        # Of each unit its other names.
+        self.aliases: Dict[str, List[str]] = {}
+        for name, target in self.files.items():
+            if target[0] != "/":
+                self.aliases.setdefault(self.identity(name), []).append(name)
 
-    def fragment(self, name: str) -> Optional[str]:
-        """Return the file that defines a unit, or None. See :meth:`masked`."""
+    def entry(self, name: str) -> Optional[str]:
+        """Return the file or link of a name, or None. It may lead to the file of another unit."""
         paths = (f"{folder}/{name}" for folder, names in self.names.items() if name in names)
         return next(paths, None)
+
+    def fragment(self, name: str) -> Optional[str]:
+        """Return the file that defines a unit, or None. See :meth:`masked`.
+
+        An instance (`name@tty1.service`) without a file of its own has that of its template.
+        """
+        return self._file(name) or self._file(_template(name))
+
+    def _file(self, name: str) -> Optional[str]:
+        """Return the file to which the links of a name lead."""
+        target = self.files.get(name)
+        for _ in range(_LONGEST):
+            if target is None or target[0] == "/":
+                return target
+            target = self.files.get(target) or self.files.get(_template(target))
+        return None
+
+    def identity(self, name: str) -> str:
+        """Return the name that systemd shows for a unit: that of its file, with the instance."""
+        path = self.fragment(name)
+        if path is None or self.masked(path):
+            return name
+        unit = path.rpartition("/")[2].replace("@.", f"@{_instance(name)}.")
+        # An instance that has a file of its own is another unit.
+        return unit if self.fragment(unit) == path else name
+
+    def other_names(self, name: str) -> List[str]:
+        """Return the names that lead to the same unit by links, also those of its template."""
+        unit = self.identity(name)
+        rows = list(self.aliases.get(unit, ()))
+        if _instance(unit):
+            for alias in self.aliases.get(_template(unit), ()):
+                here = alias.replace("@.", f"@{_instance(unit)}.")
+                if here not in rows and self.identity(here) == unit:
+                    rows.append(here)
+        return [row for row in rows if row != unit]
 
     def masked(self, path: str) -> bool:
         """Return whether a unit file is a mask: empty, or a link to /dev/null."""
@@ -96,14 +160,13 @@ class UnitTree:
     def drop_ins(self, name: str) -> List[str]:
         """Return the drop-ins of a unit in the order in which they apply.
 
-        Of equal names, that of the unit's own directory wins over one of a prefix (`goldnode-.service.d`) in
-        the same directory of the search path, and that of the whole type (`service.d`) is the last.
+        Of equal names, that of the unit's own directory wins over one of its template or of a prefix
+        (`goldnode-.service.d`) in the same directory of the search path. Then come those of its other names, and
+        that of the whole type (`service.d`) is the last.
         """
-        stem, _, kind = name.rpartition(".")
-        owners, parts = [name], stem.split("-")
-        owners += [f"{'-'.join(parts[:n])}-.{kind}" for n in range(len(parts) - 1, 0, -1)]
+        unit, kind = self.identity(name), name.rpartition(".")[2]
         by_name: Dict[str, str] = {}
-        for group in (owners, [kind]):
+        for group in (*map(_owners, (unit, *self.other_names(unit))), [kind]):
             for folder, names in self.names.items():
                 for owner in group:
                     if f"{owner}.d" in names:
@@ -118,6 +181,48 @@ class UnitTree:
         fragment = self.fragment(name)
         paths = ([fragment] if fragment else []) + self.drop_ins(name)
         return [row for path in paths for row in parsed(path, self.host.text(path) or "")]
+
+
+def _template(name: str) -> str:
+    """Return the template of an instance; of any other name, the name itself."""
+    prefix, at, rest = name.partition("@")
+    return f"{prefix}@.{rest.rpartition('.')[2]}" if at else name
+
+
+def _instance(name: str) -> str:
+    """Return the text between `@` and the type; empty for anything but an instance."""
+    return name.partition("@")[2].rpartition(".")[0]
+
+
+def _alias(directory: str, name: str, target: str) -> Optional[str]:
+    """Return the other name to which a link in the search path leads, or None if systemd ignores it.
+
+    A link to a file elsewhere is the file of the unit, or a mask: the path of the link itself.
+    """
+    folder, _, base = os.path.normpath(os.path.join(directory, target)).rpartition("/")
+    if not f"{folder}/".startswith(tuple(f"{place}/" for place in DIRECTORIES)):
+        return f"{directory}/{name}"
+    kind, own = base.rpartition(".")[2], name.rpartition(".")[2]
+    form, instance = "@" in name, _instance(name)
+    # An instance may lead to a template, or to the same instance of another one.
+    fits = ("@" in base, _instance(base)) in ((form, instance), (form, ""))
+    if base == name or kind != own or kind not in _LINKED or not fits:
+        return None
+    return base
+
+
+def _owners(name: str) -> List[str]:
+    """Return the names whose directories `NAME.d` a unit has: its own, its template's, and those of its prefixes."""
+    rows, (stem, _, kind) = [name], name.rpartition(".")
+    prefix, _, instance = stem.partition("@")
+    if instance:
+        rows += _owners(f"{prefix}@.{kind}")
+    # A dash at the end belongs to the name.
+    end = prefix.removesuffix("-").rfind("-") + 1
+    if end > 1:
+        shorter = f"{prefix[:end]}@{instance}" if instance else prefix[:end]
+        rows += _owners(f"{shorter}.{kind}")
+    return rows
 
 
 def parsed(file: str, text: str) -> List[UnitSetting]:

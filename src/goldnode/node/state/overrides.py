@@ -59,7 +59,8 @@ def survey(host: Host, own: Set[str], names: Sequence[str], others: Sequence[str
     for name in names:
         path = tree.fragment(name)
         if path is not None and path not in own:
-            texts.append(f"{path} {'masks' if tree.masked(path) else 'takes the place of'} {name}")
+            verb = "masks" if tree.masked(path) else "takes the place of"
+            texts.append(f"{tree.entry(name) or path} {verb} {name}")
             continue
         rows = tree.settings(name)
         if any(row.file not in own for row in rows):

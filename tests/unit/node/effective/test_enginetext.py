@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import sys
 import tomllib
 from contextlib import suppress
 from typing import Any
@@ -111,7 +112,7 @@ def test_indented_as_the_users_file(like: str, shows: str) -> None:
 @pytest.mark.parametrize(
     ("text", "line", "column"),
     [
-        ('{"a": 1,}', 1, 9),
+        ('{"a": 1,}', 1, 8 if sys.version_info >= (3, 13) else 9),
         ('{\n  "a": 1\n  "b": 2\n}', 3, 3),
         ("{'a': 1}", 1, 2),
         ("[1]", 1, 1),

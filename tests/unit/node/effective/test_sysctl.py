@@ -44,7 +44,10 @@ def test_files_are_read_in_the_order_of_systemd(tmp_path: Path, start: int) -> N
         if shown.returncode:
             pytest.skip(shown.stderr)
         order = re.findall(rf"^# {re.escape(str(root))}(/\S+)$", shown.stdout, re.M)
-        assert sysctl.files(Host(str(root))) == order, seed
+        # systemd 262 lists no file without text. It hides those of its name all the same.
+        host = Host(str(root))
+        own = [file for file in sysctl.files(host) if host.text(file)]
+        assert own == [file for file in order if host.text(file)], seed
 
 
 @pytest.mark.parametrize(

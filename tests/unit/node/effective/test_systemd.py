@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -100,6 +100,7 @@ def generated(root: Path, seed: int) -> list[str]:
             text = choice.choice([body(choice, kind, 2), body(choice, kind, 2), None, ""])
             base = choice.choice(["a.conf", "b.conf", "c.conf", ".hidden.conf", "a.conf.dpkg-old"])
             write(f"{folder}/{name}.d/{base}", text)
+    names += templates(root, choice, write)
     for kind in MAIN:
         for owner, count in ((f"gx-.{kind}", 2), (f"gx-a-.{kind}", 2), (kind, 2)):
             for folder in choice.sample(DIRECTORIES, count):
@@ -110,6 +111,63 @@ def generated(root: Path, seed: int) -> list[str]:
         "/usr/lib/systemd/system/all.target",
         f"{BARE}Wants={' '.join(names)}\n",
     )
+    return names
+
+
+def templates(
+    root: Path, choice: random.Random, write: Callable[[str, str | None], None]
+) -> list[str]:
+    """Write templates, instances and other names of units by links. Returns the names that are used."""
+    names = []
+
+    def link(name: str, target: str) -> None:
+        here = root / choice.choice(DIRECTORIES).lstrip("/") / name
+        here.parent.mkdir(parents=True, exist_ok=True)
+        if not here.is_symlink() and not here.exists():
+            here.symlink_to(target)
+
+    def drop_ins(owner: str, kind: str) -> None:
+        # Which of two links comes first is not defined: their files have names of their own.
+        ending = "" if owner[0] in "tg" or owner[:3] == "px-" else owner
+        for folder in choice.sample(DIRECTORIES, choice.randint(0, 2)):
+            text = choice.choice([body(choice, kind, 1), body(choice, kind, 1), None])
+            write(f"{folder}/{owner}.d/{choice.choice('abe')}{ending}.conf", text)
+
+    for number in range(8):
+        kind = choice.choice(["service", "timer"])
+        stem = choice.choice(["tx{}", "tx-a{}", "gx-t{}"]).format(number)
+        template, instances = f"{stem}@.{kind}", [f"{stem}@i{n}-x.{kind}" for n in range(2)]
+        folder = choice.choice(DIRECTORIES)
+        write(
+            f"{folder}/{template}", choice.choice([MAIN[kind] + body(choice, kind, 1)] * 5 + [None])
+        )
+        if choice.random() < 0.4:
+            text = choice.choice([MAIN[kind] + body(choice, kind, 1), None])
+            write(f"{choice.choice(DIRECTORIES)}/{instances[0]}", text)
+        others = [f"other-{stem}@.{kind}", f"third-{stem}@i1-x.{kind}"]
+        if choice.random() < 0.6:
+            link(others[0], template)
+            names.append(others[0].replace("@.", "@i0-x."))
+        if choice.random() < 0.4:
+            link(others[1], choice.choice([template, instances[1]]))
+            names.append(others[1])
+        for owner in (template, *instances, f"tx-@.{kind}", f"tx-@i0-x.{kind}", *others):
+            drop_ins(owner, kind)
+        names += instances
+    for number in range(8):
+        kind = choice.choice(["service", "timer"])
+        unit, alias = (
+            f"px-{number}.{kind}",
+            choice.choice(["py-{}.", "pz{}."]).format(number) + kind,
+        )
+        write(f"{choice.choice(DIRECTORIES)}/{unit}", MAIN[kind] + body(choice, kind, 1))
+        link(alias, choice.choice([unit, unit, unit, f"px-0.{kind}", "nowhere.service"]))
+        if choice.random() < 0.3:
+            link(f"more-{alias}", alias)
+            names.append(f"more-{alias}")
+        for owner in (unit, alias, f"more-{alias}"):
+            drop_ins(owner, kind)
+        names += [unit, alias]
     return names
 
 
@@ -154,20 +212,26 @@ def test_paths_resets_and_masks_are_those_of_systemd(open_root: Path, seed: int)
     names = generated(open_root, seed)
     loaded = manager(open_root)
     tree = systemd.UnitTree(Host(str(open_root)))
-    differences = [
-        name for name in names if computed(open_root, tree, name) != dumped(loaded[name])
-    ]
-    assert [
-        (name, computed(open_root, tree, name), dumped(loaded[name])) for name in differences
-    ] == []
+    differences = {}
+    for name in names:
+        # A link that systemd ignores, or that leads nowhere, is a unit without a file.
+        own = computed(open_root, tree, name)
+        shown = dumped(loaded.get(tree.identity(name), "missing"))
+        if own != shown:
+            differences[name] = (own, shown)
+    assert differences == {}
 
 
 def computed(root: Path, tree: systemd.UnitTree, name: str) -> list[object]:
     """Return our answer in the form of :func:`dumped`."""
     fragment = tree.fragment(name)
-    assert fragment is not None
-    if tree.masked(fragment):
-        return ["masked"]
+    if fragment is None:
+        return ["missing"]
+    base, unit = fragment.rpartition("/")[2], tree.identity(name)
+    # systemd refuses a link to a template that is masked, or whose instance has a file of its own: "File exists".
+    stray = unit == name and base not in (name, re.sub("@.*[.]", "@.", name))
+    if tree.masked(fragment) or stray:
+        return ["does not start"]
     lines = systemd.effective(tree.settings(name))
 
     def values(*keys: tuple[str, str]) -> list[str]:
@@ -194,7 +258,11 @@ def computed(root: Path, tree: systemd.UnitTree, name: str) -> list[object]:
 def dumped(text: str) -> list[object]:
     """Return fragment, drop-ins, commands, conditions and times of one unit of systemd's dump."""
     if "Load State: masked" in text:
-        return ["masked"]
+        return ["does not start"]
+    if "Load Error Code: File exists" in text:
+        return ["does not start"]
+    if "Load State: not-found" in text or text == "missing":
+        return ["missing"]
 
     def all_of(pattern: str) -> list[str]:
         return re.findall(pattern, text, flags=re.MULTILINE)
@@ -210,6 +278,24 @@ def dumped(text: str) -> list[object]:
             + ["yearly" for _ in all_of(r"^\t\tOnCalendar: ")]
         ),
     ]
+
+
+def test_name_of_an_alias_is_the_one_that_systemctl_links(tmp_path: Path) -> None:
+    program = shutil.which("systemctl")
+    if not program:
+        pytest.skip("needs systemctl")
+    folder = tmp_path / "usr/lib/systemd/system"
+    folder.mkdir(parents=True)
+    install = "[Install]\nAlias=site.service\nWantedBy=multi-user.target\n"
+    (folder / "unit.service").write_text(MAIN["service"] + install)
+    (folder / "unit@.service").write_text(MAIN["service"] + install.replace("site.", "site@."))
+    command = [program, f"--root={tmp_path}", "enable", "unit.service", "unit@tty1.service"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    tree = systemd.UnitTree(Host(str(tmp_path)))
+    assert tree.other_names("unit.service") == ["site.service"], done.stderr
+    assert tree.identity("site.service") == "unit.service"
+    assert tree.identity("site@tty1.service") == "unit@tty1.service"
+    assert tree.other_names("unit@tty1.service") == ["site@tty1.service"]
 
 
 def test_the_search_path_is_that_of_systemd() -> None:

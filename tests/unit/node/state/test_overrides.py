@@ -43,6 +43,20 @@ CASES: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
         {"/run/systemd/system/service.d/x.conf": "[Service]\nExecStart=\nExecStart=/bin/true\n"},
         ("/run/systemd/system/service.d/x.conf:2", "goldnode-watch.service"),
     ),
+    "another program by the drop-in of a second name": (
+        {
+            ETC + "site-check.service": "-> goldnode-sanity.service",
+            ETC + "site-check.service.d/x.conf": "[Service]\nExecStart=\nExecStart=/bin/true\n",
+        },
+        ("site-check.service.d/x.conf:2", "program of goldnode-sanity.service"),
+    ),
+    "a link to another unit that outranks /etc": (
+        {
+            "/etc/systemd/system.control/goldnode-watch.service": "-> other.service",
+            "/usr/lib/systemd/system/other.service": "[Service]\nExecStart=/bin/true\n",
+        },
+        ("system.control/goldnode-watch.service takes the place of goldnode-watch.service",),
+    ),
     "a timer once a year": (
         {ETC + "goldnode-watch.timer.d/x.conf": "[Timer]\nOnCalendar=\nOnCalendar=yearly\n"},
         ("goldnode-watch.timer.d/x.conf:2", "changes the times of goldnode-watch.timer"),
@@ -202,6 +216,11 @@ CASES: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
     ),
     "a timer by the clock": (
         {ETC + "goldnode-watch.timer.d/x.conf": "[Timer]\nOnCalendar=\nOnCalendar=*:0/5\n"},
+        (),
+    ),
+    "a second name": ({ETC + "site-check.service": "-> goldnode-sanity.service"}, ()),
+    "a link that systemd ignores": (
+        {"/etc/systemd/system.control/goldnode-watch.service": "-> goldnode-watch.timer"},
         (),
     ),
     "a file that systemd does not read": (
