@@ -127,7 +127,7 @@ TEXT = r"""
   {"fix":"550.90.07 or later","id":"h200-too-old","match":[{"driver":"<550.90.07","gpu":["H200-SXM*"]}],"symptom":"id not listed"},
   {"fix":"570.133.20 or later","id":"b200-too-old","match":[{"driver":"<570.133.20","gpu":["B200*"]}],"symptom":"unsupported per the operator platform page"},
   {"fix":"580.82.07 or later","id":"b300-too-old","match":[{"driver":"<580.82.07","gpu":["B300*","GB300*"]}],"symptom":"id not listed"},
-  {"fix":"580 or later","id":"rtxpro6000","match":[{"driver":"<575.57.08","gpu":["RTX-PRO-6000-Blackwell-Server"]},{"driver":"=575.57.08","features":["MIG"],"gpu":["RTX-PRO-6000-Blackwell-Server"]}],"symptom":"unsupported; on 575.57.08 MIG does not work and CUDA may fail to initialise unless HMM is off"},
+  {"fix":"580 or later","id":"rtxpro6000","match":[{"driver":"=575.57.08","features":["MIG"],"gpu":["RTX-PRO-6000-Blackwell-Server"]}],"symptom":"MIG does not work, and CUDA may fail to initialise unless HMM is off"},
   {"fix":"set the kernel arguments and use open modules","id":"gh200-boot","match":[{"cmdline_lacks":["init_on_alloc=0","memhp_default_state=online_movable"],"gpu":["GH200*"]}],"symptom":"not stated; the operator documentation requires these boot parameters"},
   {"fix":"DCGM 4 for CUDA 13 (datacenter-gpu-manager-4-cuda13)","id":"dcgm-3-driver-580","match":[{"driver":">=580","packages":["datacenter-gpu-manager"]}],"symptom":"DCGM 3 does not know CUDA 13; dcgmi diag fails, and a health check that calls it drains every node after its first job"},
   {"fix":"525.105.17 or later; EnableGpuFirmware=0 with proprietary modules","id":"xid119-525","match":[{"architecture":["Turing","Ampere","Ada Lovelace","Hopper"],"driver":">=525 <525.105.17"}],"symptom":"Xid 119, GSP RPC timeout, hang"},
