@@ -105,6 +105,21 @@ def read(path: Path) -> ImageMetadata:
         raise WorkloadError(f"{path} is no image metadata: {problem}", remedy=_REMEDY) from problem
 
 
+def of_config(data: bytes, reference: str) -> ImageMetadata:
+    """Return the metadata of an OCI configuration, and the name of its image.
+
+    Raises WorkloadError, without a place, for anything else.
+    """
+    try:
+        metadata = ImageMetadata.model_validate_json(data)
+    except ValidationError as problem:
+        raise WorkloadError(
+            f"the configuration of {reference} is no image metadata: {_problem_text(problem)}",
+            remedy="name an image",
+        ) from problem
+    return metadata.model_copy(update={"tags": [reference]})
+
+
 def inspect(reference: str) -> ImageMetadata:
     """Return the metadata of an image in the local Docker engine.
 

@@ -194,6 +194,9 @@ class Workload:
     minimum_capability: str | None = (
         None  # the least compute capability that the image's notes support
     )
+    # Driver branches in the note of its forward-compatibility library; empty: unread, or without a note.
+    compat_drivers: tuple[int, ...] = ()
+    capability_source: str | None = None  # key of the notes in frameworks.yml
     reports: tuple[CompatFinding, ...] = ()
     # Exact versions of packages that use the GPU, as a requirements file pins them, with extras and lines.
     pins: Mapping[str, str] = field(default_factory=dict)

@@ -19,7 +19,7 @@ def image_gpu(host: CompatHost | None, workload: Workload | None) -> Iterator[Co
             yield about(workload).block(
                 "image-gpu",
                 f"its notes support compute capability {least} and later, and {gpu.sku} has {own}",
-                origins("frameworks.yml", "ngc_triton"),
+                origins("frameworks.yml", workload.capability_source or "ngc_triton"),
                 remedy="use an older release of the image whose notes support the GPU, or other GPUs",
             )
 
@@ -33,6 +33,6 @@ RULES: tuple[CompatRule, ...] = (
         "(triton-inference-server/server issue 8279). An image without such a note is not judged by this rule. "
         "Facts: frameworks.yml (image_contents, compute_capability).",
         image_gpu,
-        {"frameworks.yml": ("ngc_triton",)},
+        {"frameworks.yml": ("ngc_triton", "nim_llm", "nim_vlm")},
     ),
 )

@@ -16,7 +16,7 @@ from typing import Any
 
 from packaging.specifiers import SpecifierSet
 
-from goldnode.compat import remedies
+from goldnode.compat import remedies, require
 from goldnode.compat.model import (
     CompatFinding,
     CompatHost,
@@ -131,8 +131,8 @@ def _torch_of_any(workload: Workload) -> tuple[facts.TorchBuild, str] | None:
         return (build, f"torch {stated.partition('+')[0]} ({build.build or 'build not known'})")
     engine = workload.frameworks.get("vllm")
     row = facts.vllm().get(facts.public(engine)) if engine is not None else None
-    # A range of PyTorch versions does not determine the build.
-    if engine is None or row is None or not str(row["torch"]).startswith("=="):
+    # A range of PyTorch versions does not determine the build, and neither do the pins of another build of vLLM.
+    if engine is None or row is None or "+" in engine or not str(row["torch"]).startswith("=="):
         return None
     build = facts.torch(row["torch"].removeprefix("=="))
     if build is None:
@@ -216,8 +216,9 @@ def _cuda_driver(
         if native is not None and key(native) >= key(row.version):
             return
         # GPUs of unknown kind count as well; the finding is then unknown instead of a block.
-        spoilt = [gpu for gpu in _models(host) if not gpu.data_centre]
-        package = facts.forward_compat().get(row.version)
+        models = _models(host)
+        spoilt = [gpu for gpu in models if not gpu.data_centre]
+        package = _compat_package(workload, row.version)
         if (
             spoilt
             and workload.forward_compat
@@ -233,6 +234,13 @@ def _cuda_driver(
                 driver=driver,
                 gpus=spoilt,
             )
+        elif (
+            workload.forward_compat
+            and models
+            and not spoilt
+            and (package is None or branch < package.native_from)
+        ):
+            yield _taken_over(host, workload, runtime, row, driver)
         else:
             yield _minor_version(
                 host,
@@ -263,6 +271,31 @@ def _cuda_driver(
         )
         return
     yield _forward(host, workload=workload, runtime=runtime, row=row, driver=driver, branch=branch)
+
+
+def _compat_package(workload: Workload, cuda: str) -> facts.ForwardCompat | None:
+    """Return the forward-compatibility package of a CUDA minor.
+
+    Where the library of the image was read, its own version and note decide, also for a CUDA that the facts lack.
+    """
+    package = facts.forward_compat().get(cuda)
+    if not workload.compat_drivers or workload.forward_compat_version is None:
+        return package
+    native = key(workload.forward_compat_version)[0]
+    older = tuple(branch for branch in workload.compat_drivers if branch < native)
+    if package is not None:
+        return dataclasses.replace(package, native_from=native, branches=older, accepted=older)
+    return facts.ForwardCompat(
+        cuda=cuda,
+        image=workload.subject.removeprefix("image "),
+        package=f"cuda-compat-{cuda.replace('.', '-')}",
+        native_from=native,
+        branches=older,
+        accepted=older,
+        brands=None,
+        sources=facts.cuda_rule("fwd_hook")[0],
+        doubt=None,
+    )
 
 
 def _branch(host: CompatHost) -> int | None:
@@ -319,6 +352,47 @@ def _minor_version(
             row.doubt,
             runtime.doubt,
         ),
+    )
+
+
+def _taken_over(
+    host: CompatHost, workload: Workload, runtime: CudaRuntime, row: CudaMinor, driver: str
+) -> CompatFinding:
+    """Return the finding about a compat package whose library takes the place of the driver's own.
+
+    The driver would run the workload by minor-version compatibility, and the GPUs are data-centre ones.
+    """
+    package, branch = _compat_package(workload, row.version), _branch(host)
+    hook, doubt = facts.cuda_rule("fwd_hook")
+    name = package.package if package else f"cuda-compat-{row.version.replace('.', '-')}"
+    newer = _native_driver(row)
+    groups: list[remedies.Group] = []
+    if newer and not _dropped(host, newer[0]):
+        groups.append(remedies.drivers(newer[1].removeprefix("branch ")))
+    message = (
+        f"{runtime} runs on driver {driver} of {host.subject} by forward compatibility: the image carries {name}, "
+        f"and the container toolkit puts its library before that of the driver; the kernel's driver stays {driver}, "
+        "with what it lacks"
+    )
+    severity: CompatSeverity = "warn"
+    if package is None:
+        doubt = f"the driver branches that {name} is for were not read"
+    elif branch not in package.accepted:
+        severity = "unknown"
+        listed = _and(str(item) for item in package.accepted)
+        message = (
+            f"{runtime} would run on driver {driver} of {host.subject} by minor-version compatibility, but the image "
+            f"carries {name}, whose library takes the place of the driver's own and is for driver branches {listed}; "
+            f"whether it works on {branch} is not known"
+        )
+        groups.append([remedies.of_workload(f"an image without {name}", forward_compat=False)])
+    return about(workload).finding(
+        "cuda-driver",
+        severity,
+        message,
+        (*hook, *(package.sources if package else ())),
+        remedy=CompatRemedy.of(*groups, otherwise=f"an image without {name}"),
+        doubt=(doubt, row.doubt, runtime.doubt),
     )
 
 
@@ -405,7 +479,7 @@ def _forward(
     needs = f"{runtime} needs driver {row.minimum} or later; {host.subject} has {driver}"
     hardware, doubt = facts.cuda_rule("fwd_hw")
     sources = (*family.sources, *hardware)
-    package = facts.forward_compat().get(row.version)
+    package = _compat_package(workload, row.version)
     # NVIDIA supports forward compatibility on data-centre GPUs only, so the GPUs decide first.
     others = [gpu for gpu in _models(host) if gpu.data_centre is False]
     unsure = [gpu for gpu in _models(host) if gpu.data_centre is None]
@@ -2184,7 +2258,7 @@ def image_requirement(
 ) -> Iterator[CompatFinding]:
     """Check the image's own NVIDIA_REQUIRE_* against driver and GPU.
 
-    The container toolkit enforces it when a container starts.
+    The container toolkit enforces it when a container starts, unless it gives GPUs by CDI.
     """
     if host is None or workload is None or host.vendor != "nvidia" or not workload.require_driver:
         return
@@ -2194,6 +2268,15 @@ def image_requirement(
 
 def _one_condition(condition: str, host: CompatHost, workload: Workload) -> Iterator[CompatFinding]:
     branch = _branch(host)
+    if condition.startswith(require.UNREADABLE):
+        yield about(workload).block(
+            "image-requirement",
+            f"the image has {condition} and no NVIDIA_REQUIRE_CUDA, and the container toolkit does not start an "
+            "image whose CUDA version it cannot read",
+            facts.cuda_rule("legacy_image")[0],
+            remedy=f"correct CUDA_VERSION in the image, or run it with {require.VARIABLE}=true",
+        )
+        return
     # Alternatives are separated by spaces; one that holds is enough.
     outcomes = [_admits(group, host, branch) for group in condition.split()]
     if not outcomes or True in outcomes:
@@ -2210,6 +2293,15 @@ def _one_condition(condition: str, host: CompatHost, workload: Workload) -> Iter
             f"{host.subject} is not known",
             sources,
             remedy="lock the stack, and name the GPUs in the class",
+        )
+    elif host.toolkit_mode == "cdi":
+        yield about(workload).warn(
+            "image-requirement",
+            f"the image's own condition (NVIDIA_REQUIRE_*: {wanted} …) admits neither driver {driver} "
+            f"nor the GPUs of {host.subject}; with CDI the container toolkit does not check it, so that "
+            "the container starts",
+            facts.cuda_rule("legacy_image")[0],
+            remedy="use an image that names this branch, or a newer driver",
         )
     else:
         yield about(workload).block(

@@ -140,12 +140,22 @@ def _cuda_image(name: str, tag: str) -> _Stated | None:
 
 
 def _pytorch_image(name: str, tag: str) -> _Stated | None:
-    """Parse a tag like ``2.5.1-cuda12.4-cudnn9-runtime``."""
-    named = re.match(r"(\d+\.\d+(?:\.\d+)?)-cuda(\d+)\.(\d+)(?:-cudnn\d+)?-(?:runtime|devel)$", tag)
+    """Parse a tag like ``2.5.1-cuda12.4-cudnn9-runtime``.
+
+    Devel images are based on nvidia/cuda, which has cuda-compat; runtime images are based on Ubuntu.
+    """
+    named = re.match(r"(\d+\.\d+(?:\.\d+)?)-cuda(\d+)\.(\d+)(?:-cudnn\d+)?-(runtime|devel)$", tag)
     if named is None:
         return None
-    version, major, low = named.groups()
-    return _Stated({"cuda": f"{major}.{low}"}, frameworks={"torch": f"{version}+cu{major}{low}"})
+    version, major, low, flavour = named.groups()
+    derived = {}
+    if flavour == "runtime":
+        derived = {"forward_compat": False}
+    elif f"{major}.{low}" in facts.forward_compat():
+        derived = {"forward_compat": True}
+    return _Stated(
+        {"cuda": f"{major}.{low}"}, derived, frameworks={"torch": f"{version}+cu{major}{low}"}
+    )
 
 
 def _rocm_image(name: str, tag: str) -> _Stated | None:
@@ -199,14 +209,43 @@ def _tensorflow_image(name: str, tag: str) -> _Stated | None:
 
 
 def _vllm_image(name: str, tag: str) -> _Stated | None:
-    """Parse a tag like ``v0.6.3.post1`` or ``v0.11.0-x86_64``."""
-    named = re.match(r"v(\d+\.\d+\.\d+(?:\.post\d+)?)(?:-(x86_64|aarch64))?$", tag)
+    """Parse a tag like ``v0.6.3.post1``, ``v0.11.0-x86_64`` or ``v0.25.0-cu129-ubuntu2404``."""
+    named = re.match(
+        r"v(\d+\.\d+\.\d+)(\.post\d+)?((?:-(?:x86_64|aarch64|cu\d{3}|ubuntu\d{4}))*)$", tag
+    )
     if named is None:
         return None
-    machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(named.group(2) or "")
-    return _Stated(
-        {"architecture": machine} if machine else {}, frameworks={"vllm": named.group(1)}
-    )
+    release, variants = named.group(1), named.group(3).split("-")[1:]
+    written: dict[str, Any] = {}
+    derived: dict[str, Any] = {}
+    frameworks = {"vllm": release + (named.group(2) or "")}
+    machines = {"x86_64": "amd64", "aarch64": "arm64"}
+    machine = next((machines[item] for item in variants if item in machines), None)
+    if machine is not None:
+        written["architecture"] = machine
+    cuda = next((f"{item[2:4]}.{item[4]}" for item in variants if item.startswith("cu")), None)
+    row = facts.image_content(name, release)
+    if row is not None:
+        derived = {"python": row["python"], "forward_compat": row["forward_compat"]}
+        # The first images for arm64 had another CUDA.
+        if "aarch64" not in variants or row.get("note") != "of amd64":
+            derived["cuda"] = row["cuda"]
+    if cuda is not None:
+        written["cuda"] = cuda
+        # vLLM and its PyTorch are other builds than those of the package index.
+        if derived.pop("cuda", cuda).rpartition(".")[0] != cuda:
+            frameworks["vllm"] += f"+cu{cuda.replace('.', '')}"
+    return _Stated(written, derived, frameworks)
+
+
+def _nim_image(name: str, tag: str) -> _Stated | None:
+    """Parse the tag of a NIM for one language model, ``1.8.0``; the documents are of NIM for LLMs."""
+    return _recorded_image("nim/llm", tag)
+
+
+def _model_free_nim(name: str, tag: str) -> _Stated | None:
+    """Parse the tag of a vLLM NIM without a model, ``2.1.0``."""
+    return _recorded_image("nim/vllm-model-free-nim", tag)
 
 
 def _triton_image(name: str, tag: str) -> _Stated | None:
@@ -237,6 +276,8 @@ def _recorded_image(name: str, tag: str) -> _Stated | None:
     derived = {field: row[field] for field in fields if row.get(field) is not None}
     if row.get("compute_capability") is not None:
         derived["minimum_capability"] = row["compute_capability"]
+        keys = row["source"]
+        derived["capability_source"] = keys if isinstance(keys, str) else keys[0]
     frameworks = {"torch": row["torch"]} if row.get("torch") else {}
     if name == "tensorrt-llm/release":
         frameworks["tensorrt-llm"] = named.group(1)
@@ -250,7 +291,11 @@ def _ollama_image(name: str, tag: str) -> _Stated | None:
         return None
     version, rocm = named.groups()
     if rocm is None:
-        return _Stated(frameworks={"ollama": version}, library_cuda={"ollama": "ollama"})
+        return _Stated(
+            derived={"forward_compat": False},
+            frameworks={"ollama": version},
+            library_cuda={"ollama": "ollama"},
+        )
     row = facts.engine_minimum("ollama", version)
     return _Stated(
         derived={} if row is None else {"rocm": row["rocm"]}, frameworks={"ollama": version}
@@ -287,7 +332,9 @@ _SCHEMES: Sequence[tuple[re.Pattern[str], Callable[[str, str], _Stated | None], 
     (re.compile(r"nvidia/cuda"), _cuda_image, "12.4.1-cudnn-runtime-ubuntu22.04"),
     (re.compile(r"nvidia/tritonserver"), _triton_image, "25.12-vllm-python-py3"),
     (
-        re.compile(r"nvidia/(?:pytorch|vllm|tensorflow|tensorrt|nemo|jax|mxnet|dgl|cuda-dl-base)"),
+        re.compile(
+            r"nvidia/(?:pytorch|vllm|sglang|tensorflow|tensorrt|nemo|jax|mxnet|dgl|cuda-dl-base)"
+        ),
         _recorded_image,
         "25.12-py3",
     ),
@@ -307,6 +354,18 @@ _SCHEMES: Sequence[tuple[re.Pattern[str], Callable[[str, str], _Stated | None], 
     (re.compile(r"tensorflow/tensorflow"), _tensorflow_image, "2.16.1-gpu"),
     (re.compile(r"vllm/vllm-openai"), _vllm_image, "v0.6.3"),
 )
+# NIMs by their whole name. Those for images, embeddings and the like have documents of their own.
+_NIMS: Sequence[tuple[re.Pattern[str], Callable[[str, str], _Stated | None], str]] = (
+    (re.compile(r"nim/nvidia/vllm-model-free-nim"), _model_free_nim, "2.1.0"),
+    (
+        re.compile(
+            r"nim/(?:meta|mistralai|nv-mistralai|deepseek-ai|qwen|google|microsoft)/"
+            r"(?!.*(?:vision|embed|rerank|guard|vila|ocr)).+"
+        ),
+        _nim_image,
+        "1.8.0",
+    ),
+)
 
 
 def image(
@@ -320,7 +379,13 @@ def image(
     subject = f"image {text}"
     short = "/".join(reference.name.split("/")[-2:])
     scheme = next(
-        ((read, example) for pattern, read, example in _SCHEMES if pattern.fullmatch(short)), None
+        (
+            (read, example)
+            for schemes, known in ((_NIMS, reference.name), (_SCHEMES, short))
+            for pattern, read, example in schemes
+            if pattern.fullmatch(known)
+        ),
+        None,
     )
     reported = None
     if scheme is not None and reference.tag is not None:
@@ -484,6 +549,45 @@ def engine_image(
     with _placed(place):
         content = image_metadata.inspect(reference)
     return _described(content, f"image {reference}", stated, place)
+
+
+@dataclass(frozen=True)
+class ReadLayers:
+    """The forward-compatibility package in the layers of an image.
+
+    `version` is that of its library, `drivers` the branches in its note. `complete`: all layers were read.
+    """
+
+    version: str | None = None
+    drivers: tuple[int, ...] = ()
+    complete: bool = True
+    left_out: str | None = None
+
+
+def registry_image(
+    reference: str,
+    config: bytes,
+    layers: ReadLayers,
+    stated: models.WorkloadImage | None = None,
+    *,
+    place: DeclaredAt | None = None,
+) -> Workload:
+    """Return the workload of an image that was read from its registry. Raises WorkloadError."""
+    from goldnode.compat import image_metadata
+
+    with _placed(place):
+        content = image_metadata.of_config(config, reference)
+    workload = _described(content, f"image {reference}", stated, place)
+    if layers.version is not None:
+        return replace(
+            workload,
+            forward_compat=True,
+            forward_compat_version=layers.version,
+            compat_drivers=layers.drivers,
+        )
+    # A build step may copy the library without its name, so that an incomplete reading never excludes it.
+    known = False if layers.complete else (workload.forward_compat or None)
+    return replace(workload, forward_compat=known, left_out=layers.left_out)
 
 
 @contextmanager

@@ -443,6 +443,7 @@ class MatchAlternative(FactsRow):
     rocm: VersionRange | None = None
     os_not: str | None = None
     os: str | None = None
+    image: str | None = None
 
 
 class Match(FactsRow):

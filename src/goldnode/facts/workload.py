@@ -131,6 +131,7 @@ class ForwardCompat:
     package: str
     native_from: int
     branches: tuple[int, ...]
+    accepted: tuple[int, ...]  # all older branches on which NVIDIA's image may start
     brands: str | None
     sources: tuple[Origin, ...]
     doubt: str | None
@@ -205,6 +206,7 @@ def forward_compat() -> dict[str, ForwardCompat]:
             package=row["compat_package"],
             native_from=row["native_driver_branch_first"],
             branches=tuple(row["of_which_need_cuda_compat"]),
+            accepted=tuple(row["older_driver_branches_accepted_by_image"]),
             brands=row["brands_listed"],
             sources=origins(CUDA, row["source"]),
             doubt=doubt(row),
@@ -759,10 +761,16 @@ def windows() -> tuple[UserSpaceSupport, ...]:
 
 
 def window(driver: str) -> UserSpaceSupport | None:
-    """Return the window of AMD's kernel driver `driver` ("30.30.2", "6.3.1")."""
+    """Return the window of AMD's kernel driver `driver` ("30.30.2", "6.3.1").
+
+    `driver` may be the version of the module, as modinfo prints it: 6.12.12 is the driver of ROCm 6.4.
+    """
+    names = load(ROCM)["amdgpu_driver"]["module_versions"]
+    released = next((name for name, module in names.items() if module == driver), None)
+    wanted = driver if released is None else released.removeprefix("ROCm ").removesuffix(".x")
     for row in windows():
         name = row.driver.removesuffix(".x")
-        if same(name, driver) and len(key(name)) <= len(key(driver)):
+        if same(name, wanted) and len(key(name)) <= len(key(wanted)):
             return row
     return None
 

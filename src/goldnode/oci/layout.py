@@ -310,7 +310,7 @@ class OciImage:
         row = self.layers[number]
         with (
             self.layout.path(row.digest).open("rb") as raw,
-            _plain(raw, row.media_type) as plain,
+            unpacked_layer(raw, row.media_type) as plain,
             tarfile.open(fileobj=plain, mode="r|", bufsize=_BLOCK) as tar,
         ):
             yield tar
@@ -458,7 +458,8 @@ def clean(name: str) -> str:
 
 
 @contextmanager
-def _plain(raw: IO[bytes], media_type: str) -> Iterator[IO[bytes]]:
+def unpacked_layer(raw: IO[bytes], media_type: str) -> Iterator[IO[bytes]]:
+    """Yield the tar archive of a layer, unpacked by its media type."""
     if media_type.endswith(("+gzip", ".gzip")):
         with gzip.GzipFile(fileobj=raw) as stream:
             yield stream  # type: ignore[misc]

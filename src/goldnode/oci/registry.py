@@ -863,6 +863,37 @@ class Repository:
         if received != descriptor.digest:
             raise _altered(self, descriptor, received, size)
 
+    @contextmanager
+    def stream_blob(self, descriptor: Descriptor) -> Iterator[Iterator[bytes]]:
+        """Yield the blocks of a blob, without storing it; its digest is validated where they are read to their end.
+
+        Raises ImageError if it is absent, cut or altered.
+        """
+        what = f"blob {descriptor.digest} of {self} cannot be read"
+        with self._open(f"blobs/{descriptor.digest}", what) as answer:
+            if answer.status == 404:
+                raise _missing(self, descriptor)
+            yield self._validated(descriptor, answer, what)
+
+    def _validated(
+        self, descriptor: Descriptor, answer: RegistryAnswer, what: str
+    ) -> Iterator[bytes]:
+        hasher, size = hashlib.sha256(), 0
+        try:
+            for block in answer.blocks():
+                hasher.update(block)
+                size += len(block)
+                self.registry.moved(len(block))
+                yield block
+        except HTTPError as problem:
+            raise UnreachableError(
+                f"{what}: it ends after {size} of {descriptor.size} bytes: {_why(problem)}",
+                remedy="run it again",
+            ) from None
+        received = "sha256:" + hasher.hexdigest()
+        if received != descriptor.digest:
+            raise _altered(self, descriptor, received, size)
+
     def pull_blob(self, descriptor: Descriptor, layout: Layout) -> bool:
         """Download a blob into a layout and validate every byte. Return False if it was there, unaltered.
 

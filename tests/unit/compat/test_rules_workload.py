@@ -296,7 +296,7 @@ CASES: list[Any] = [
         node(A100, "535.309.01"),
         {"cuda": "12.4.1", "forward_compat": True},
         "warn",
-        ("minor-version",),
+        ("forward compatibility", "puts its library before that of the driver"),
     ),
     (
         "cuda-driver",

@@ -91,7 +91,7 @@ def test_malformed_image_reference_is_an_error(text: str, expected: str) -> None
         ),
         (
             "pytorch/pytorch:2.5.1-cuda12.4-cudnn9-runtime",
-            {"cuda": "12.4", "frameworks": {"torch": "2.5.1+cu124"}, "forward_compat": None},
+            {"cuda": "12.4", "frameworks": {"torch": "2.5.1+cu124"}, "forward_compat": False},
         ),
         (
             "rocm/pytorch:rocm6.2.3_ubuntu22.04_py3.10_pytorch_release_2.3.0",

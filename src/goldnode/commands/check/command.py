@@ -49,7 +49,7 @@ def _python(ctx: click.Context, param: click.Parameter, value: str | None) -> st
     "images",
     multiple=True,
     metavar="IMAGE",
-    help="Check this image on each class or stack: a reference, docker:REF, or a file with its metadata.",
+    help="Check this image on each class or stack: a reference, docker:REF, registry:REF (read from its registry), or a file with its metadata.",
 )
 @click.option(
     "--requirements",

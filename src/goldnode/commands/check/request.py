@@ -271,7 +271,7 @@ def given_workloads(request: CheckRequest, architecture: str) -> list[Workload]:
     for path in request.requirements:
         _require_form(path)
     loads = [
-        *(workloads.of_text(item) for item in request.images),
+        *(_image(item, architecture) for item in request.images),
         *(
             workload
             for path in request.requirements
@@ -281,6 +281,31 @@ def given_workloads(request: CheckRequest, architecture: str) -> list[Workload]:
         ),
     ]
     return [_with_code(item) for item in loads] if request.read_wheels else loads
+
+
+def _image(text: str, architecture: str) -> Workload:
+    """Return the workload of `--image TEXT`; registry:REF is read from its registry. Raises a GoldnodeError."""
+    from goldnode.compat import workloads
+
+    if not text.startswith("registry:"):
+        return workloads.of_text(text)
+    # Only this form needs a registry's client.
+    from goldnode.images.remote_image import open_repository, read_image
+
+    reference = workloads.parse_reference(text.removeprefix("registry:"))
+    repository = open_repository(reference.registry, reference.name)
+    image = read_image(repository, reference.digest or reference.tag or "latest", architecture)
+    left_out = None
+    if image.unread:
+        size = sum(image.unread) / 1e9
+        left_out = (
+            f"{len(image.unread)} layers of {size:.1f} GB, which are over the limit of what is read"
+        )
+    library = image.library
+    layers = workloads.ReadLayers(complete=not image.unread, left_out=left_out)
+    if library is not None:
+        layers = workloads.ReadLayers(library.version, library.drivers, left_out=left_out)
+    return workloads.registry_image(reference.text, image.config, layers)
 
 
 def _with_code(workload: Workload) -> Workload:
