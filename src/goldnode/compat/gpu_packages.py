@@ -17,19 +17,24 @@ _BY_VERSION = re.compile(
     r"cuda-(?:toolkit|bindings|python|core)|nvidia-cuda-[a-z-]+|nvidia-nvjitlink|nvidia-nvtx"
 )
 
+# Words of names of packages for GPUs of AMD and Intel, and packages of Intel's runtime.
+_VENDOR_WORDS = frozenset(("rocm", "xpu", "sycl"))
+_INTEL = ("dpcpp-cpp-rt", "dpctl", "dpnp", "intel-cmplr-lib-ur", "intel-opencl-rt", "intel-pti")
+
 # They read a GPU's state through the driver's library and carry no code for GPUs.
 _READS_ONLY = ("pynvml", "nvidia-ml-py", "gpustat", "nvidia-sphinx-theme")
 
 
 @cache
 def states_gpu(name: str) -> bool:
-    """Return whether the name of a package (canonical) states that it uses a GPU: a CUDA family, NVIDIA's, ROCm."""
+    """Return whether the name of a package (canonical) states that it uses a GPU: a CUDA family, NVIDIA's, ROCm, SYCL."""
     if name in _READS_ONLY:
         return False
     return (
         name.startswith(("nvidia-", "cuda-", "cupy-"))
         or _IN_NAME.search(name) is not None
-        or "rocm" in name.split("-")
+        or not _VENDOR_WORDS.isdisjoint(name.split("-"))
+        or name in _INTEL
     )
 
 

@@ -1,7 +1,8 @@
-"""Readers of the files in which projects state their Python packages: lock files, pyproject.toml, environment.yml, Dockerfile.
+"""Readers of the files in which projects state their Python packages: lock files, pyproject.toml, Dockerfile.
 
 Each adds pins to a `RequirementReading` and returns what it read and what it left out. A lock file is a resolver's
-answer: uv (`uv.lock`), any tool of PEP 751 (`pylock.toml`), Poetry (`poetry.lock`).
+answer: uv (`uv.lock`), any tool of PEP 751 (`pylock.toml`), Poetry (`poetry.lock`). Those of conda are in
+`compat.conda_files`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,16 @@ from typing import Any
 from packaging.markers import InvalidMarker, Marker
 from packaging.utils import canonicalize_name
 
-from goldnode.compat.model import DeclaredAt, declared
+from goldnode.compat import conda_files
+from goldnode.compat.model import DeclaredAt
+from goldnode.compat.project_file import (
+    ProjectFile,
+    ReadNote,
+    left_out,
+    pin,
+    require_known_extras,
+    rows_of,
+)
 from goldnode.compat.requirement_lines import (
     RequirementLine,
     RequirementReading,
@@ -28,39 +38,9 @@ from goldnode.compat.requirement_lines import (
     marker_environment,
     read_text,
 )
-from goldnode.core.errors import WorkloadError
 from goldnode.node.ground.json_lines import as_dict
 from goldnode.node.ground.optional import group
 from goldnode.node.ground.text import phrase
-
-
-@dataclass
-class ProjectFile:
-    """A file to read: its content, the extras and groups that are named with it, and its place."""
-
-    path: Path
-    text: str
-    extras: tuple[str, ...]
-    place: DeclaredAt | None
-    content: dict[str, Any] = field(default_factory=dict)  # of TOML
-
-    def line(self, pattern: str) -> int:
-        """Return the number of the first line that matches; 1 if none does."""
-        match = re.search(pattern, self.text, re.M)
-        return 1 if match is None else self.text.count("\n", 0, match.start()) + 1
-
-    def error(self, message: str, remedy: str, line: int | None = None) -> WorkloadError:
-        """Return an error about the file."""
-        return WorkloadError(message, file=self.path, line=line, remedy=remedy)
-
-
-@dataclass(frozen=True)
-class ReadNote:
-    """The parts of a file that were read, and those that were left out; phrases without full stop."""
-
-    read: str
-    left_out: str | None = None
-
 
 Reader = Callable[[ProjectFile, RequirementReading], ReadNote]
 
@@ -77,7 +57,7 @@ def read_project_file(
     if reader is None:
         return None
     file = ProjectFile(path, read_text(path, place), extras, place)
-    if path.suffix in (".toml", ".lock"):
+    if path.suffix in (".toml", ".lock") and path.name != "pixi.lock":
         try:
             file.content = tomllib.loads(file.text)
         except tomllib.TOMLDecodeError as problem:
@@ -114,11 +94,16 @@ def _reader(path: Path) -> Reader | None:
         return _pylock
     if is_dockerfile(path):
         return _dockerfile
+    if re.fullmatch(r"(.+\.)?conda-lock\.ya?ml", name):
+        return conda_files.conda_lock
     if path.suffix in (".yml", ".yaml"):
-        return _environment
-    return {"uv.lock": _uv_lock, "poetry.lock": _poetry_lock, "pyproject.toml": _pyproject}.get(
-        name
-    )
+        return conda_files.environment
+    return {
+        "pixi.lock": conda_files.pixi_lock,
+        "uv.lock": _uv_lock,
+        "poetry.lock": _poetry_lock,
+        "pyproject.toml": _pyproject,
+    }.get(name)
 
 
 def _python(file: ProjectFile, reading: RequirementReading, requires: str | None) -> str:
@@ -133,31 +118,25 @@ def _python(file: ProjectFile, reading: RequirementReading, requires: str | None
     return reading.python
 
 
-def _pin(reading: RequirementReading, line: RequirementLine, name: str, version: str) -> None:
-    """Pin a package of a lock file. A lock may hold several versions of it; the first that applies is taken."""
-    if name not in reading.pins:
-        add_requirement(RequirementLine(line.file, line.number, f"{name}=={version}"), reading)
-
-
 # -- uv.lock
 
 
 def _uv_lock(file: ProjectFile, reading: RequirementReading) -> ReadNote:
     packages: dict[str, list[dict[str, Any]]] = {}
-    for row in _rows(file.content.get("package")):
+    for row in rows_of(file.content.get("package")):
         packages.setdefault(row["name"], []).append(row)
     roots = _members(file, packages)
     python = _python(file, reading, file.content.get("requires-python"))
     reading.resolved, reading.locked = "uv", True
     manifest = as_dict(file.content.get("manifest"))
     reading.overridden |= {
-        canonicalize_name(row["name"]) for row in _rows(manifest.get("overrides"))
+        canonicalize_name(row["name"]) for row in rows_of(manifest.get("overrides"))
     }
     groups = {name for root in roots for name in as_dict(root.get("dev-dependencies"))}
     offered = groups | {
         name for root in roots for name in as_dict(root.get("optional-dependencies"))
     }
-    _known_extras(file, offered)
+    require_known_extras(file, offered)
     wanted = {*file.extras, *_default_groups(file, groups)}
     walk = _UvWalk(file, reading, packages, _uv_active(roots, wanted))
     for root in roots:
@@ -165,7 +144,7 @@ def _uv_lock(file: ProjectFile, reading: RequirementReading) -> ReadNote:
     walk.run()
     what = f"{len(walk.seen)} packages of {file.path.name} for Python {python} on {reading.machine}"
     return ReadNote(
-        what + phrase(", with {}", ", ".join(sorted(wanted))), _left(file, offered - wanted)
+        what + phrase(", with {}", ", ".join(sorted(wanted))), left_out(file, offered - wanted)
     )
 
 
@@ -180,24 +159,6 @@ def _default_groups(file: ProjectFile, groups: set[str]) -> set[str]:
             content = {}  # the lock alone is read
         named = as_dict(as_dict(content.get("tool")).get("uv")).get("default-groups", named)
     return groups if named == "all" else groups & {canonicalize_name(name) for name in named}
-
-
-def _left(file: ProjectFile, names: Iterable[str]) -> str | None:
-    listed = sorted(names)
-    if not listed:
-        return None
-    return f"extras and groups of {file.path.name} that are not named: {', '.join(listed)}"
-
-
-def _known_extras(file: ProjectFile, offered: Iterable[str]) -> None:
-    known = sorted(offered)
-    unknown = [name for name in file.extras if name not in known]
-    if unknown:
-        raise WorkloadError(
-            f"{file.path} has no extra or group {unknown[0]}",
-            **declared(file.place or DeclaredAt(file.path)),
-            remedy=f"name one of {', '.join(known)}" if known else "name the file without extras",
-        )
 
 
 def _members(
@@ -276,14 +237,14 @@ class _UvWalk:
     def _take(self, row: dict[str, Any], owner: str) -> None:
         name, version = row["name"], row.get("version")
         source = as_dict(row.get("source"))
-        line = self.file.line(rf'^name = "{re.escape(name)}"$')
+        line = self.file.line_of.get(name, 1)
         self.reading.requirers.setdefault(name, set()).add(owner)
         if name in self.seen:
             return
         self.seen.add(name)
         place = RequirementLine(self.file.path, line, "")
         if "registry" in source and version is not None:
-            _pin(self.reading, place, name, version)
+            pin(self.reading, place, name, version)
         elif "url" in source:
             add_requirement(
                 RequirementLine(self.file.path, line, f"{name} @ {source['url']}"), self.reading
@@ -319,7 +280,7 @@ def _pylock(file: ProjectFile, reading: RequirementReading) -> ReadNote:
         raise file.error(f"not a lock file of PEP 751: {problem}", "write it again") from None
     python = _python(file, reading, str(lock.requires_python or ""))
     offered = {*(lock.extras or ()), *(lock.dependency_groups or ())}
-    _known_extras(file, offered)
+    require_known_extras(file, offered)
     groups = {*(lock.default_groups or ()), *file.extras} & {*(lock.dependency_groups or ())}
     environment: dict[str, Any] = {
         **marker_environment(python, reading.machine),
@@ -338,17 +299,17 @@ def _pylock(file: ProjectFile, reading: RequirementReading) -> ReadNote:
             continue
         count += 1
         name = canonicalize_name(package.name)
-        line = RequirementLine(file.path, file.line(rf'^\s*name = "{re.escape(package.name)}"'), "")
+        line = RequirementLine(file.path, file.line_of.get(package.name, 1), "")
         for need in package.dependencies or ():
             reading.requirers.setdefault(canonicalize_name(need["name"]), set()).add(name)
         source = package.vcs or package.directory or package.archive
         if package.version is not None and (package.wheels or package.sdist):
-            _pin(reading, line, name, str(package.version))
+            pin(reading, line, name, str(package.version))
         elif source is not None:
             where = getattr(source, "url", None) or getattr(source, "path", None) or "a folder"
             add_source(f"{where}#egg={name}", line, reading)
     what = f"{count} packages of {file.path.name} for Python {python} on {reading.machine}"
-    return ReadNote(what, _left(file, offered - {*file.extras, *groups}))
+    return ReadNote(what, left_out(file, offered - {*file.extras, *groups}))
 
 
 # -- poetry.lock
@@ -359,7 +320,7 @@ def _poetry_lock(file: ProjectFile, reading: RequirementReading) -> ReadNote:
     reading.resolved, reading.locked = "Poetry", True
     environment = marker_environment(python, reading.machine)
     count, groups = 0, set[str]()
-    for row in _rows(file.content.get("package")):
+    for row in rows_of(file.content.get("package")):
         own = set(row.get("groups") or ["main"])
         groups |= own
         marker = row.get("markers")
@@ -373,14 +334,14 @@ def _poetry_lock(file: ProjectFile, reading: RequirementReading) -> ReadNote:
         name = canonicalize_name(row["name"])
         for need in as_dict(row.get("dependencies")):
             reading.requirers.setdefault(canonicalize_name(need), set()).add(name)
-        line = RequirementLine(file.path, file.line(rf'^name = "{re.escape(row["name"])}"'), "")
+        line = RequirementLine(file.path, file.line_of.get(row["name"], 1), "")
         source = as_dict(row.get("source"))
         if source.get("type") in ("git", "directory", "file"):
             add_source(f"{source.get('url')}#egg={name}", line, reading)
         else:
-            _pin(reading, line, name, row["version"])
+            pin(reading, line, name, row["version"])
     what = f"{count} packages of {file.path.name} for Python {python} on {reading.machine}"
-    return ReadNote(what, _left(file, groups - {"main", *file.extras}))
+    return ReadNote(what, left_out(file, groups - {"main", *file.extras}))
 
 
 def _evaluated(marker: str, environment: dict[str, str], extras: Sequence[str]) -> bool:
@@ -400,13 +361,13 @@ def _pyproject(file: ProjectFile, reading: RequirementReading) -> ReadNote:
     groups = as_dict(file.content.get("dependency-groups"))
     uv = as_dict(as_dict(file.content.get("tool")).get("uv"))
     offered = {canonicalize_name(name) for name in (*optional, *groups)}
-    _known_extras(file, offered)
+    require_known_extras(file, offered)
     indexes = {
         row["name"]: row["url"]
-        for row in _rows(uv.get("index"))
+        for row in rows_of(uv.get("index"))
         if row.get("name") and row.get("url")
     }
-    for row in _rows(uv.get("index")):
+    for row in rows_of(uv.get("index")):
         # An explicit index serves only the packages whose source names it.
         if row.get("default") and not row.get("explicit"):
             _index_option(file, reading, "--index-url", row["url"])
@@ -420,7 +381,7 @@ def _pyproject(file: ProjectFile, reading: RequirementReading) -> ReadNote:
     for text in texts:
         line = RequirementLine(file.path, file.line(re.escape(text[:40])), text)
         _with_source(line, sources, indexes, reading)
-    left = [_left(file, offered - set(file.extras))]
+    left = [left_out(file, offered - set(file.extras))]
     if as_dict(as_dict(file.content.get("tool")).get("poetry")).get("dependencies"):
         left.append("dependencies of [tool.poetry], which poetry.lock has resolved")
     what = f"{len(texts)} requirements of {file.path.name}"
@@ -449,7 +410,7 @@ def _with_source(
 ) -> None:
     """Add a requirement from the source that [tool.uv.sources] names for it."""
     name = canonicalize_name(re.split(r"[\s\[<>=!~;@(]", line.text, maxsplit=1)[0])
-    for source in _rows(
+    for source in rows_of(
         next((row for key, row in sources.items() if canonicalize_name(key) == name), None)
     ):
         marker = source.get("marker")
@@ -468,71 +429,6 @@ def _with_source(
             )
             return
     add_requirement(line, reading)
-
-
-# -- environment.yml (conda)
-
-_CONDA = {
-    "pytorch": "torch",
-    "pytorch-gpu": "torch",
-    "tensorflow-gpu": "tensorflow",
-    "cupy": "cupy",
-}
-
-
-def _environment(file: ProjectFile, reading: RequirementReading) -> ReadNote:
-    import yaml
-
-    try:
-        data = as_dict(yaml.safe_load(file.text))
-    except yaml.YAMLError as problem:
-        raise file.error(f"not YAML: {problem}".splitlines()[0], "correct the file") from None
-    rows = data.get("dependencies")
-    if not isinstance(rows, list):
-        raise file.error(
-            "it is no environment of conda: it has no list `dependencies`",
-            "name a requirements file, a lock file, pyproject.toml, environment.yml or a Dockerfile",
-        )
-    conda = [item for item in rows if isinstance(item, str)]
-    pins = dict(_conda_pin(item) for item in conda)
-    if pins.get("python"):
-        reading.python = reading.python or ".".join(pins["python"].split(".")[:2])
-    cuda = pins.get("pytorch-cuda") or pins.get("cudatoolkit") or pins.get("cuda-version")
-    reading.cuda = cuda or reading.cuda
-    for item in conda:
-        name, version = _conda_pin(item)
-        target = _CONDA.get(name, name)
-        line = RequirementLine(file.path, file.line(re.escape(item)), "")
-        if target in ("torch", "tensorflow", "jax", "jaxlib") and version:
-            add_requirement(
-                RequirementLine(file.path, line.number, f"{target}=={version}"), reading
-            )
-            if target == "torch":
-                build = "cu" + "".join((cuda or "").split(".")[:2]) if cuda else "cpu"
-                reading.builds["torch"] = (build if "cpuonly" not in pins else "cpu", line)
-    pip = [text for item in rows if isinstance(item, dict) for text in item.get("pip") or ()]
-    for text in pip:
-        _pip_line(file, reading, str(text))
-    left = "packages of conda other than its frameworks and CUDA" if conda else None
-    return ReadNote(
-        f"{len(conda)} packages of conda and {len(pip)} of pip in {file.path.name}", left
-    )
-
-
-def _conda_pin(text: str) -> tuple[str, str]:
-    """Return name and version of `channel::name=version=build`; the version is empty unless it is exact."""
-    named = re.match(r"(?:[^:\s]+::)?([A-Za-z0-9_.-]+)\s*(.*)$", text.strip())
-    name, rest = (named[1], named[2]) if named else (text, "")
-    version = re.fullmatch(r"={1,2}\s*([0-9][0-9A-Za-z.]*)(?:\.\*)?(?:=.*)?", rest)
-    return canonicalize_name(name), version[1] if version else ""
-
-
-def _pip_line(file: ProjectFile, reading: RequirementReading, text: str) -> None:
-    line = RequirementLine(file.path, file.line(re.escape(text)), text.strip())
-    if line.text.startswith("-"):
-        add_option(line, reading)
-    elif line.text:
-        add_requirement(line, reading)
 
 
 # -- Dockerfile
@@ -683,10 +579,3 @@ def _add_install(file: ProjectFile, reading: RequirementReading, number: int, te
     builds = [*([reading.index] if reading.index else ()), *reading.extra_index]
     if name in reading.pins and builds:
         reading.builds[name] = builds[-1]
-
-
-def _rows(value: Any) -> list[Any]:
-    """Return a list, a list of one value, or an empty list for nothing."""
-    if value is None:
-        return []
-    return value if isinstance(value, list) else [value]

@@ -298,7 +298,7 @@ def _not_compared(
         if name in wheels.packages():
             yield from _not_recorded(workload, name, version)
         # cuDNN and NCCL have tables of their own; the rule gpu-package lists the others.
-        elif wheels.covers(name) and not _JUDGED.fullmatch(name):
+        elif wheels.covers(name) and not (_JUDGED.fullmatch(name) or _has_wheel(name, closure)):
             alone.append(f"{name} {version}")
     if alone:
         yield _finding(
@@ -319,6 +319,12 @@ def _not_compared(
             message=f"the requirements of {chain} were not recorded, so that pins are not validated against them",
             remedy=_RESOLVE,
         )
+
+
+def _has_wheel(name: str, closure: _Closure) -> bool:
+    """Return whether the pinned release has a wheel for the machine and the Python."""
+    wheel = wheels.gpu_wheel(name, closure.pinned[name].partition("+")[0])
+    return wheel is not None and wheel.is_known_for(closure.machine, closure.python)
 
 
 def _agreeing(workload: Workload, demand: _Demand, have: str, by: str | None) -> CompatRemedy:
@@ -468,14 +474,9 @@ def gpu_package(host: CompatHost | None, workload: Workload | None) -> Iterator[
 
 def _code_of(name: str, workload: Workload) -> wheels.GpuWheel | None:
     """Return the wheel of a pinned package if its code for GPUs is known: read now, or recorded for this version."""
-    wheel = workload.code.get(name) or wheels.gpu_wheels().get(name)
-    version = workload.pins.get(name)
-    known = wheel is not None and wheel.code is not None and version is not None
-    return wheel if known and wheel is not None and wheel.version == _release_of(version) else None
-
-
-def _release_of(version: str | None) -> str:
-    return (version or "").partition("+")[0]
+    release = workload.pins.get(name, "").partition("+")[0]
+    wheel = workload.code.get(name) or wheels.gpu_wheel(name, release)
+    return wheel if wheel is not None and wheel.code is not None else None
 
 
 def _has_code(host: CompatHost, workload: Workload) -> Iterator[CompatFinding]:

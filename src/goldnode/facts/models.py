@@ -1374,7 +1374,7 @@ class PackageNeed(FactsRow):
 class GpuWheelRow(FactsRow):
     name: str
     version: str | None
-    machines: str | None = None
+    wheels: dict[str, str] | None = None
     file: str | None = None
     sha256: str | None = None
     requires: list[str] | None = None

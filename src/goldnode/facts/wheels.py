@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 
 from packaging.requirements import Requirement
@@ -160,10 +160,10 @@ CODE_FILE = "gpu_wheels.yml"
 
 @dataclass(frozen=True)
 class GpuWheel:
-    """A package that uses a GPU, as its newest wheel has it that was read.
+    """A release of a package that uses a GPU, as a lock file or its wheel has it.
 
     `code` and `ptx` are compute capabilities; None if the wheel's libraries were not read. `version` is None
-    if it has no wheel for Linux.
+    if it has no wheel. `wheels` are tags for Python by machine, of those wheels that are known.
     """
 
     name: str
@@ -173,6 +173,14 @@ class GpuWheel:
     ptx: tuple[str, ...]
     needs: tuple[str, ...]
     source: str
+    wheels: Mapping[str, str] = field(default_factory=dict)
+
+    def is_known_for(self, machine: str, python: str | None) -> bool:
+        """Return whether a wheel for `machine` and `python` ("3.11"; None: any) is known; others may exist."""
+        tags = " ".join(self.wheels.get(key, "") for key in (machine, "any")).split()
+        if python is None:
+            return bool(tags)
+        return any(_serves(tag, int(python.split(".")[1])) for tag in tags)
 
     @property
     def origins(self) -> tuple[Origin, ...]:
@@ -181,10 +189,11 @@ class GpuWheel:
 
 
 @cache
-def gpu_wheels() -> dict[str, GpuWheel]:
-    """Return the recorded packages that use a GPU, by name."""
-    return {
-        row["name"]: GpuWheel(
+def _releases() -> dict[str, dict[str | None, GpuWheel]]:
+    """Return the recorded releases of packages that use a GPU, by name and version, oldest first."""
+    releases: dict[str, dict[str | None, GpuWheel]] = {}
+    for row in load(CODE_FILE)["packages"]:
+        releases.setdefault(row["name"], {})[row["version"]] = GpuWheel(
             row["name"],
             row["version"],
             tuple(row.get("requires") or ()),
@@ -192,9 +201,20 @@ def gpu_wheels() -> dict[str, GpuWheel]:
             ptx=tuple(row.get("ptx") or ()),
             needs=tuple(row.get("needs") or ()),
             source=row["source"],
+            wheels=row.get("wheels") or {},
         )
-        for row in load(CODE_FILE)["packages"]
-    }
+    return releases
+
+
+@cache
+def gpu_wheels() -> dict[str, GpuWheel]:
+    """Return the recorded packages that use a GPU, by name: the newest release of each."""
+    return {name: rows[next(reversed(rows))] for name, rows in _releases().items()}
+
+
+def gpu_wheel(name: str, version: str) -> GpuWheel | None:
+    """Return one release of a package that uses a GPU; None if it is not recorded."""
+    return _releases().get(name, {}).get(version)
 
 
 def uses_gpu(name: str) -> bool:

@@ -53,7 +53,7 @@ def wheel_code(index: Index, project: str, version: str, machine: str) -> WheelC
 
     A wheel that was read once is cached by its hash. Raises ImageError if the index cannot be asked.
     """
-    item = _wheel(index, project, version, machine)
+    item = wheel_file(index, project, version, machine)
     if item is None:
         return None
     cached = cache_directory() / "wheels" / f"{item.sha256}.json"
@@ -74,8 +74,11 @@ def wheel_code(index: Index, project: str, version: str, machine: str) -> WheelC
     return read
 
 
-def _wheel(index: Index, project: str, version: str, machine: str) -> WheelFile | None:
-    """Return a wheel of this version: the code for GPUs is alike in the wheels of all Pythons."""
+def wheel_file(index: Index, project: str, version: str, machine: str) -> WheelFile | None:
+    """Return a wheel of this version, one for the machine before one for any, as pip takes it.
+
+    The code for GPUs is alike in the wheels of all Pythons.
+    """
     fitting = []
     for item in index.files(project):
         try:
@@ -87,4 +90,4 @@ def _wheel(index: Index, project: str, version: str, machine: str) -> WheelFile 
             for tag in tags
         ):
             fitting.append(item)
-    return max(fitting, key=lambda item: item.file, default=None)
+    return max(fitting, key=lambda item: ("linux" in item.file, item.file), default=None)

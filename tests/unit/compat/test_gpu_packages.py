@@ -10,6 +10,7 @@ from tests.unit.compat.test_rules_workload import node
 from goldnode.compat import gpu_packages, workloads
 from goldnode.compat.check import check
 from goldnode.compat.model import CompatFinding
+from goldnode.facts.host import load
 
 # Packages of the index that use a GPU: RAPIDS, NVIDIA's libraries, extensions of PyTorch, engines, and others.
 _NAMES = """
@@ -78,6 +79,49 @@ def test_wheel_is_judged_by_its_code_or_its_documents(
     ]
     assert [item.severity for item in found] == ([severity] if severity else [])
     assert all(words in item.message for item in found)
+
+
+def test_facts_have_300_packages_with_the_hash_of_a_wheel() -> None:
+    rows = load("gpu_wheels.yml")["packages"]
+    assert len({row["name"] for row in rows if row.get("sha256")}) >= 300
+    assert [row["name"] for row in rows if row.get("sha256") and not row.get("wheels")] == [
+        *("torchrec", "xformers")  # tags that name no Python: py312, py39
+    ]
+
+
+@pytest.mark.parametrize(
+    ("pin", "words"),
+    [
+        ("torchao==0.10.0", "torchao 0.10.0 was built for compute capabilities 8.0, 8.6"),
+        ("torchao==0.18.0", "torchao 0.18.0 has no machine code for"),
+        ("torchao==0.18.1", "not judged"),
+    ],
+)
+def test_code_is_that_of_the_pinned_version(pin: str, words: str, tmp_path: Path) -> None:
+    found = findings(tmp_path, pin, gpu="GeForce-RTX-5090", driver="610.43.02")
+    assert words in next(item.message for item in found if item.rule == "gpu-package")
+
+
+@pytest.mark.parametrize(
+    ("name", "stated"),
+    [
+        ("triton-xpu", True),
+        ("onemkl-sycl-blas", True),
+        ("dpctl", True),
+        ("cupy-rocm-7-0", True),
+        ("intel-openmp", False),
+        ("nvidia-ml-py", False),
+    ],
+)
+def test_name_states_a_gpu_of_any_vendor(name: str, stated: bool) -> None:
+    assert gpu_packages.states_gpu(name) is stated
+
+
+def test_pin_with_a_recorded_wheel_is_not_unknown(tmp_path: Path) -> None:
+    """That a wheel exists for the machine is known of one version, of another it is not."""
+    for version, count in (("3.8.0", 0), ("2.0.0", 1)):
+        found = findings(tmp_path, f"nvidia-nvshmem-cu13=={version}", driver="610.43.02")
+        assert len([item for item in found if item.rule == "wheel-requires"]) == count
 
 
 def test_cuda_13_in_a_name_needs_its_driver(tmp_path: Path) -> None:

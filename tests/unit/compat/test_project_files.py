@@ -179,6 +179,75 @@ dependencies:
   - --extra-index-url https://whl.example/cu121
 """
 
+PIXI = """\
+version: 6
+environments:
+  default:
+    packages:
+      linux-64:
+      - conda: https://conda.example/conda-forge/noarch/cuda-version-12.4-h3060b56_3.conda
+      - conda: https://conda.example/conda-forge/linux-64/python-3.10.19-h3c07f61_2_cpython.conda
+      - pypi: https://files.example/torch-2.6.0%2Bcu124-cp310-cp310-linux_x86_64.whl
+      - pypi: https://files.example/warp_lang-1.9.0-py3-none-manylinux2014_x86_64.whl
+      - pypi: git+https://git.example/gsplat?rev=v1.0.0#4d8ae4e2
+      - pypi: ./
+  forge:
+    packages:
+      linux-64:
+      - conda: https://conda.example/conda-forge/linux-64/pytorch-2.10.0-cuda129_mkl_py312_h9ac99b3_303.conda
+      - conda: .
+packages:
+- pypi: https://files.example/torch-2.6.0%2Bcu124-cp310-cp310-linux_x86_64.whl
+  name: torch
+  version: 2.6.0+cu124
+  requires_dist:
+  - nvidia-nccl-cu12==2.21.5 ; sys_platform == 'linux'
+- pypi: https://files.example/warp_lang-1.9.0-py3-none-manylinux2014_x86_64.whl
+  name: warp-lang
+  version: 1.9.0
+- pypi: git+https://git.example/gsplat?rev=v1.0.0#4d8ae4e2
+  name: gsplat
+  version: 1.0.0
+"""
+
+PIXI_4 = """\
+version: 4
+environments:
+  default:
+    packages:
+      linux-64:
+      - conda: https://conda.example/pytorch/linux-64/pytorch-2.2.2-py3.10_cuda11.8_cudnn8.7.0_0.tar.bz2
+      - pypi: https://files.example/nerfacc-0.5.2.tar.gz
+packages:
+- kind: pypi
+  name: nerfacc
+  version: 0.5.2
+  url: https://files.example/nerfacc-0.5.2.tar.gz
+"""
+
+CONDA_LOCK = """\
+version: 1
+package:
+- name: pytorch
+  version: 2.0.1
+  manager: conda
+  platform: linux-64
+  url: https://conda.example/pytorch/linux-64/pytorch-2.0.1-py3.10_cuda11.8_cudnn8.7.0_0.tar.bz2
+  category: main
+- name: torchaudio
+  version: 2.0.2
+  manager: pip
+  platform: linux-64
+  url: https://files.example/torchaudio-2.0.2-cp310-cp310-linux_x86_64.whl
+  category: main
+- name: vllm
+  version: 0.6.5
+  manager: pip
+  platform: linux-64
+  url: https://files.example/vllm-0.6.5-cp38-abi3-manylinux1_x86_64.whl
+  category: serve
+"""
+
 DOCKERFILE = """\
 ARG CUDA=12.8.1
 FROM nvidia/cuda:${CUDA}-runtime-ubuntu24.04 AS base
@@ -203,6 +272,11 @@ RUN --mount=type=cache,target=/root/.cache uv pip install --system -r absent.txt
         ("pyproject.toml", PYPROJECT, "[serve]", {"torch": "2.8.0+cu126", "vllm": "0.10.2"}, "dev, more"),
         ("pyproject.toml", PYPROJECT, "[dev]", {"torch": "2.8.0+cu126", "jax": "0.7.0", "xformers": "0.0.32"}, "more, serve"),
         ("environment.yml", CONDA, "", {"torch": "2.3.1+cu121", "vllm": "0.5.1"}, "packages of conda"),
+        ("pixi.lock", PIXI, "", {"torch": "2.6.0+cu124", "warp-lang": "1.9.0"}, "environments of pixi.lock that are not named: forge"),
+        ("pixi.lock", PIXI, "[forge]", {}, "the GPUs that pytorch 2.10.0 was built for are not known"),
+        ("pixi.lock", PIXI_4, "", {"torch": "2.2.2+cu118", "nerfacc": "0.5.2"}, "packages of conda other than CUDA"),
+        ("conda-lock.yml", CONDA_LOCK, "", {"torch": "2.0.1+cu118", "torchaudio": "2.0.2"}, "categories of conda-lock.yml that are not named: serve"),
+        ("gpu.conda-lock.yml", CONDA_LOCK, "[serve]", {"torch": "2.0.1+cu118", "torchaudio": "2.0.2", "vllm": "0.6.5"}, "packages of conda"),
         ("Dockerfile", DOCKERFILE, "", {"torch": "2.8.0+cu126", "xformers": "0.0.32", "vllm": "0.10.2"}, "absent.txt of line 9"),
     ],
 )  # fmt: skip
@@ -221,6 +295,34 @@ def test_conda_and_lock_files_name_python_and_cuda(tmp_path: Path) -> None:
     assert read(tmp_path, "poetry.lock", POETRY).python == "3.10"
 
 
+def test_pixi_lock_names_python_cuda_requirers_and_sources(tmp_path: Path) -> None:
+    found = read(tmp_path, "pixi.lock", PIXI)
+    assert (found.python, found.cuda, found.resolved) == ("3.10", "12.4", "pixi")
+    assert found.requirers["nvidia-nccl-cu12"] == ("torch",)
+    (report,) = found.reports
+    assert "gsplat is not pinned: it is built from git+https://git.example/gsplat" in report.message
+    assert read(tmp_path, "pixi.lock", PIXI, extras="[forge]").cuda == "12.9"
+
+
+@pytest.mark.parametrize(
+    ("text", "pins", "message"),
+    [
+        ("channels: [pytorch]\ndependencies: [pytorch=2.3.1]\n", {}, "pytorch 2.3.1 names no build"),
+        ("channels: [pytorch]\ndependencies: [pytorch=2.3.1, cpuonly]\n", {"torch": "2.3.1+cpu"}, None),
+        ("channels: [conda-forge]\ndependencies: [pytorch=2.3.1]\n", {}, None),
+        ("channels: [pytorch]\ndependencies: [pytorch>=2]\n", {}, "pytorch of conda is not pinned"),
+    ],
+)  # fmt: skip
+def test_build_of_pytorch_is_never_guessed(
+    text: str, pins: dict[str, str], message: str | None, tmp_path: Path
+) -> None:
+    found = read(tmp_path, "environment.yml", text)
+    assert found.pins == pins
+    assert [item.message[: len(message or "")] for item in found.reports] == [message or ""][
+        : bool(message)
+    ]
+
+
 @pytest.mark.parametrize(
     ("name", "text", "extras", "expected"),
     [
@@ -229,6 +331,12 @@ def test_conda_and_lock_files_name_python_and_cuda(tmp_path: Path) -> None:
         ("uv.lock", UV, "[gpu]", r"has no extra or group gpu\. Name one of cu128, dev, docs"),
         ("pylock.toml", 'lock-version = "1.0"\n', "", r"not a lock file of PEP 751"),
         ("environment.yml", "a: 1\n", "", r"it is no environment of conda"),
+        ("pixi.lock", "version: 6\n", "", r"it is no lock file of pixi"),
+        ("pixi.lock", PIXI, "[gpu]", r"has no extra or group gpu\. Name one of default, forge"),
+        ("pixi.lock", PIXI, "[forge,default]", r"Name one of them"),
+        ("pixi.lock", PIXI.replace("linux-64:", "osx-64:"), "", r"environment default is locked for osx-64, and not for linux-64"),
+        ("conda-lock.yml", "a: 1\n", "", r"it is no lock file of conda-lock"),
+        ("conda-lock.yml", CONDA_LOCK.replace("linux-64", "osx-64"), "", r"it is locked for osx-64"),
         ("environment.yml", "a: [\n", "", r"not YAML"),
         ("pyproject.toml", '[project]\ndependencies = ["torch=2"]\n', "", r'pyproject\.toml:2: "torch=2" is not a requirement'),
     ],

@@ -317,8 +317,8 @@ def _with_code(workload: Workload) -> Workload:
     index, code = Index(), {}
     for name in workload.uses_gpu:
         version = workload.pins.get(name, "").partition("+")[0]
-        known = wheels.gpu_wheels().get(name)
-        recorded = known is not None and known.code is not None and known.version == version
+        known = wheels.gpu_wheel(name, version)
+        recorded = known is not None and known.code is not None
         if not version or recorded or wheels.need(name, version) is not None:
             continue
         read = wheel_code(index, name, version, workload.machine)
