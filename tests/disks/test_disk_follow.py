@@ -21,11 +21,10 @@ from tests.disks import slotdisk
 from tests.disks.test_disk_slots import apply, document, tree
 from tests.e2e.qemu.disk import run
 from tests.unit.fleet.control.followed import FollowedRollout, SimulatedMachine, free_port, served
-from tests.unit.fleet.control.test_rollout_channel import key_file
+from tests.unit.fleet.control.test_rollout_channel import channel_keys
 
 from goldnode.core.files import replace_file
-from goldnode.fleet.control.channel import ChannelPublisher
-from goldnode.fleet.control.channel_keys import ChannelKeys
+from goldnode.fleet.control.channel import ChannelPublisher, ChannelRelease
 from goldnode.fleet.control.controller import ControllerReport
 from goldnode.fleet.nodes import disk_update as update
 from goldnode.fleet.rollout import document as documents
@@ -79,9 +78,7 @@ class Fleet:
         self.store.run(schema.migrate)
         stored = [StoredNode(name, CLASS, f"r-{name}") for name in (GUEST, *OTHERS)]
         self.store.run(lambda c: nodes.put(c, stored, {CLASS: LIMITS}, "test", time.time()))
-        self.keys = ChannelKeys(
-            [key_file(directory, "online.pem")], [key_file(directory, "root.pem")]
-        )
+        self.keys = channel_keys(directory)
         self.machines = {name: SimulatedMachine("aaa", kind="disk") for name in OTHERS}
         self.port, self.web = free_port(), free_port()
         self.rollout: FollowedRollout | None = None
@@ -92,7 +89,7 @@ class Fleet:
         return self.directory / "channel"
 
     def publish(self, *images: update.UpdateImage) -> None:
-        ChannelPublisher(self.store, self.channel, self.keys).publish(images)
+        ChannelPublisher(self.store, self.channel, self.keys).publish(ChannelRelease(images))
 
     def submit(self, name: str, origin: str, target: str, timeout: str) -> None:
         text = TEXT.format(name=name, origin=origin, target=target, timeout=timeout)
@@ -101,6 +98,7 @@ class Fleet:
             name, node_class=CLASS, target=target, document=text, limits=LIMITS, author="alice@c"
         )
         self.store.run(lambda c: controllers.submit(c, given, time.time()))
+        self.publish()  # the states of the rollout
         self.rollout = FollowedRollout(
             self.directory, self.where, found.settings, self.machines, self.keys, self.port
         )

@@ -286,15 +286,14 @@ def followed(world: World, tmp_path: Path) -> Iterator[Followed]:
 def test_node_follows_to_a_lock_and_a_service_that_is_away_starts_and_hurts_nothing(
     followed: Followed,
 ) -> None:
-    online, root = (
-        key_file(followed.directory, "online.pem"),
-        key_file(followed.directory, "root.pem"),
+    online, targets, root = (
+        key_file(followed.directory, f"{name}.pem") for name in ("online", "targets", "root")
     )
     document = followed.directory / "kernel.yml"
     text = DOCUMENT.format(class_=CLASS, origin=followed.locks[0], target=followed.locks[1])
     document.write_text(text, encoding="utf-8")
     followed.goldnode("rollout", "submit", str(document), "-i", str(followed.hosts))
-    keys = ("--key", str(online), "--root-key", str(root))
+    keys = ("--key", str(online), "--targets-key", str(targets), "--root-key", str(root))
     followed.goldnode("rollout", "publish", "kernel", "--channel", "channel", *keys)
     trusted = (followed.directory / "channel/metadata/1.root.json").read_bytes()
     followed.node.put({f"{TLS}/root.json": trusted})

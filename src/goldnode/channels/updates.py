@@ -1,8 +1,13 @@
 """Signed updates: sets of files with the metadata of The Update Framework (TUF), published and fetched.
 
 A repository is a directory with `metadata/` and `targets/`. Any web server can serve it, and a zip archive of
-it is a bundle for machines without a network. Four roles sign it. The keys of `root` name all keys and how many
-of them must sign; they can replace each other. One key, or a few, sign `targets`, `snapshot` and `timestamp`.
+it is a bundle for machines without a network. Its roles have keys of their own:
+
+* `root` names the keys of the other roles and how many must sign. Its keys are offline, and can replace each other.
+* `targets` describes the files: it is a *release*, signed offline. It may delegate paths to further roles.
+* `snapshot` and `timestamp` say which versions are the newest. Their keys are online, for a *refresh*. Who steals
+  them can withhold a newer state until the signatures of the other roles expire, and sign no file.
+
 python-tuf verifies signatures, thresholds, expiry and versions: an older or a mixed state is refused.
 
 A client starts from a root document that it has from a trusted place. It stores the newest metadata it has
@@ -11,13 +16,14 @@ seen, so that nothing older is accepted later.
 
 from __future__ import annotations
 
+import copy
 import datetime as dt
 import io
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,13 +34,14 @@ from goldnode.evidence.signatures import EnvelopeSigner
 from goldnode.lock.transport import Transport
 
 if TYPE_CHECKING:
-    from tuf.api.metadata import Metadata, Root
+    from securesystemslib.signer import Key
+    from tuf.api.metadata import Metadata, Root, TargetFile, Targets
     from tuf.ngclient import FetcherInterface, Updater
 
 ROOT, TARGETS, SNAPSHOT, TIMESTAMP = "root", "targets", "snapshot", "timestamp"
-# Days until signatures expire: of the root, and of everything else.
-ROOT_DAYS, DAYS = 365, 90
-WARNED = dt.timedelta(days=30)  # before the root expires
+# Days until signatures expire: of the root, of a release, and of a refresh.
+ROOT_DAYS, RELEASE_DAYS, DAYS = 365, 90, 90
+WARNED = dt.timedelta(days=30)  # before the root or a release expires
 LARGEST = 64 << 20  # bytes of one file
 
 
@@ -44,7 +51,7 @@ class UpdateError(GoldnodeError):
 
 @dataclass(frozen=True)
 class Update:
-    """A verified update: its files by name, its version, and the time at which its metadata expires."""
+    """A verified update: its files by name, the version of its release, and the time at which its timestamp expires."""
 
     files: Mapping[str, bytes]
     version: int
@@ -52,60 +59,77 @@ class Update:
 
 
 @dataclass(frozen=True)
-class RootKeys:
-    """Keys of the root role, and how many of them must sign; None: as many as of the root before."""
+class RoleKeys:
+    """Keys of a role, and how many of them must sign; None: as many as before, 1 for a new role."""
 
-    signers: Sequence[EnvelopeSigner]
+    keys: Sequence[Key]
     threshold: int | None = None
-    # Keys of the root before, which must also sign; empty for the first root.
-    before: Sequence[EnvelopeSigner] = field(default=())
 
 
-def create(
-    repository: Path, keys: RootKeys, online: Sequence[EnvelopeSigner], days: int = ROOT_DAYS
-) -> Path:
-    """Write the first root document of a repository. Return its path. Raises UpdateError."""
-    if newest_root(repository) is not None:
-        raise UpdateError(
-            f"{repository} has a root document already",
-            remedy="replace its keys with `goldnode facts rotate`",
-        )
-    return write_root(
-        repository, signed_root(1, replace(keys, threshold=keys.threshold or 1), online, days)
-    )
+@dataclass(frozen=True)
+class DelegatedPaths:
+    """A role that `targets` trusts for some paths: patterns, in which `*` matches within one directory."""
+
+    name: str
+    keys: Sequence[Key]
+    paths: Sequence[str]
+    threshold: int = 1
 
 
-def rotate(
-    repository: Path, keys: RootKeys, online: Sequence[EnvelopeSigner], days: int = ROOT_DAYS
-) -> Path:
-    """Write the next root document, with other keys or another threshold. Return its path.
+# The root
 
-    Also for a root that has expired: clients verify the newest root's time alone.
-    It needs the signatures of the root before (`keys.before`) and of the new one. Raises UpdateError.
+
+def next_root(
+    repository: Path, roles: Mapping[str, RoleKeys], days: int = ROOT_DAYS
+) -> Metadata[Root]:
+    """Return the next root document, or the first one, without signatures. Raises UpdateError.
+
+    A role that is not given keeps its keys. No key of `root` or `targets` may be online.
     """
-    newest = newest_root(repository)
-    if newest is None:
-        raise UpdateError(
-            f"{repository} has no root document", remedy="create it with `goldnode facts publish`"
-        )
-    # Only the extra `updates` installs tuf; so below.
-    from tuf.api.exceptions import UnsignedMetadataError
+    from tuf.api.metadata import TOP_LEVEL_ROLE_NAMES, Metadata, Root  # only the extra `updates`
 
-    before = _document(newest)
-    if keys.threshold is None:
-        keys = replace(keys, threshold=before.signed.roles[ROOT].threshold)
-    # Versions without a gap: a client fetches N+1 until there is none.
-    document = signed_root(before.signed.version + 1, keys, online, days)
-    try:
-        # Signed by both: a client that trusts the root before can verify the next one (TUF, section 5.3).
-        before.signed.verify_delegate(ROOT, document.signed_bytes, document.signatures)
-    except UnsignedMetadataError:
+    before = newest(repository, ROOT)
+    root = Root(consistent_snapshot=True) if before is None else copy.deepcopy(before.signed)
+    if before is not None:
+        # Versions without a gap: a client fetches N+1 until there is none.
+        root.version += 1
+    elif missing := TOP_LEVEL_ROLE_NAMES - roles.keys():
         raise UpdateError(
-            f"the new root is not signed by {before.signed.roles[ROOT].threshold} keys of the root before",
-            file=newest,
-            remedy="give the present keys with --root-key",
-        ) from None
-    return write_root(repository, document)
+            f"{repository} has no root document, and no keys are given for {', '.join(sorted(missing))}",
+            remedy="give the keys of a new one: --root-key, --targets-key and --key",
+        )
+    root.expires = _in_days(days)
+    for name, wanted in roles.items():
+        role = root.roles[name]
+        keys = {key.keyid: key for key in wanted.keys}
+        if not keys:  # another threshold of the same keys
+            keys = {keyid: root.keys[keyid] for keyid in role.keyids}
+        threshold = wanted.threshold or role.threshold
+        if len(keys) < threshold:
+            raise UpdateError(
+                f"{threshold} keys of {name} must sign, and {len(keys)} are given",
+                remedy=f"give at least as many keys of {name} as must sign, or another number as threshold",
+            )
+        for keyid in list(role.keyids):
+            root.revoke_key(keyid, name)
+        for key in keys.values():
+            root.add_key(key, name)
+        role.threshold = threshold
+    _apart(root, repository)
+    return Metadata(root)
+
+
+def _apart(root: Root, where: Path) -> None:
+    """Raise UpdateError if an online key may also sign a root or a release."""
+    online = {*root.roles[SNAPSHOT].keyids, *root.roles[TIMESTAMP].keyids}
+    for name in (ROOT, TARGETS):
+        if online & set(root.roles[name].keyids):
+            raise UpdateError(
+                f"one key signs {name} and the timestamp: its thief chooses what is installed",
+                file=where,
+                remedy=f"give {name} a key of its own: `goldnode rollout rotate-keys` for a channel, `goldnode facts "
+                "rotate` for facts, with --targets-key",
+            )
 
 
 @dataclass(frozen=True)
@@ -135,137 +159,264 @@ def root_state(repository: Path, command: str, now: dt.datetime | None = None) -
 
     :param command: the command that replaces the root.
     """
-    newest = newest_root(repository)
-    if newest is None:
-        raise UpdateError(
-            f"{repository} has no root document", remedy="give the keys of its root with --root-key"
-        )
-    signed = _document(newest).signed
+    path, signed = _newest_path(repository, ROOT), _trusted_root(repository)
     if signed.expires <= (now or dt.datetime.now(tz=dt.UTC)):
         raise UpdateError(
             f"the root expired on {signed.expires:%Y-%m-%d}: nothing that is published with it is trusted",
-            file=newest,
+            file=path,
             remedy=f"sign the next root with its keys: `{command}`",
         )
-    return RootState(newest, signed.roles[ROOT].threshold, signed.expires)
+    return RootState(path or repository, signed.roles[ROOT].threshold, signed.expires)
 
 
-def threshold_of(root: Path) -> int:
-    """Return how many keys of a root document must sign the next one."""
-    return int(_document(root).signed.roles[ROOT].threshold)
+# Releases
 
 
-def publish(
+def next_release(
+    repository: Path, role: str = TARGETS, days: int = RELEASE_DAYS
+) -> Metadata[Targets]:
+    """Return the next version of a role's release, without signatures. Files of the present one are carried over.
+
+    Those that the keys of today have not signed are not: a publisher must not sign those of a thief.
+    """
+    from tuf.api.metadata import Metadata, Targets
+
+    before = newest(repository, role)
+    release = Targets() if before is None else Targets(before.signed.version + 1)
+    present = released(repository, role)
+    if present is not None:
+        release.targets, release.delegations = dict(present.targets), present.delegations
+    release.expires = _in_days(days)
+    return Metadata(release)
+
+
+def released(repository: Path, role: str = TARGETS) -> Targets | None:
+    """Return the newest release of a role, if enough keys that are trusted for it have signed it."""
+    document = newest(repository, role)
+    if document is None:
+        return None
+    delegator = _delegator(repository, role)
+    if delegator is None or not _result(delegator, role, document):
+        return None
+    release: Targets = copy.deepcopy(document.signed)
+    return release
+
+
+def add_file(
     repository: Path,
-    files: Mapping[str, bytes],
-    online: Sequence[EnvelopeSigner],
-    days: int = DAYS,
-) -> int:
-    """Publish these files as the next version. Return its number. Raises UpdateError.
+    release: Targets,
+    name: str,
+    content: bytes | Path,
+    custom: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a file below `targets/`, and describe it in a release. A file (path) is moved there."""
+    from tuf.api.metadata import TargetFile
+
+    if isinstance(content, bytes):
+        target = TargetFile.from_data(name, content, ["sha256"])
+    else:
+        target = TargetFile.from_file(name, str(content), ["sha256"])
+    if custom:
+        target.unrecognized_fields["custom"] = dict(custom)
+    release.targets[name] = target
+    # With the digest in the name (consistent snapshots): a file of an earlier version is not overwritten.
+    path = stored_file(repository, target)
+    if isinstance(content, bytes):
+        replace_file(path, content)
+    else:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        content.replace(path)
+
+
+def stored_file(repository: Path, target: TargetFile) -> Path:
+    """Return where a repository has a file."""
+    return repository / "targets" / target.get_prefixed_paths()[0]
+
+
+def delegate(release: Targets, roles: Iterable[DelegatedPaths]) -> None:
+    """Let further roles describe the files of some paths. The first role that matches a path decides it."""
+    from tuf.api.metadata import DelegatedRole, Delegations
+
+    roles = list(roles)
+    named = {
+        role.name: DelegatedRole(role.name, [], role.threshold, True, paths=list(role.paths))
+        for role in roles
+    }
+    release.delegations = Delegations({}, named)
+    for role in roles:
+        for key in role.keys:
+            release.add_key(key, role.name)
+
+
+# Signing
+
+
+def sign(document: Metadata[Any], signers: Iterable[EnvelopeSigner]) -> Metadata[Any]:
+    """Sign a document, in addition to the signatures that it has."""
+    for signer in {signer.keyid: signer for signer in signers}.values():
+        document.sign(signer.signer, append=True)
+    return document
+
+
+def accept(repository: Path, role: str, document: Metadata[Any]) -> Path:
+    """Write a document as the newest of its role. Return its file.
+
+    Raises UpdateError unless enough trusted keys have signed it: it would be what no client accepts.
+    """
+    before = newest(repository, role)
+    following = 1 if before is None else before.signed.version + 1
+    if document.signed.version != following:
+        raise UpdateError(
+            f"this {role} is version {document.signed.version}, and the next one is {following}",
+            file=repository,
+            remedy="prepare it again, and sign that",
+        )
+    trusting = [_delegator(repository, role)]
+    if (
+        role == ROOT
+    ):  # both: a client that trusts the root before verifies the next one by it (TUF, section 5.3)
+        trusting = [document.signed] if before is None else [before.signed, document.signed]
+    for delegator in trusting:
+        if delegator is None:
+            raise UpdateError(
+                f"{repository} has no role {role}",
+                remedy="a release by the keys of targets adds it: --targets-key",
+            )
+        result = _result(delegator, role, document)
+        if not result:
+            by = "the new root" if delegator is document.signed else f"the trusted {delegator.type}"
+            raise UpdateError(
+                f"{role} has {len(result.signed)} signatures by keys that {by} names for it, and needs {result.threshold}",
+                file=_newest_path(repository, delegator.type),
+                remedy=f"sign with the present keys of {role}, or rotate the keys",
+            )
+    return _write(repository, role, document)
+
+
+def refresh(repository: Path, online: Sequence[EnvelopeSigner], days: int = DAYS) -> int:
+    """Sign snapshot and timestamp over the newest version of each release. Return the timestamp's version.
 
     Call :func:`root_state` before: no client trusts what a root that has expired signs.
-    The timestamp is replaced last, so a client sees the state before or the new one.
+    The timestamp is replaced last, so a client sees the state before or the new one. Raises UpdateError.
     """
-    from tuf.api.exceptions import UnsignedMetadataError
-    from tuf.api.metadata import Metadata, MetaFile, Snapshot, TargetFile, Targets, Timestamp
-    from tuf.api.serialization.json import JSONSerializer
+    from tuf.api.metadata import Metadata, MetaFile, Snapshot, Timestamp
 
-    newest = newest_root(repository)
-    if newest is None:
+    _apart(_trusted_root(repository), repository)
+    release = released(repository)
+    if release is None or release.expires <= dt.datetime.now(tz=dt.UTC):
+        why = "has expired" if release else "is missing, or not signed by the keys of targets"
+        raise UpdateError(
+            f"the release of {repository} {why}",
+            remedy="release with the keys of targets: --targets-key",
+        )
+    # A client refuses a snapshot that does not name a role any more: roles without a delegation stay.
+    # With digests: who has the key of a release alone can replace no version that is published.
+    meta = {
+        f"{name}.json": MetaFile.from_data(version, _at(repository, name, version), ["sha256"])
+        for name, version in _releases(repository).items()
+    }
+    before = {role: newest(repository, role) for role in (SNAPSHOT, TIMESTAMP)}
+    version = {role: 1 if one is None else one.signed.version + 1 for role, one in before.items()}
+    expires = _in_days(days)
+    snapshot = Snapshot(version[SNAPSHOT], expires=expires, meta=meta)
+    data = accept(repository, SNAPSHOT, sign(Metadata(snapshot), online)).read_bytes()
+    about = MetaFile.from_data(version[SNAPSHOT], data, ["sha256"])
+    stamp = Timestamp(version[TIMESTAMP], expires=expires, snapshot_meta=about)
+    accept(repository, TIMESTAMP, sign(Metadata(stamp), online))
+    return version[TIMESTAMP]
+
+
+def _at(repository: Path, role: str, version: int) -> bytes:
+    return (repository / "metadata" / f"{version}.{role}.json").read_bytes()
+
+
+def _delegator(repository: Path, role: str) -> Root | Targets | None:
+    """Return the document that names the keys of a role; None for a role that no release names."""
+    if role in (TARGETS, SNAPSHOT, TIMESTAMP):
+        return _trusted_root(repository)
+    release = released(repository)
+    if release is None or release.delegations is None:
+        return None
+    return release if role in (release.delegations.roles or {}) else None
+
+
+def _result(delegator: Root | Targets, role: str, document: Metadata[Any]) -> Any:
+    return delegator.get_verification_result(role, document.signed_bytes, document.signatures)
+
+
+def _trusted_root(repository: Path) -> Root:
+    document = newest(repository, ROOT)
+    if document is None:
         raise UpdateError(
             f"{repository} has no root document", remedy="give the keys of its root with --root-key"
         )
-    root = _document(newest)
-    expires = _in_days(days)
-    version = 1 + max(
-        [
-            int(path.name.split(".")[0])
-            for path in (repository / "metadata").glob(f"*.{TARGETS}.json")
-        ],
-        default=0,
-    )
-    targets = Targets(version, expires=expires)
-    for name, data in sorted(files.items()):
-        target = TargetFile.from_data(name, data, ["sha256"])
-        targets.targets[name] = target
-        # With the digest in the name (consistent snapshots): a file of an earlier version is not
-        # overwritten.
-        path = repository / "targets" / target.get_prefixed_paths()[0]
-        replace_file(path, data)
-    snapshot = Snapshot(version, expires=expires, meta={f"{TARGETS}.json": MetaFile(version)})
-    timestamp = Timestamp(version, expires=expires, snapshot_meta=MetaFile(version))
-    serializer = JSONSerializer(compact=False)
-    # In this order: each document is named by the next one, and a client starts with the timestamp.
-    for role, signed in ((TARGETS, targets), (SNAPSHOT, snapshot), (TIMESTAMP, timestamp)):
-        document: Metadata[Any] = Metadata(signed)
-        for signer in online:
-            document.sign(signer.signer, append=True)
-        try:
-            # A key that the root does not name would publish what no client accepts.
-            root.signed.verify_delegate(role, document.signed_bytes, document.signatures)
-        except UnsignedMetadataError:
-            raise UpdateError(
-                f"the root document does not name the given key for {role}",
-                file=newest,
-                remedy="give the key that the repository was created with, or rotate the root",
-            ) from None
-        name = f"{role}.json" if role == TIMESTAMP else f"{version}.{role}.json"
-        replace_file(repository / "metadata" / name, document.to_bytes(serializer))
-    return version
+    root: Root = document.signed
+    return root
 
 
-def published(repository: Path, online: Sequence[EnvelopeSigner]) -> Update | None:
-    """Return what is published now; None without it, or if none of these keys has signed it.
-
-    A publisher that adds to its own earlier files must not sign those of anybody else.
-    """
-    from tuf.api.exceptions import LengthOrHashMismatchError
-
-    root = newest_root(repository)
-    newest = max(
-        (repository / "metadata").glob(f"*.{TARGETS}.json"),
-        key=lambda path: int(path.name.split(".")[0]),
-        default=None,
-    )
-    stamp = repository / "metadata" / f"{TIMESTAMP}.json"
-    if root is None or newest is None or not stamp.is_file():
-        return None
-    # A key may have been removed from the root since.
-    named = _document(root).signed.roles[TARGETS].keyids
-    signed, timestamp = _document(newest), _document(stamp)
-    if not all(
-        any(signer.keyid in named and _is_of(signer, one) for signer in online)
-        for one in (signed, timestamp)
-    ):
-        return None
-    files = {}
-    for name, target in signed.signed.targets.items():
-        try:
-            data = (repository / "targets" / target.get_prefixed_paths()[0]).read_bytes()
-            target.verify_length_and_hashes(data)
-        except (OSError, LengthOrHashMismatchError) as problem:
-            raise UpdateError(
-                f"{name} is not what was signed: {problem}",
-                file=repository,
-                remedy="find out who has changed it, and publish into an empty directory",
-            ) from problem
-        files[name] = data
-    return Update(
-        files, signed.signed.version, min(signed.signed.expires, timestamp.signed.expires)
-    )
+# Files
 
 
-def _is_of(signer: EnvelopeSigner, document: Metadata[Any]) -> bool:
-    from securesystemslib.exceptions import UnverifiedSignatureError, VerificationError
+def newest(repository: Path, role: str) -> Metadata[Any] | None:
+    """Return the newest document of a role, as it is; None without any."""
+    path = _newest_path(repository, role)
+    return None if path is None else read_document(path)
 
-    signature = document.signatures.get(signer.keyid)
-    if signature is None:
-        return False
+
+def newest_root(repository: Path) -> Path | None:
+    """Return the newest root document of a repository, None if it has none."""
+    return _newest_path(repository, ROOT)
+
+
+def _newest_path(repository: Path, role: str) -> Path | None:
+    if role == TIMESTAMP:
+        path = repository / "metadata" / f"{TIMESTAMP}.json"
+        return path if path.is_file() else None
+    return max(_versions(repository, role), key=_version, default=None)
+
+
+def _versions(repository: Path, role: str) -> list[Path]:
+    return sorted((repository / "metadata").glob(f"[0-9]*.{role}.json"), key=_version)
+
+
+def _version(path: Path) -> int:
+    return int(path.name.split(".")[0])
+
+
+def _releases(repository: Path) -> dict[str, int]:
+    """Return the newest version of `targets` and of each role that it delegates to, or once did."""
+    versions: dict[str, int] = {}
+    for path in (repository / "metadata").glob("[0-9]*.*.json"):
+        role = path.name.split(".")[1]
+        if role not in (ROOT, SNAPSHOT):
+            versions[role] = max(versions.get(role, 0), _version(path))
+    return versions
+
+
+def _write(repository: Path, role: str, document: Metadata[Any]) -> Path:
+    name = f"{role}.json" if role == TIMESTAMP else f"{document.signed.version}.{role}.json"
+    return write_document(repository / "metadata" / name, document)
+
+
+def write_document(path: Path, document: Metadata[Any]) -> Path:
+    """Write metadata to a file, and return that."""
+    from tuf.api.serialization.json import JSONSerializer
+
+    replace_file(path, document.to_bytes(JSONSerializer(compact=False)))
+    return path
+
+
+def read_document(path: Path) -> Metadata[Any]:
+    """Read metadata. Raises UpdateError; no signature is verified."""
+    from tuf.api.metadata import Metadata
+    from tuf.api.serialization import DeserializationError
+
     try:
-        signer.public.verify_signature(signature, document.signed_bytes)
-    except (UnverifiedSignatureError, VerificationError):
-        return False
-    return True
+        return Metadata.from_bytes(path.read_bytes())
+    except (OSError, DeserializationError) as problem:
+        raise UpdateError(
+            f"this is no metadata document: {problem}", file=path, remedy="restore it"
+        ) from problem
 
 
 def prune(repository: Path, keep: int) -> None:
@@ -273,20 +424,17 @@ def prune(repository: Path, keep: int) -> None:
 
     A client in the middle of a fetch still reads the version that it began with.
     """
-    metadata, targets = repository / "metadata", repository / "targets"
-    versions = sorted(
-        metadata.glob(f"*.{TARGETS}.json"), key=lambda path: int(path.name.split(".")[0])
-    )
-    newest = versions[-keep:]
-    named = {
-        path
-        for one in newest
-        for target in _document(one).signed.targets.values()
-        for path in target.get_prefixed_paths()
-    }
-    for path in versions[:-keep]:
-        path.with_name(path.name.replace(TARGETS, SNAPSHOT)).unlink(missing_ok=True)
+    targets = repository / "targets"
+    named: set[str] = set()
+    for path in _versions(repository, SNAPSHOT)[:-keep]:
         path.unlink(missing_ok=True)
+    for role in _releases(repository):
+        versions = _versions(repository, role)
+        for path in versions[:-keep]:
+            path.unlink(missing_ok=True)
+        for path in versions[-keep:]:
+            files = read_document(path).signed.targets.values()
+            named.update(path for target in files for path in target.get_prefixed_paths())
     for path in targets.rglob("*"):
         if path.is_file() and path.relative_to(targets).as_posix() not in named:
             path.unlink(missing_ok=True)
@@ -360,13 +508,15 @@ def fetch(source: str, root: Path, state: Path, names: Sequence[str]) -> Update:
                 f"the update cannot be read from {source}: {_reason(problem)}",
                 remedy="check the address and the proxy, or give a directory or a zip archive of the repository",
             ) from problem
-        stamp = _document(metadata / f"{TIMESTAMP}.json")
+        stamp, release = (
+            read_document(metadata / f"{role}.json").signed for role in (TIMESTAMP, TARGETS)
+        )
         if not files:
             raise UpdateError(
                 f"{source} has none of {', '.join(names)}", remedy="check the address"
             )
         _store(metadata, state)
-    return Update(files, stamp.signed.version, stamp.signed.expires)
+    return Update(files, release.version, stamp.expires)
 
 
 def replaced_metadata(state: Path) -> Path:
@@ -388,15 +538,6 @@ def _store(metadata: Path, state: Path) -> None:
     shutil.rmtree(before, ignore_errors=True)
 
 
-def newest_root(repository: Path) -> Path | None:
-    """Return the newest root document of a repository, None if it has none."""
-    versions = sorted(
-        (repository / "metadata").glob(f"*.{ROOT}.json"),
-        key=lambda path: int(path.name.split(".")[0]),
-    )
-    return versions[-1] if versions else None
-
-
 def _bootstrap(state: Path, trusted: bytes) -> bytes:
     """Return the root document to start from: the newest that was verified before, else the given one."""
     # The given document may be older than what was verified since.
@@ -412,52 +553,6 @@ def _target(updater: Updater, name: str) -> bytes | None:
     if info.length > LARGEST:
         raise ValueError(f"{name} has {info.length} bytes, more than {LARGEST}")
     return Path(updater.download_target(info)).read_bytes()
-
-
-def signed_root(
-    version: int, keys: RootKeys, online: Sequence[EnvelopeSigner], days: int
-) -> Metadata[Root]:
-    """Return a signed root document. Raises UpdateError for a threshold that its keys cannot reach."""
-    from tuf.api.metadata import Metadata, Root
-
-    threshold = keys.threshold or 1
-    if len({signer.keyid for signer in keys.signers}) < threshold:
-        raise UpdateError(
-            f"{threshold} keys of the root must sign, and {len(keys.signers)} are given",
-            remedy="give at least as many keys of the root as must sign, or another number with --threshold",
-        )
-    root = Root(version, expires=_in_days(days), consistent_snapshot=True)
-    for signer in keys.signers:
-        root.add_key(signer.public, ROOT)
-    root.roles[ROOT].threshold = threshold
-    for role in (TARGETS, SNAPSHOT, TIMESTAMP):
-        for signer in online:
-            root.add_key(signer.public, role)
-    document: Metadata[Root] = Metadata(root)
-    for signer in {signer.keyid: signer for signer in (*keys.before, *keys.signers)}.values():
-        document.sign(signer.signer, append=True)
-    return document
-
-
-def write_root(repository: Path, document: Metadata[Root]) -> Path:
-    """Write a version of the root document, and return its file."""
-    from tuf.api.serialization.json import JSONSerializer
-
-    path = repository / "metadata" / f"{document.signed.version}.{ROOT}.json"
-    replace_file(path, document.to_bytes(JSONSerializer(compact=False)))
-    return path
-
-
-def _document(path: Path) -> Metadata[Any]:
-    from tuf.api.metadata import Metadata
-    from tuf.api.serialization import DeserializationError
-
-    try:
-        return Metadata.from_bytes(path.read_bytes())
-    except (OSError, DeserializationError) as problem:
-        raise UpdateError(
-            f"this is no metadata document: {problem}", file=path, remedy="restore it"
-        ) from problem
 
 
 def _in_days(days: int) -> dt.datetime:

@@ -13,12 +13,13 @@ from goldnode.commands.options import (
     DIRECTORY,
     NEW_FILE,
     OLD_DIRECTORY,
+    ROTATION,
+    KeyOptions,
     RotationKeys,
-    new_root,
+    TwoMachines,
+    key_options,
     rotated,
-    rotation,
-    signing_keys,
-    valid_option,
+    valid_options,
 )
 from goldnode.commands.output import emit, reports, say
 from goldnode.core import files
@@ -26,8 +27,6 @@ from goldnode.core import files
 if TYPE_CHECKING:
     from goldnode.facts.audit import FactsFault
     from goldnode.facts.review import ListAge, ReviewedFile
-
-_SIGNED = "the update"  # by --key
 
 
 @click.group()
@@ -138,7 +137,7 @@ def update(form: str, source: str | None) -> None:
 
 @facts.command()
 @click.argument("repository", type=DIRECTORY, metavar="REPOSITORY")
-@signing_keys(_SIGNED)
+@key_options("repository")
 @click.option(
     "--facts",
     "directory",
@@ -147,22 +146,23 @@ def update(form: str, source: str | None) -> None:
     show_default="the facts of this version",
     help="Directory of the facts files to publish.",
 )
-@new_root("repository")
-@valid_option(90)
+@valid_options(90)
 @click.option(
     "--bundle", type=NEW_FILE, metavar="FILE", help="Also write the repository as a zip archive."
 )
 @reports("facts-publication")
-def publish(repository: Path, form: str, **given: Any) -> None:
+def publish(repository: Path, form: str, keys: KeyOptions, **given: Any) -> None:
     """Publish signed facts in a directory.
 
-    Facts with an error are not published. Serve REPOSITORY with a web server, or hand out the archive of
+    With --targets-key the facts are released. Without it the present release is only signed as the newest for some
+    more days. Facts with an error are not published. Serve REPOSITORY with a web server, or hand out the archive of
     --bundle. Each site needs the newest `metadata/N.root.json` once, from a source that it trusts.
     """
+    from goldnode.channels.keys import RepositoryKeys  # start-up time; so below
     from goldnode.fleet.nodes import facts_update
 
     files.readable_by_others()
-    wanted = facts_update.FactsPublication(**given)
+    wanted = facts_update.FactsPublication(RepositoryKeys(**keys.given()), **given)
     bundle = wanted.bundle
     version, root = facts_update.publish(repository, wanted)
     if warning := root.warning(f"{facts_update.ROTATE} {repository}"):
@@ -186,16 +186,26 @@ def publish(repository: Path, form: str, **given: Any) -> None:
     type=OLD_DIRECTORY,
     metavar="REPOSITORY",
 )
-@rotation(_SIGNED)
+@ROTATION
 @reports("facts-root")
-def rotate(repository: Path, change: RotationKeys, form: str) -> None:
-    """Replace the keys of a repository of facts.
+def rotate(repository: Path, change: RotationKeys, machines: TwoMachines, form: str) -> None:
+    """Replace keys of a repository of facts. A role whose keys are not given keeps them.
 
-    From now on, --key signs updates and --new-root-key the root. Sites follow by themselves, because the
-    present keys of the root sign the next one. Publish again afterwards.
+    Sites follow by themselves, because the present keys of the root sign the next one. Publish again afterwards with
+    --targets-key.
+
+    A repository of an earlier version, whose one key signs everything, gets its offline keys of targets with
+    --targets-key.
     """
-    done = rotated(repository, change)
-    emit(form, done.content(), f"{done.text()}; now publish again with the new key")
+    done = rotated(repository, change, machines)
+    if done is None:
+        emit(
+            form,
+            {"prepared": str(machines.prepare)},
+            f"wrote {machines.prepare}, without signatures",
+        )
+        return
+    emit(form, done.content(), f"{done.text()}; now publish again with --targets-key")
 
 
 def _text(faults: list[FactsFault], files: list[ReviewedFile]) -> str:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from goldnode.fleet.nodes.facts_update import RootRotation
+    from goldnode.channels.keys import RootRotation
 
 Command = Callable[..., Any]
 Decorator = Callable[[Command], Command]
@@ -261,103 +261,221 @@ POLICY = click.option(
 # Keys of a published directory: a repository of facts, or a channel of rollouts.
 
 
-@dataclass(frozen=True)
-class RotationKeys:
-    """Keys of a rotation: those that sign from now on, of the present and the next root, and the threshold."""
+class KeyParameter(click.ParamType[Any]):
+    """A key: a file, or the URI of a key in a PKCS #11 token (`hsm:KEYID?label=TOKEN`)."""
 
-    keys: tuple[Path, ...]
-    root_keys: tuple[Path, ...]
-    new_keys: tuple[Path, ...]
-    threshold: int | None
+    name = "key"
 
-
-def rotated(directory: Path, change: RotationKeys) -> RootRotation:
-    """Replace the keys of a published directory. Raises GoldnodeError."""
-    from goldnode.fleet.nodes.facts_update import RootChange, rotate  # start-up time
-
-    following = RootChange(change.root_keys, change.new_keys, change.threshold)
-    return rotate(directory, change.keys, following)
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return a path, or the URI as it is."""
+        if isinstance(value, str) and not value.startswith("hsm:"):
+            return FILE.convert(value, param, ctx)
+        return value
 
 
-def signing_keys(signed: str) -> Decorator:
-    """Return the option `--key` of a published directory. `signed` is the content that the keys sign."""
+KEY = KeyParameter()
+
+
+def key_option(name: str, parameter: str, help_: str, *, required: bool = False) -> Decorator:
+    """Return a repeatable option for keys."""
     return click.option(
-        "--key",
-        "keys",
+        name,
+        parameter,
         multiple=True,
-        required=True,
+        required=required,
+        type=KEY,
+        metavar="KEY",
+        help=f"{help_} Repeatable.",
+    )
+
+
+def _number_of_keys(name: str, parameter: str, default: str, help_: str) -> Decorator:
+    return click.option(
+        name,
+        parameter,
+        type=click.IntRange(min=1),
+        metavar="N",
+        show_default=default,
+        help=help_,
+    )
+
+
+@dataclass(frozen=True)
+class KeyOptions:
+    """Keys of a publication, as `goldnode.channels.keys.RepositoryKeys` has them."""
+
+    keys: tuple[Any, ...]
+    targets_keys: tuple[Any, ...] = ()
+    root_keys: tuple[Any, ...] = ()
+    threshold: int | None = None
+    targets_threshold: int | None = None
+    order_keys: tuple[Any, ...] = ()
+
+    def given(self) -> dict[str, Any]:
+        """Return the fields of `RepositoryKeys`."""
+        return {
+            "online": self.keys,
+            "targets": self.targets_keys,
+            "root": self.root_keys,
+            "root_threshold": self.threshold,
+            "targets_threshold": self.targets_threshold,
+        }
+
+
+@dataclass(frozen=True)
+class TwoMachines:
+    """Files of a release that is signed on another machine: the one to write, or the signed one."""
+
+    prepare: Path | None = None
+    signed: Path | None = None
+
+
+def key_options(published: str, *more: Decorator) -> Decorator:
+    """Return the options for the keys of a publication: `published` is `channel` or `repository`."""
+    return grouped(
+        "keys",
+        KeyOptions,
+        key_option(
+            "--key",
+            "keys",
+            "Online key, which signs that a state is the newest: a file (PEM, ed25519 or ECDSA) or a key of a PKCS #11 "
+            "token (hsm:KEYID?label=TOKEN).",
+            required=True,
+        ),
+        key_option(
+            "--targets-key",
+            "targets_keys",
+            "Offline key of targets, which signs a release. Without it, only what the online keys may sign is published.",
+        ),
+        *more,
+        key_option("--root-key", "root_keys", f"Offline key of the root, for a new {published}."),
+        _number_of_keys(
+            "--threshold",
+            "threshold",
+            "1",
+            f"Keys of the root that must sign, for a new {published}.",
+        ),
+        _number_of_keys(
+            "--targets-threshold",
+            "targets_threshold",
+            "1",
+            f"Keys of targets that must sign, for a new {published}.",
+        ),
+    )
+
+
+TWO_MACHINES = grouped(
+    "machines",
+    TwoMachines,
+    click.option(
+        "--prepare",
+        type=NEW_FILE,
+        metavar="FILE",
+        help="Write the release without signatures to FILE, and publish nothing. `sign-metadata` signs it on another "
+        "machine.",
+    ),
+    click.option(
+        "--signed",
         type=FILE,
         metavar="FILE",
-        help=f"Secret key that signs {signed}, PEM (ed25519 or ECDSA). Repeatable.",
+        help="Publish the release of --prepare, which enough keys have signed.",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class RotationKeys:
+    """Keys of a rotation: of the present root, and those of each role from now on, with thresholds."""
+
+    root_keys: tuple[Any, ...]
+    new_keys: tuple[Any, ...]
+    targets_keys: tuple[Any, ...]
+    keys: tuple[Any, ...]
+    threshold: int | None
+    targets_threshold: int | None
+
+
+def rotated(directory: Path, change: RotationKeys, machines: TwoMachines) -> RootRotation | None:
+    """Replace the keys of a published directory; None if the root is only prepared. Raises GoldnodeError."""
+    from goldnode.channels import keys, updates  # start-up time
+    from goldnode.core import files
+
+    if machines.prepare is None:
+        files.readable_by_others()  # nodes read the root
+    if machines.signed is not None:
+        return keys.accept_root(directory, updates.read_document(machines.signed))
+    following = keys.RootChange(
+        present=change.root_keys,
+        root=change.new_keys,
+        targets=change.targets_keys,
+        online=change.keys,
+        threshold=change.threshold,
+        targets_threshold=change.targets_threshold,
     )
+    if machines.prepare is not None:
+        document = updates.next_root(directory, following.roles())
+        updates.write_document(machines.prepare, document)
+        return None
+    return keys.rotate(directory, following)
 
 
-def new_root(published: str) -> Decorator:
-    """Return the options for the root of a directory that is published for the first time."""
+def valid_options(days: int, release_days: int = 90) -> Decorator:
+    """Return the options `--valid` and `--release-valid`, with these defaults."""
+    kinds = [
+        ("--valid", "days", days, "of the online keys"),
+        ("--release-valid", "release_days", release_days, "of a release"),
+    ]
     return options(
-        click.option(
-            "--root-key",
-            "root_keys",
-            multiple=True,
-            type=FILE,
-            metavar="FILE",
-            help=f"Secret key of the root, for a new {published}. Repeatable.",
-        ),
-        click.option(
-            "--threshold",
-            type=click.IntRange(min=1),
-            metavar="N",
-            show_default="1",
-            help=f"Keys of the root that must sign, for a new {published}.",
-        ),
+        *(
+            click.option(
+                option,
+                name,
+                type=click.IntRange(min=1),
+                default=default,
+                show_default=True,
+                metavar="DAYS",
+                help=f"Days until the signatures {signed} expire.",
+            )
+            for option, name, default, signed in kinds
+        )
     )
 
 
-def valid_option(days: int) -> Decorator:
-    """Return the option `--valid`. `days` is its default."""
-    return click.option(
-        "--valid",
-        "days",
-        type=click.IntRange(min=1),
-        default=days,
-        show_default=True,
-        metavar="DAYS",
-        help="Days until the signatures expire.",
-    )
-
-
-def rotation(signed: str) -> Decorator:
-    """Return the options of a command that replaces keys. `signed` is the content that `--key` signs."""
-    return grouped(
+ROTATION = options(
+    grouped(
         "change",
         RotationKeys,
-        signing_keys(signed),
-        click.option(
-            "--root-key",
-            "root_keys",
-            multiple=True,
-            required=True,
-            type=FILE,
-            metavar="FILE",
-            help="Secret key of the present root. Repeatable.",
-        ),
-        click.option(
+        key_option("--root-key", "root_keys", "Secret key of the present root."),
+        key_option(
             "--new-root-key",
             "new_keys",
-            multiple=True,
-            required=True,
-            type=FILE,
-            metavar="FILE",
-            help="Secret key of the next root. Repeatable.",
+            "Key of the next root, secret or public. Without it the keys of the root stay.",
         ),
-        click.option(
+        key_option(
+            "--targets-key",
+            "targets_keys",
+            "Key of targets from now on, secret or public. Without it they stay.",
+        ),
+        key_option(
+            "--key",
+            "keys",
+            "Online key from now on, secret or public. Without it they stay.",
+        ),
+        _number_of_keys(
             "--threshold",
-            type=click.IntRange(min=1),
-            metavar="N",
-            show_default="that of the present root",
-            help="Keys of the next root that must sign.",
+            "threshold",
+            "that of the present root",
+            "Keys of the next root that must sign.",
         ),
-    )
+        _number_of_keys(
+            "--targets-threshold",
+            "targets_threshold",
+            "that of the present root",
+            "Keys of targets that must sign.",
+        ),
+    ),
+    TWO_MACHINES,
+)
 
 
 # Containers and GPUs of a run.

@@ -86,6 +86,11 @@ VARIABLES = (
         "channels; `--key` goes before it.",
     ),
     Variable(
+        "GOLDNODE_PKCS11_PIN",
+        "none",
+        "PIN of the PKCS #11 token that has a key of a channel or of facts (`hsm:KEYID?label=TOKEN`).",
+    ),
+    Variable(
         "GOLDNODE_SIGNING_PASSWORD",
         "none",
         "Password of a key that images or disks are signed with, where the key is encrypted.",
@@ -213,6 +218,11 @@ FOREIGN = (
         "XDG_RUNTIME_DIR",
         "none",
         "`containers/auth.json` below it has the logins of podman and buildah, searched last.",
+    ),
+    Variable(
+        "PYKCS11LIB",
+        "none",
+        "Library of the PKCS #11 token, as in `/usr/lib/softhsm/libsofthsm2.so`.",
     ),
     Variable(
         "KBUILD_SIGN_PIN",

@@ -17,17 +17,19 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import parse_qsl, urlsplit
 
 from goldnode.core.errors import ImageError, SigningKeyError
 from goldnode.core.site import load_site
 from goldnode.oci.layout import canonical
 
 if TYPE_CHECKING:
-    from securesystemslib.signer import CryptoSigner, SSlibKey
+    from securesystemslib.signer import Signer, SSlibKey
 
 STATEMENT = "https://in-toto.io/Statement/v1"
 PAYLOAD = "application/vnd.in-toto+json"
+PIN = "GOLDNODE_PKCS11_PIN"  # of a token; the name of the variable
 PASSWORD = "GOLDNODE_SIGNING_PASSWORD"  # noqa: S105 - the name of the variable
 _MAKE = (
     "make one with `openssl genpkey -algorithm ed25519 -out KEY.pem` "
@@ -36,22 +38,25 @@ _MAKE = (
 _SCHEMES = {"ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384"}
 
 
+KeyPlace = Path | str  # a file, or the URI of a key in a token
+
+
 @dataclass(frozen=True)
 class EnvelopeSigner:
     """Secret key to sign with. `keyid` identifies its public half and is not secret."""
 
     keyid: str
-    _key: CryptoSigner
+    _key: Signer
 
     @property
-    def signer(self) -> CryptoSigner:
+    def signer(self) -> Signer:
         """Return the key for a library that signs with it."""
         return self._key
 
     @property
     def public(self) -> SSlibKey:
         """Return the public half of the key."""
-        return self._key.public_key
+        return cast("SSlibKey", self._key.public_key)
 
     def sign(self, payload: bytes, payload_type: str = PAYLOAD) -> bytes:
         """Return the DSSE envelope of `payload` as canonical JSON."""
@@ -129,6 +134,50 @@ def load_signer(path: Path) -> EnvelopeSigner:
         )
     named = CryptoSigner(secret, _named(signer.public_key))
     return EnvelopeSigner(named.public_key.keyid, named)
+
+
+def load_key(place: KeyPlace) -> EnvelopeSigner:
+    """Return a secret key: of a file, or of a token by the URI `hsm:KEYID?label=TOKEN`. Raise SigningKeyError.
+
+    A key of a token never leaves it. The token's PIN is in `GOLDNODE_PKCS11_PIN`, and `PYKCS11LIB` names its library.
+    """
+    if isinstance(place, Path):
+        return load_signer(place)
+    from securesystemslib.exceptions import UnsupportedLibraryError
+    from securesystemslib.signer import HSMSigner, Signer
+
+    def pin(_: str) -> str:
+        return os.environ.get(PIN, "")
+
+    uri = urlsplit(place)
+    try:
+        _, public = HSMSigner.import_(
+            int(uri.path or 2), dict(parse_qsl(uri.query)).get("label"), pin
+        )
+        public = _named(public)
+        signer = Signer.from_priv_key_uri(place, public, pin)
+        # A wrong PIN is reported here, and not in the middle of a publication.
+        public.verify_signature(signer.sign(b"goldnode"), b"goldnode")
+    except UnsupportedLibraryError:
+        raise SigningKeyError(
+            f"{place} cannot be used: python-pkcs11 is not installed",
+            remedy="install `securesystemslib[PKCS11]` into the environment of goldnode",
+        ) from None
+    except Exception as problem:  # python-pkcs11 has an error per return value of a token
+        why = str(problem) or type(problem).__name__
+        raise SigningKeyError(
+            f"{place} cannot be used: {why}",
+            remedy=f"name the library of the token in PYKCS11LIB, its PIN in {PIN}, and the key as hsm:KEYID?label=TOKEN; "
+            "the key must be ECDSA P-256 or P-384",
+        ) from None
+    return EnvelopeSigner(public.keyid, signer)
+
+
+def public_half(place: KeyPlace) -> SSlibKey:
+    """Return the public half of a key; `place` may also be a file with the public half. Raise SigningKeyError."""
+    if isinstance(place, Path) and place.is_file() and b"PRIVATE KEY" not in place.read_bytes():
+        return load_public(place)[0]
+    return load_key(place).public
 
 
 def load_public(path: Path) -> list[SSlibKey]:

@@ -10,14 +10,16 @@ from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from goldnode.channels import updates
-from goldnode.channels.updates import RootKeys, UpdateError
-from goldnode.evidence.signatures import EnvelopeSigner, load_signer
+from goldnode.channels import keys, updates
+from goldnode.channels.keys import RepositoryKeys, RootChange
+from goldnode.channels.updates import ROOT, TARGETS, RoleKeys, UpdateError
+from goldnode.evidence.signatures import load_signer
 
 
 def key(folder: Path, name: str) -> Path:
@@ -30,21 +32,38 @@ def key(folder: Path, name: str) -> Path:
 
 
 class Publisher:
-    """A repository with two root keys, of which one must sign, and one key for the rest."""
+    """A repository with two root keys, of which one must sign, a key of targets and an online key."""
 
     def __init__(self, folder: Path, threshold: int = 1) -> None:
         self.folder, self.repository = folder, folder / "repository"
-        self.a, self.b, self.online = (self.signer(name) for name in ("a", "b", "online"))
-        self.root = updates.create(
-            self.repository, RootKeys([self.a, self.b], threshold), [self.online]
+        self.a, self.b, self.targets, self.online = (
+            self.key(name) for name in ("a", "b", "targets", "online")
         )
+        RepositoryKeys([self.online], [self.targets], [self.a, self.b], threshold).create(
+            self.repository
+        )
+        self.root = self.repository / "metadata/1.root.json"
 
-    def signer(self, name: str) -> EnvelopeSigner:
-        return load_signer(key(self.folder, name))
+    def key(self, name: str) -> Path:
+        return key(self.folder, name)
 
     def publish(self, days: int = 30, **files: str) -> int:
-        named = {f"{name}.yml": text.encode() for name, text in files.items()}
-        return updates.publish(self.repository, named, [self.online], days)
+        self.release(days, None, **files)
+        return self.refresh(days)
+
+    def release(self, days: int = 30, by: Path | None = None, **files: str) -> None:
+        release = updates.next_release(self.repository, days=days)
+        release.signed.targets.clear()
+        for name, text in files.items():
+            updates.add_file(self.repository, release.signed, f"{name}.yml", text.encode())
+        signed = updates.sign(release, [load_signer(by or self.targets)])
+        updates.accept(self.repository, TARGETS, signed)
+
+    def refresh(self, days: int = 30, by: Path | None = None) -> int:
+        return updates.refresh(self.repository, [load_signer(by or self.online)], days)
+
+    def rotate(self, *present: Path, days: int = 365, **change: Any) -> keys.RootRotation:
+        return keys.rotate(self.repository, RootChange(present, **change), days)
 
 
 class Client:
@@ -154,13 +173,10 @@ def test_older_metadata_is_refused_after_an_interrupted_rename(
     assert client.fetch() == {"x.yml": "2"}
 
 
-def test_expired_metadata_is_refused(
-    publisher: Publisher, client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_expired_metadata_is_refused(publisher: Publisher, client: Client) -> None:
     """A freeze: somebody keeps serving a state that was right once."""
-    past = dt.datetime.now(tz=dt.UTC).replace(microsecond=0) - dt.timedelta(days=1)
-    monkeypatch.setattr(updates, "_in_days", lambda _: past)
-    publisher.publish(x="1")
+    publisher.release(x="1")
+    publisher.refresh(days=-1)
     refused(client, "has expired")
 
 
@@ -200,15 +216,13 @@ def test_a_key_of_the_root_is_replaced_and_clients_follow(
 ) -> None:
     publisher.publish(x="1")
     client.fetch()
-    c, online = publisher.signer("c"), publisher.signer("online2")
-    updates.rotate(publisher.repository, RootKeys([publisher.b, c], 2, [publisher.a]), [online])
+    c, online = publisher.key("c"), publisher.key("online2")
+    publisher.rotate(publisher.a, root=[publisher.b, c], threshold=2, online=[online])
     publisher.online = online
     publisher.publish(x="2")
     assert client.fetch() == {"x.yml": "2"}
-    with pytest.raises(UpdateError, match="not signed by 2 keys"):  # the threshold has risen
-        updates.rotate(
-            publisher.repository, RootKeys([publisher.signer("d")], 1, [publisher.b]), [online]
-        )
+    with pytest.raises(UpdateError, match=r"root has 1 signatures .* and needs 2"):
+        publisher.rotate(publisher.b, root=[publisher.key("d")], threshold=1)
     assert client.fetch() == {"x.yml": "2"}
     late = Client(publisher)
     late.state = publisher.folder / "late"
@@ -217,21 +231,23 @@ def test_a_key_of_the_root_is_replaced_and_clients_follow(
     )
 
 
-def test_a_rotation_keeps_the_number_of_keys_that_must_sign(tmp_path: Path) -> None:
+def test_a_rotation_keeps_the_keys_and_thresholds_that_are_not_given(tmp_path: Path) -> None:
     publisher = Publisher(tmp_path, threshold=2)
-    c, both = publisher.signer("c"), [publisher.a, publisher.b]
-
-    def rotated(
-        signers: list[EnvelopeSigner], threshold: int | None, before: list[EnvelopeSigner]
-    ) -> int:
-        keys = RootKeys(signers, threshold, before)
-        return updates.threshold_of(updates.rotate(publisher.repository, keys, [publisher.online]))
-
+    c, both = publisher.key("c"), [publisher.a, publisher.b]
     for few in ([c], [c, c]):
-        with pytest.raises(UpdateError, match="2 keys of the root must sign"):
-            rotated(few, None, both)
-    assert rotated([publisher.a, c], None, both) == 2
-    assert rotated([c], 1, [publisher.a, c]) == 1
+        with pytest.raises(UpdateError, match="2 keys of root must sign"):
+            publisher.rotate(*both, root=few)
+    kept = publisher.rotate(*both)
+    assert kept.now == kept.before == {ROOT: 2, TARGETS: 1}
+    assert "2 keys must sign as before" in kept.text()
+    assert publisher.rotate(*both, root=[publisher.a, c]).now[ROOT] == 2
+    lowered = publisher.rotate(publisher.a, c, root=[c], threshold=1)
+    assert "threshold of root LOWERED from 2 to 1" in lowered.text()
+    other = publisher.key("targets2")
+    raised = publisher.rotate(c, targets=[publisher.targets, other], targets_threshold=2)
+    assert "threshold of targets raised from 1 to 2" in raised.text()
+    with pytest.raises(UpdateError, match=r"targets has 1 signatures .* and needs 2"):
+        publisher.publish(x="1")
 
 
 def test_a_root_warns_before_its_end_and_refuses_after_it(
@@ -246,38 +262,100 @@ def test_a_root_warns_before_its_end_and_refuses_after_it(
     with pytest.raises(UpdateError, match=r"the root expired on .*") as refusal:
         updates.root_state(publisher.repository, "rotate it", found.expires)
     assert "`rotate it`" in str(refusal.value)
-    keys = RootKeys([publisher.a], 1, [publisher.a])
-    updates.rotate(publisher.repository, keys, [publisher.online], days=-1)
+    publisher.rotate(publisher.a, days=-1)
     publisher.publish(x="1")
     refused(client, "its root has expired .*goldnode facts rotate")
-    updates.rotate(
-        publisher.repository, keys, [publisher.online]
-    )  # what has expired can sign the next one
+    publisher.rotate(publisher.a)  # what has expired can sign the next one
     assert client.fetch() == {"x.yml": "1"}
 
 
 def test_keys_that_were_replaced_are_not_trusted_any_more(
     publisher: Publisher, client: Client
 ) -> None:
-    stolen = publisher.online
+    stolen, stolen_targets = publisher.online, publisher.targets
     publisher.publish(x="1")
-    online = publisher.signer("online2")
-    updates.rotate(publisher.repository, RootKeys([publisher.a], 1, [publisher.a]), [online])
-    with pytest.raises(UpdateError, match="does not name the given key"):
-        updates.publish(publisher.repository, {"x.yml": b"2"}, [stolen])
-    publisher.online = online
-    publisher.publish(x="2")
+    publisher.rotate(
+        publisher.a, online=[publisher.key("online2")], targets=[publisher.key("targets2")]
+    )
+    with pytest.raises(UpdateError, match=r"the release of .* not signed by the keys of targets"):
+        publisher.refresh(by=stolen)
+    with pytest.raises(UpdateError, match=r"targets has 0 signatures .* and needs 1"):
+        publisher.release(by=stolen_targets, x="2")
+    publisher.targets, publisher.online = (
+        publisher.folder / f"{name}2.pem" for name in ("targets", "online")
+    )
+    publisher.release(x="2")
+    with pytest.raises(UpdateError, match="snapshot has 0 signatures"):
+        publisher.refresh(by=stolen)
+    publisher.refresh()
     assert client.fetch() == {"x.yml": "2"}
+
+
+def test_files_that_the_keys_of_today_have_not_signed_are_not_carried_over(
+    publisher: Publisher,
+) -> None:
+    publisher.publish(x="1")
+    assert list(updates.next_release(publisher.repository).signed.targets) == ["x.yml"]
+    publisher.rotate(publisher.a, targets=[publisher.key("targets2")])
+    assert not updates.next_release(publisher.repository).signed.targets
 
 
 def test_root_signed_by_unknown_keys_is_refused(publisher: Publisher, client: Client) -> None:
     """Keys that the present root does not name sign the next root."""
     publisher.publish(x="1")
-    other = publisher.signer("other")
-    with pytest.raises(UpdateError, match="not signed by 1 keys of the root before"):
-        updates.rotate(publisher.repository, RootKeys([other]), [other])
-    updates.write_root(publisher.repository, updates.signed_root(2, RootKeys([other]), [other], 30))
+    other = publisher.key("other")
+    with pytest.raises(UpdateError, match=r"root has 0 signatures .* needs 1"):
+        publisher.rotate(other, root=[other])
+    root = updates.next_root(publisher.repository, {ROOT: RoleKeys(keys.publics([other]))})
+    updates.sign(root, keys.signers([other]))
+    updates.write_document(publisher.repository / "metadata/2.root.json", root)
     refused(client, "not enough of the trusted keys have signed it")
+
+
+def test_a_key_that_is_online_cannot_sign_a_release_or_a_root(
+    publisher: Publisher, tmp_path: Path
+) -> None:
+    changes: list[dict[str, Any]] = [{"targets": [publisher.online]}, {"root": [publisher.online]}]
+    for change in changes:
+        with pytest.raises(UpdateError, match="its thief chooses what is installed"):
+            publisher.rotate(publisher.a, days=365, **change)
+    with pytest.raises(UpdateError, match="its thief chooses what is installed"):
+        RepositoryKeys([publisher.a], [publisher.a], [publisher.b]).create(tmp_path / "new")
+
+
+def test_a_release_and_a_root_can_be_signed_on_other_machines(
+    publisher: Publisher, client: Client
+) -> None:
+    """The threshold of two keys on two machines: each adds its signature to the file."""
+    second, draft = publisher.key("targets2"), publisher.folder / "draft.json"
+    root = updates.next_root(
+        publisher.repository, {TARGETS: RoleKeys(keys.publics([publisher.targets, second]), 2)}
+    )
+    updates.write_document(draft, root)
+    updates.write_document(
+        draft, updates.sign(updates.read_document(draft), keys.signers([publisher.a]))
+    )
+    keys.accept_root(publisher.repository, updates.read_document(draft))
+    release = updates.next_release(publisher.repository)
+    updates.add_file(publisher.repository, release.signed, "x.yml", b"1")
+    updates.write_document(draft, release)
+    for number, key_ in enumerate((publisher.targets, second)):
+        with pytest.raises(UpdateError, match=f"has {number} signatures"):
+            updates.accept(publisher.repository, TARGETS, updates.read_document(draft))
+        updates.write_document(
+            draft, updates.sign(updates.read_document(draft), keys.signers([key_]))
+        )
+    updates.accept(publisher.repository, TARGETS, updates.read_document(draft))
+    with pytest.raises(UpdateError, match="is version 1, and the next one is 2"):
+        updates.accept(publisher.repository, TARGETS, updates.read_document(draft))
+    publisher.refresh()
+    assert client.fetch() == {"x.yml": "1"}
+
+
+def test_a_release_that_has_expired_is_not_refreshed(publisher: Publisher) -> None:
+    publisher.release(days=-1, x="1")
+    with pytest.raises(UpdateError, match=r"the release of .* has expired"):
+        publisher.refresh()
 
 
 @pytest.mark.parametrize(
@@ -303,11 +381,12 @@ def test_an_empty_repository_and_a_missing_root(publisher: Publisher, client: Cl
 def test_create_and_publish_refuse_wrong_keys_and_roots(
     publisher: Publisher, tmp_path: Path
 ) -> None:
-    with pytest.raises(UpdateError, match="has a root document already"):
-        updates.create(publisher.repository, RootKeys([publisher.a]), [publisher.online])
-    with pytest.raises(UpdateError, match="2 keys of the root must sign, and 1 are given"):
-        updates.create(tmp_path / "new", RootKeys([publisher.a], 2), [publisher.online])
-    with pytest.raises(UpdateError, match="does not name the given key"):
-        updates.publish(publisher.repository, {"x.yml": b""}, [publisher.a])
+    given = [publisher.online], [publisher.targets], [publisher.a]
+    with pytest.raises(UpdateError, match="2 keys of root must sign, and 1 are given"):
+        RepositoryKeys(*given, 2).create(tmp_path / "new")
+    with pytest.raises(UpdateError, match=r"targets has 0 signatures"):
+        publisher.release(by=publisher.a, x="")
+    with pytest.raises(UpdateError, match="no keys are given for root, snapshot, timestamp"):
+        updates.next_root(tmp_path / "new", {TARGETS: RoleKeys(keys.publics([publisher.a]))})
     with pytest.raises(UpdateError, match="has no root document"):
-        updates.publish(tmp_path / "new", {"x.yml": b""}, [publisher.a])
+        updates.refresh(tmp_path / "new", keys.signers([publisher.a]))

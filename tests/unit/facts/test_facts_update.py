@@ -12,6 +12,8 @@ import pytest
 from click.testing import CliRunner, Result
 from tests.unit.channels.test_updates import key
 
+from goldnode.channels import updates
+from goldnode.channels.keys import signers
 from goldnode.cli import main
 from goldnode.compat import rules_host
 from goldnode.facts import host
@@ -25,7 +27,9 @@ class Desk:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.root, self.online = (str(key(folder, name)) for name in ("root", "online"))
+        self.root, self.online, self.targets = (
+            str(key(folder, name)) for name in ("root", "online", "targets")
+        )
         self.facts = folder / "facts"
         self.facts.mkdir()
         for name in (
@@ -41,9 +45,8 @@ class Desk:
         return CliRunner().invoke(main, ["facts", *words])
 
     def publish(self, *words: str) -> Result:
-        done = self.run(
-            "publish", "repository", "--key", self.online, "--facts", str(self.facts), *words
-        )
+        keys = ("--key", self.online, "--targets-key", self.targets)
+        done = self.run("publish", "repository", *keys, "--facts", str(self.facts), *words)
         if not Path("trusted.json").exists() and done.exit_code == 0:
             shutil.copy("repository/metadata/1.root.json", "trusted.json")
         return done
@@ -101,11 +104,13 @@ def test_facts_that_this_version_cannot_read_are_refused(desk: Desk) -> None:
     assert "health.yml" in done.output
     assert "cannot be used by this version" in done.output
     # A publisher with another version of goldnode accepts them.
-    from goldnode.channels import updates
-    from goldnode.evidence.signatures import load_signer
-
-    files = {path.name: path.read_bytes() for path in desk.facts.glob("*.yml")}
-    updates.publish(Path("repository"), files, [load_signer(Path(desk.online))])
+    release = updates.next_release(Path("repository"))
+    for path in desk.facts.glob("*.yml"):
+        updates.add_file(Path("repository"), release.signed, path.name, path.read_bytes())
+    updates.accept(
+        Path("repository"), "targets", updates.sign(release, signers([Path(desk.targets)]))
+    )
+    updates.refresh(Path("repository"), signers([Path(desk.online)]))
     done = desk.run("update")
     assert done.exit_code == 2
     assert "cannot be used by this version of goldnode" in done.output
@@ -180,9 +185,9 @@ def test_a_rotation_is_followed(desk: Desk) -> None:
     desk.edit(NEXT)
     desk.publish("--root-key", desk.root)
     desk.run("update")
-    fresh = str(key(desk.folder, "fresh"))
+    fresh, root = (str(key(desk.folder, name)) for name in ("fresh", "fresh-root"))
     done = desk.run(
-        "rotate", "repository", "--key", fresh, "--root-key", desk.root, "--new-root-key", fresh
+        "rotate", "repository", "--key", fresh, "--root-key", desk.root, "--new-root-key", root
     )
     assert done.exit_code == 0, done.output
     desk.online = fresh
@@ -190,3 +195,17 @@ def test_a_rotation_is_followed(desk: Desk) -> None:
     desk.publish()
     assert desk.run("update").exit_code == 0
     assert str(host.compiled()) == LATER
+
+
+def test_a_refresh_without_the_keys_of_targets_changes_no_facts(desk: Desk) -> None:
+    desk.edit(NEXT)
+    desk.publish("--root-key", desk.root)
+    desk.run("update")
+    refused = desk.run("publish", "repository", "--key", desk.online, "--facts", str(desk.facts))
+    assert "released with the keys of targets" in refused.output
+    done = desk.run("publish", "repository", "--key", desk.online, "--valid", "200")
+    assert done.exit_code == 0, done.output
+    done = desk.run("update", "--format", "json")
+    found = json.loads(done.output)
+    assert (found["version"], found["changed"]) == (1, False)
+    assert found["expires"] > str(dt.datetime.now(tz=dt.UTC) + dt.timedelta(days=190))

@@ -70,7 +70,14 @@ _SECTIONS = {
             "rollout.publish",
             "Publish a rollout, with all of the store, as a signed channel that nodes follow.",
         ),
-        "rotate-keys": ("rollout.publish", "Replace the keys of a channel."),
+        "rotate-keys": (
+            "rollout.publish",
+            "Replace keys of a channel. A role whose keys are not given keeps them.",
+        ),
+        "sign-metadata": (
+            "metadata",
+            "Sign a release or a root document that was prepared on another machine.",
+        ),
     },
 }
 DOCUMENT = click.argument("document", type=FILE, metavar="DOCUMENT")

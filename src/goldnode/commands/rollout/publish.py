@@ -11,46 +11,85 @@ import click
 from goldnode.commands.fleet.common import STORE, opened
 from goldnode.commands.options import (
     DIRECTORY,
+    FILE,
     OLD_DIRECTORY,
+    ROTATION,
+    TWO_MACHINES,
+    KeyOptions,
     RotationKeys,
+    TwoMachines,
     disk_store,
     grouped,
-    new_root,
+    key_option,
+    key_options,
+    options,
     rotated,
-    rotation,
-    signing_keys,
     unverified_option,
-    valid_option,
+    valid_options,
 )
 from goldnode.commands.output import emit, reports, say
 from goldnode.core import files
 from goldnode.core.errors import GoldnodeError
-from goldnode.fleet.control.channel_keys import DAYS, ROTATE, ChannelKeys
+from goldnode.fleet.control.channel_keys import DAYS
 
 if TYPE_CHECKING:
-    from goldnode.fleet.nodes.disk_update import UpdateImage
+    from goldnode.fleet.control.channel import ChannelPublication, ChannelPublisher, ChannelRelease
     from goldnode.fleet.store.database import StoreDatabase
-
-_SIGNED = "each state of the channel"  # by --key
 
 
 @dataclass(frozen=True)
-class ChannelImages:
-    """Disk images to add, how far they are trusted, and the store of disks."""
+class ReleaseOptions:
+    """A release: disk images and how far they are trusted, the store of disks, delegations, the role, and days."""
 
     images: tuple[str, ...]
     unverified: str | None
     store: Path | None
+    delegations: Path | None
+    role: str
+    days: int
+    release_days: int
 
-    def opened(self) -> list[UpdateImage]:
-        """Return the images, validated byte by byte."""
+    def release(self) -> ChannelRelease:
+        """Return the release, with images that were validated byte by byte."""
         from goldnode.disks.model import find, store_directory
+        from goldnode.fleet.control import delegations
+        from goldnode.fleet.control.channel import ChannelRelease
         from goldnode.fleet.nodes.disk_update import open_image
 
-        return [
+        images = [
             open_image(find(name, store_directory(self.store)), self.unverified)
             for name in self.images
         ]
+        delegated = None if self.delegations is None else delegations.load(self.delegations)
+        return ChannelRelease(images, delegated, self.role, self.release_days)
+
+
+_RELEASE = options(
+    click.option(
+        "--image",
+        "images",
+        multiple=True,
+        metavar="IMAGE",
+        help="Built disk that nodes may install: its directory, or its name in the store of disks. Repeatable; later "
+        "releases keep it.",
+    ),
+    unverified_option("each node"),
+    disk_store(),
+    click.option(
+        "--delegations",
+        type=FILE,
+        metavar="FILE",
+        help="Teams that may release images of some classes (YAML); later releases keep them.",
+    ),
+    click.option(
+        "--role",
+        default="targets",
+        show_default=True,
+        metavar="NAME",
+        help="Who releases: targets, or the team of --delegations whose keys are given with --targets-key.",
+    ),
+    valid_options(DAYS),
+)
 
 
 @click.command()
@@ -62,55 +101,50 @@ class ChannelImages:
     metavar="DIR",
     help="Directory of the channel to write.",
 )
-@grouped(
-    "keys",
-    ChannelKeys,
-    signing_keys(_SIGNED),
-    new_root("channel"),
-)
-@valid_option(DAYS)
-@grouped(
-    "added",
-    ChannelImages,
-    click.option(
-        "--image",
-        "images",
-        multiple=True,
-        metavar="IMAGE",
-        help="Built disk that nodes may install: its directory, or its name in the store of disks. Repeatable; later "
-        "publications keep it.",
+@key_options(
+    "channel",
+    key_option(
+        "--order-key",
+        "order_keys",
+        "Key of the controller, which begins waves, freezes and denies. Default: the online keys.",
     ),
-    unverified_option("each node"),
-    disk_store(),
 )
+@grouped("wanted", ReleaseOptions, _RELEASE)
+@TWO_MACHINES
 @STORE
 @reports("rollout-publication")
 def publish(
     what: str,
     channel: Path,
-    keys: ChannelKeys,
-    days: int,
-    added: ChannelImages,
+    keys: KeyOptions,
+    wanted: ReleaseOptions,
+    machines: TwoMachines,
     *,
     where: str | None,
     form: str,
 ) -> None:
     """Publish a rollout, with all of the store, as a signed channel that nodes follow.
 
-    ROLLOUT is a rollout of the store; DOCUMENT is the file of one. The channel has the waves as the controller
-    began them, the freezes, and the denied digests of each class. A controller with a channel publishes by itself at
-    each change. This command does it without a controller, for example after a freeze, and adds disk images.
+    ROLLOUT is a rollout of the store; DOCUMENT is the file of one. With --targets-key it is released: nodes may move to
+    its target, and to the images that were added. Without it only the waves, freezes and denied digests of the store
+    are published, among what is released. A controller with a channel does that by itself at each change.
     """
     files.readable_by_others()
     with opened(where) as store:
         # Here, since an installation without the extra has no SQLAlchemy.
-        from goldnode.fleet.control.channel import ChannelPublisher
+        from goldnode.fleet.control.channel import ChannelKeys, ChannelPublisher
 
         name = _submitted(store, what)
-        published = ChannelPublisher(store, channel, keys, days).publish(added.opened())
-    if warning := published.root.warning(f"{ROTATE} {channel}"):
+        own = ChannelKeys(**keys.given(), orders=keys.order_keys)
+        publisher = ChannelPublisher(store, channel, own, wanted.days)
+        if machines.prepare is not None:
+            _prepare(publisher, wanted, machines.prepare, form)
+            return
+        published = _publish(publisher, wanted, machines.signed)
+    for warning in published.warnings(channel):
         say(warning)
     verb = "published" if published.changed else "unchanged:"
+    expires = published.release_expires
     emit(
         form,
         {
@@ -120,9 +154,40 @@ def publish(
             "changed": published.changed,
             "root": str(published.root.path),
             "root_expires": f"{published.root.expires:%Y-%m-%dT%H:%M:%SZ}",
+            "release_expires": expires and f"{expires:%Y-%m-%dT%H:%M:%SZ}",
             "images": list(published.images),
         },
         f"{verb} version {published.version} of {channel}, with rollout {name}; nodes trust it by {published.root.path}",
+    )
+
+
+def _publish(
+    publisher: ChannelPublisher, wanted: ReleaseOptions, signed: Path | None
+) -> ChannelPublication:
+    from goldnode.channels import updates  # start-up time
+
+    if signed is not None:
+        return publisher.publish_signed(updates.read_document(signed), wanted.role)
+    if publisher.keys.targets:
+        return publisher.publish(wanted.release())
+    if wanted.images or wanted.delegations:
+        raise GoldnodeError(
+            "images and delegations are released with the keys of targets, and none is given",
+            remedy="give --targets-key, or --prepare FILE and sign that on the machine that has the keys",
+        )
+    return publisher.publish()
+
+
+def _prepare(publisher: ChannelPublisher, wanted: ReleaseOptions, file: Path, form: str) -> None:
+    from goldnode.channels import updates  # start-up time
+
+    document = publisher.prepare(wanted.release())
+    updates.write_document(file, document)
+    emit(
+        form,
+        {"prepared": str(file), "version": document.signed.version, "role": wanted.role},
+        f"wrote {file}, without signatures; sign it with `goldnode rollout sign-metadata {file} --key KEY`, then publish "
+        f"it with --signed {file}",
     )
 
 
@@ -156,13 +221,22 @@ def _submitted(store: StoreDatabase, what: str) -> str:
 
 @click.command("rotate-keys")
 @click.argument("channel", type=OLD_DIRECTORY, metavar="CHANNEL")
-@rotation(_SIGNED)
+@ROTATION
 @reports("rollout-root")
-def rotate_keys(channel: Path, change: RotationKeys, form: str) -> None:
-    """Replace the keys of a channel.
+def rotate_keys(channel: Path, change: RotationKeys, machines: TwoMachines, form: str) -> None:
+    """Replace keys of a channel. A role whose keys are not given keeps them.
 
-    From now on, --key signs each state and --new-root-key the root. Nodes follow by themselves, because the present
-    keys of the root sign the next one. Publish again afterwards, with the images of the channel.
+    Nodes follow by themselves, because the present keys of the root sign the next one. Publish again afterwards with
+    --targets-key, and with the images of the channel if the keys of targets have changed.
+
+    A channel of an earlier version, whose one key signs everything, gets its offline keys of targets with --targets-key.
     """
-    done = rotated(channel, change)
-    emit(form, done.content(), f"{done.text()}; now publish again with the new key and the images")
+    done = rotated(channel, change, machines)
+    if done is None:
+        emit(
+            form,
+            {"prepared": str(machines.prepare)},
+            f"wrote {machines.prepare}, without signatures",
+        )
+        return
+    emit(form, done.content(), f"{done.text()}; now publish again with --targets-key")

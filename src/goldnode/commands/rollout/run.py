@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from goldnode.commands.fleet.common import STORE, address, key_file, opened
-from goldnode.commands.options import BECOME, DIRECTORY, FILE, grouped
+from goldnode.commands.options import BECOME, DIRECTORY, KEY, grouped, key_option
 from goldnode.commands.output import emit, reports, say
 from goldnode.commands.rollout import DOCUMENT, INVENTORY, fleet_nodes
 from goldnode.core import files
@@ -76,7 +76,8 @@ class RolloutControl:
     become: bool
     stay: bool
     channel: Path | None
-    channel_keys: tuple[Path, ...]
+    channel_keys: tuple[Any, ...]
+    order_keys: tuple[Any, ...]
 
 
 @click.command()
@@ -127,9 +128,14 @@ class RolloutControl:
         "--channel-key",
         "channel_keys",
         multiple=True,
-        type=FILE,
-        metavar="FILE",
-        help="Secret key that signs the channel, PEM (ed25519 or ECDSA). Repeatable.",
+        type=KEY,
+        metavar="KEY",
+        help="Online key of the channel: a file (PEM, ed25519 or ECDSA) or hsm:KEYID?label=TOKEN. Repeatable.",
+    ),
+    key_option(
+        "--order-key",
+        "order_keys",
+        "Key of the channel's orders, if the release names another one than the online keys.",
     ),
 )
 @reports("rollout-run")
@@ -226,6 +232,7 @@ def _run(
         become=control.become,
         channel=control.channel,
         channel_keys=control.channel_keys,
+        order_keys=control.order_keys,
     )
     own = ControllerSettings(holder, tick=control.tick, quiet=control.quiet, clock=site.clock)
     parts = assembly.parts(file, site, store, lambda line: _print_line(line, form))

@@ -11,8 +11,8 @@ from goldnode.classdoc.load import load_catalog
 from goldnode.core import extras
 from goldnode.core.errors import GoldnodeError
 from goldnode.core.site import Site, load_site
-from goldnode.fleet.control.channel import publisher
-from goldnode.fleet.control.channel_keys import ChannelKeys
+from goldnode.evidence.signatures import KeyPlace
+from goldnode.fleet.control.channel import ChannelKeys, is_released, not_released, publisher
 from goldnode.fleet.control.clock import SteadyClock
 from goldnode.fleet.control.controller import ControllerParts
 from goldnode.fleet.control.drains import DrainWorker, RolloutDrains
@@ -49,7 +49,8 @@ class RolloutSite:
     parallel: int
     become: bool = False
     channel: Path | None = None  # that nodes follow
-    channel_keys: tuple[Path, ...] = ()
+    channel_keys: tuple[KeyPlace, ...] = ()
+    order_keys: tuple[KeyPlace, ...] = ()
     clock: SteadyClock = field(default_factory=SteadyClock)  # of the controller and its parts
 
 
@@ -124,7 +125,8 @@ def _duties(
     place = denylist.place_to_write(own.deny_list(site.store))
     publish = None
     if site.channel is not None:
-        publish = publisher(store, site.channel, ChannelKeys(site.channel_keys))
+        keys = ChannelKeys(site.channel_keys, orders=site.order_keys)
+        publish = publisher(store, site.channel, keys)
     key = own.resolve(own.fleet.signing_key) if own.fleet.signing_key else None
     return ControllerDuties(
         store,
@@ -162,6 +164,8 @@ def check_target(file: RolloutFile, channel: Path | None) -> None:
             line=line,
             remedy="name the channel with --channel and its key with --channel-key (docs/how-to/follow.md)",
         )
+    if channel is not None and not is_released(channel, document.class_, document.to.digest):
+        raise not_released(channel, document.class_, document.to.digest)
     if document.to.lock is None:
         return
     catalog, site = load_catalog(), load_site()

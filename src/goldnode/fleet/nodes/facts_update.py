@@ -15,16 +15,17 @@ import datetime as dt
 import json
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from goldnode.channels import updates
+from goldnode.channels.keys import RepositoryKeys, signers
+from goldnode.channels.updates import TARGETS
 from goldnode.core.errors import FactsError
 from goldnode.core.extras import require
 from goldnode.core.files import replace_file
 from goldnode.core.site import Site, file_to_edit
-from goldnode.evidence.signatures import EnvelopeSigner, load_signer
 from goldnode.facts import audit, host
 from goldnode.facts.host import FACTS, UPDATE, InstalledUpdate
 from goldnode.facts.models import FILES
@@ -42,14 +43,13 @@ class Installed:
 
 @dataclass(frozen=True)
 class FactsPublication:
-    """What to publish: keys that sign, keys and threshold of a new root, days until the signatures expire, the
-    directory of the facts (None: those of this version), and the zip archive to write.
+    """What to publish: the keys, days until the signatures of a refresh and of a release expire, the directory of
+    the facts (None: those of this version), and the zip archive to write.
     """
 
-    keys: Sequence[Path]
-    root_keys: Sequence[Path] = ()
-    threshold: int | None = None
-    days: int = 90
+    keys: RepositoryKeys
+    days: int = updates.DAYS
+    release_days: int = updates.RELEASE_DAYS
     directory: Path | None = None
     bundle: Path | None = None
 
@@ -57,74 +57,43 @@ class FactsPublication:
 ROTATE = "goldnode facts rotate"  # the command that replaces the root of a repository
 
 
-@dataclass(frozen=True)
-class RootChange:
-    """Keys of the present root, keys of the next one, and how many of the next ones must sign."""
-
-    present: Sequence[Path]
-    following: Sequence[Path]
-    threshold: int | None = None  # None: that of the present root
-
-
-@dataclass(frozen=True)
-class RootRotation:
-    """A root that was replaced: the new document, and how many keys had to sign before and must sign now."""
-
-    root: Path
-    before: int
-    threshold: int
-
-    def content(self) -> dict[str, object]:
-        """Return the fields of the command's document."""
-        return {
-            "root": str(self.root),
-            "threshold": self.threshold,
-            "threshold_before": self.before,
-        }
-
-    def text(self) -> str:
-        """Return the document, and the change of the threshold."""
-        if self.threshold == self.before:
-            return f"wrote {self.root}, which {self.threshold} keys must sign as before"
-        verb = "LOWERED" if self.threshold < self.before else "raised"
-        return f"wrote {self.root}; threshold {verb} from {self.before} to {self.threshold}"
-
-
 def publish(repository: Path, wanted: FactsPublication) -> tuple[int, updates.RootState]:
-    """Publish facts as the next version. Return its number and the newest root.
+    """Publish facts as the next release; without keys of targets, sign the present one again for some days.
 
+    Return the version of the release and the newest root.
     Raises FactsError for facts with a fault, and UpdateError, also for a root that has expired.
     """
     require("updates")
-    directory = wanted.directory or FACTS
+    wanted.keys.create(repository)
+    root = updates.root_state(repository, f"{ROTATE} {repository}")
+    if wanted.keys.targets:
+        files = _wanted(wanted.directory or FACTS)
+        release = updates.next_release(repository, days=wanted.release_days)
+        release.signed.targets.clear()
+        for name, data in files.items():
+            updates.add_file(repository, release.signed, name, data)
+        updates.accept(repository, TARGETS, updates.sign(release, signers(wanted.keys.targets)))
+    elif wanted.directory is not None:
+        raise updates.UpdateError(
+            "facts are released with the keys of targets, and none is given",
+            file=repository,
+            remedy="give --targets-key, or leave --facts out to refresh what is published",
+        )
+    updates.refresh(repository, signers(wanted.keys.online), wanted.days)
+    if wanted.bundle is not None:
+        updates.bundle(repository, wanted.bundle)
+    present = updates.newest(repository, TARGETS)
+    return present.signed.version if present else 0, root
+
+
+def _wanted(directory: Path) -> dict[str, bytes]:
     files = {path.name: path.read_bytes() for path in sorted(directory.glob("*.yml"))}
     if not files:
         raise FactsError(
             f"{directory} has no facts files", remedy="name a directory with facts files"
         )
     _valid(files)
-    keys = _signers(wanted.keys)
-    if updates.newest_root(repository) is None and wanted.root_keys:
-        updates.create(
-            repository, updates.RootKeys(_signers(wanted.root_keys), wanted.threshold), keys
-        )
-    root = updates.root_state(repository, f"{ROTATE} {repository}")
-    version = updates.publish(repository, files, keys, wanted.days)
-    if wanted.bundle is not None:
-        updates.bundle(repository, wanted.bundle)
-    return version, root
-
-
-def rotate(repository: Path, keys: Sequence[Path], change: RootChange) -> RootRotation:
-    """Replace the keys of a repository. Raises UpdateError."""
-    require("updates")
-    newest = updates.newest_root(repository)
-    following = updates.RootKeys(
-        _signers(change.following), change.threshold, _signers(change.present)
-    )
-    root = updates.rotate(repository, following, _signers(keys))
-    now = updates.threshold_of(root)
-    return RootRotation(root, now if newest is None else updates.threshold_of(newest), now)
+    return files
 
 
 def install(source: str | None = None, site: Site | None = None) -> Installed:
@@ -230,7 +199,3 @@ def _compiled(name: str, data: bytes) -> str:
     import yaml  # start-up time
 
     return str(yaml.safe_load(data)["meta"]["compiled"])
-
-
-def _signers(paths: Sequence[Path]) -> list[EnvelopeSigner]:
-    return [load_signer(path) for path in paths]

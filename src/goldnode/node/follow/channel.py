@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "goldnode.channel/1"
 FORWARD, BACK = "forward", "back"
+_PATH = re.compile(r"(?:targets/images/[0-9A-Za-z_-]+|images)/[0-9A-Za-z._-]+")
 
 
 class Wish(NamedTuple):
@@ -93,6 +94,13 @@ def freeze(document: Json, node: str) -> Optional[str]:
     return None
 
 
+def image(path: str, info: Json) -> Json:
+    """Return the image that a target of the channel describes."""
+    header = as_dict(info.get("custom")).get("header")
+    sha256 = info["hashes"].get("sha256")
+    return {"path": path, "size": info["length"], "sha256": sha256, "header": header}
+
+
 def image_of(document: Json, build: str) -> Optional[Mapping[str, Any]]:
     """Return the image of a disk build; None if the channel has none. Raises ChannelRefusedError for a malformed one."""
     image = document["images"].get(build)
@@ -104,7 +112,7 @@ def image_of(document: Json, build: str) -> Optional[Mapping[str, Any]]:
         isinstance(header, dict)
         and header.get("build_id") == build
         and isinstance(path, str)
-        and re.fullmatch(r"images/[0-9A-Za-z._-]+", path) is not None
+        and _PATH.fullmatch(path) is not None
         and type(image.get("size")) is int
         and re.fullmatch("[0-9a-f]{64}", str(image.get("sha256"))) is not None
     )

@@ -125,14 +125,44 @@ class Follower:
 
     def document(self) -> Json:
         """Return the verified document of the node's class. Raises ChannelRefusedError, or ChannelAwayError."""
-        self.trusted = self.verifier.refresh()
-        data = self.verifier.target(self.trusted, f"{self.settings.node_class}.json")
+        trusted = self.trusted = self.verifier.refresh()
+        node_class = self.settings.node_class
+        name = f"orders/{node_class}.json"
+        released_apart = self.verifier.find(trusted, name) is not None
+        if (
+            not released_apart
+        ):  # a channel of goldnode before the roles were apart: targets has the orders too
+            name = f"{node_class}.json"
+        data = self.verifier.target(trusted, name)
         if data is None:
             raise ChannelRefusedError(
-                f"the channel {self.settings.channel} has no class {self.settings.node_class}: "
+                f"the channel {self.settings.channel} has no class {node_class}: "
                 "add the nodes of the class to the store, and publish again."
             )
-        return channel.read(data, self.settings.node_class)
+        document = channel.read(data, node_class)
+        if released_apart:
+            document["images"] = self._released(trusted, document)
+        return document
+
+    def _released(self, trusted: Trusted, document: Json) -> Json:
+        """Return the image of what the node shall move to. Raises ChannelRefusedError unless that was released.
+
+        Orders are signed online. They choose among the states that the offline keys of `targets` have signed.
+        """
+        wanted = channel.wish(document, self.settings.node, self.clock())
+        if wanted is None:
+            return {}
+        place = f"{self.settings.node_class}/{wanted.digest}"
+        name = f"images/{place}.root.gz"
+        image = self.verifier.find(trusted, name)
+        if image is not None:
+            return {wanted.digest: channel.image(trusted.path_of(name, image), image)}
+        if self.verifier.find(trusted, f"states/{place}") is None:
+            raise ChannelRefusedError(
+                f"rollout {wanted.rollout} is to {wanted.digest}, which the keys of targets have not released: refused. "
+                "Release it with `goldnode rollout publish --targets-key`."
+            )
+        return {}
 
     def _pass(self, document: Optional[Json]) -> Outcome:
         step = self._step()

@@ -92,10 +92,8 @@ def check_owners(host: Host, settings: Settings) -> None:
         named.append((settings.apply[0], "install it again, as root"))
     for path, remedy in named:
         owners.believe(host, os.path.realpath(path), remedy)  # the site may put links there
-    for name in ("root", "timestamp", "snapshot", "targets"):
-        owners.believe(
-            host, f"{STATE}/metadata/{name}.json", "remove it: the next pass fetches it again"
-        )
+    for name in host.glob(f"{STATE}/metadata", "*.json"):
+        owners.believe(host, name, "remove it: the next pass fetches it again")
     owners.believe(
         host,
         STEP,

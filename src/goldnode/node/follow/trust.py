@@ -2,13 +2,15 @@
 
 Root documents name the keys of all roles and how many must sign. A node starts from one of a trusted place and
 follows each next root that the keys of both have signed. The newest verified metadata stays on the node:
-nothing older is accepted later, and an expired document is refused. Delegated targets are not read.
+nothing older is accepted later, and an expired document is refused. A target is searched for as TUF does: in `targets`,
+then in the roles that it delegates the name to, depth first. Roles with hashed names in bins (TAP 15) are refused.
 
 A document is stored only after it was verified, so a run that is cut off at any point continues.
 """
 
 from __future__ import annotations
 
+import fnmatch
 import hashlib
 import json
 import re
@@ -23,14 +25,18 @@ from .repository import ChannelSource
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Mapping, Optional, Tuple
+    from typing import Any, Callable, Mapping, Optional, Tuple
 
 ROOT, TIMESTAMP, SNAPSHOT, TARGETS = "root", "timestamp", "snapshot", "targets"
 # Bytes of one document, and roots that are followed in one run.
 LIMITS = {ROOT: 512_000, TIMESTAMP: 16_384, SNAPSHOT: 2_000_000, TARGETS: 5_000_000}
 ROTATIONS = 256  # root documents that are followed in one update
+DELEGATIONS = 32  # delegated roles that are read to find one target
 LARGEST = 16 << 20  # bytes of one target that is read as a whole
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
+_ROLE = re.compile(
+    r"[0-9A-Za-z_-]{1,64}"
+)  # stricter than TUF: a name is part of a path on the node
 
 
 class ChannelRefusedError(NodeError):
@@ -42,18 +48,19 @@ class ChannelExpiredError(ChannelRefusedError):
 
 
 class Trusted(NamedTuple):
-    """A verified channel: its targets, and the time at which its timestamp expires."""
+    """A verified channel: its documents, and the time at which its timestamp expires."""
 
-    targets: Dict[str, Json]
+    root: Json
+    snapshot: Json
+    targets: Json
     version: int
     expires: str
-    prefixed: bool  # names of targets have their digest in front (consistent snapshots)
 
-    def path_of(self, name: str) -> str:
-        """Return where the channel has a target."""
+    def path_of(self, name: str, info: Json) -> str:
+        """Return where the channel has a target: with a digest in front, if its root wants that."""
         folder, _, base = name.rpartition("/")
-        first = next(iter(self.targets[name]["hashes"].values()))
-        base = f"{first}.{base}" if self.prefixed else base
+        if self.root.get("consistent_snapshot") is True:
+            base = f"{next(iter(info['hashes'].values()))}.{base}"
         return f"targets/{folder}/{base}" if folder else f"targets/{base}"
 
 
@@ -81,24 +88,42 @@ class Verifier:
         root = self._newest_root()
         stamp = self._timestamp(root)
         snapshot = self._snapshot(root, stamp)
-        targets = self._targets(root, snapshot)
-        return Trusted(
-            targets["targets"],
-            stamp["version"],
-            stamp["expires"],
-            root.get("consistent_snapshot") is True,
-        )
+        targets = self._targets(TARGETS, root, root, snapshot)
+        return Trusted(root, snapshot, targets, stamp["version"], stamp["expires"])
+
+    def find(self, trusted: Trusted, name: str) -> Optional[Json]:
+        """Return the description of a target: that of the first role, in TUF's order, which has it."""
+        todo, seen = [(TARGETS, trusted.root)], set()  # type: ignore[var-annotated]
+        while todo and len(seen) <= DELEGATIONS:
+            role, delegator = todo.pop()
+            if role in seen:
+                continue
+            seen.add(role)
+            signed = trusted.targets
+            if role != TARGETS:
+                signed = self._targets(role, delegator, trusted.root, trusted.snapshot)
+            if name in signed["targets"]:
+                return signed["targets"][name]  # type: ignore[no-any-return]
+            further = []
+            for row in (signed.get("delegations") or {}).get("roles") or ():
+                if _is_delegated(row, name):
+                    further.append((row["name"], signed["delegations"]))
+                    if row["terminating"]:
+                        todo = []
+                        break
+            todo += reversed(further)
+        return None
 
     def target(self, trusted: Trusted, name: str) -> Optional[bytes]:
         """Return the content of a target; None if the channel has none of this name."""
-        info = trusted.targets.get(name)
+        info = self.find(trusted, name)
         if info is None:
             return None
         if info["length"] > LARGEST:
             raise ChannelRefusedError(
                 f"{name} has {info['length']} bytes, more than {LARGEST}: refused."
             )
-        data = self.repository.document(trusted.path_of(name), info["length"])
+        data = self.repository.document(trusted.path_of(name, info), info["length"])
         if data is None:
             raise ChannelRefusedError(
                 f"{self.repository.source} has no {name}, which its targets list."
@@ -162,15 +187,16 @@ class Verifier:
         return stamp
 
     def _next(
-        self, name: str, about: Json, root: Json, named_by: str
+        self, name: str, about: Json, delegator: Json, named_by: str, consistent: bool
     ) -> Tuple[Json, Optional[bytes]]:
         """Return a document that another one names, and its bytes if they are to be stored."""
-        data = stored = self._again(name, about, root)
+        data = stored = self._again(name, about, delegator)
         if data is None:
-            address = self._named(root, name, about)
-            data = self._fetched(name, address, about.get("length", LIMITS[name]))
+            address = f"metadata/{about['version']}." if consistent else "metadata/"
+            limit = about.get("length", LIMITS[_kind(name)])
+            data = self._fetched(name, f"{address}{name}.json", limit)
         _whole(data, about, name)
-        document = _verified(data, name, root)
+        document = _verified(data, name, delegator)
         if document["version"] != about["version"]:
             raise ChannelRefusedError(
                 f"{name} has version {document['version']}, and {named_by} names {about['version']}: refused."
@@ -179,7 +205,7 @@ class Verifier:
 
     def _snapshot(self, root: Json, stamp: Json) -> Json:
         about, before = _meta(stamp, SNAPSHOT), self._before(SNAPSHOT, root)
-        snapshot, data = self._next(SNAPSHOT, about, root, TIMESTAMP)
+        snapshot, data = self._next(SNAPSHOT, about, root, TIMESTAMP, _is_consistent(root))
         for name in before["meta"] if before is not None else ():
             if name not in snapshot["meta"]:
                 raise ChannelRefusedError(f"{SNAPSHOT} does not name {name} any more: refused.")
@@ -191,32 +217,29 @@ class Verifier:
             self._store(SNAPSHOT, data)
         return snapshot
 
-    def _targets(self, root: Json, snapshot: Json) -> Json:
-        about = _meta(snapshot, TARGETS)
-        targets, data = self._next(TARGETS, about, root, SNAPSHOT)
-        self._current(targets, TARGETS)
-        _check_targets(targets)
+    def _targets(self, role: str, delegator: Json, root: Json, snapshot: Json) -> Json:
+        """Return the targets of a role: those that `root` names, or of one that another role delegates to."""
+        about = _meta(snapshot, role)
+        targets, data = self._next(role, about, delegator, SNAPSHOT, _is_consistent(root))
+        self._current(targets, role)
+        _check_targets(targets, role)
         if data is not None:
-            self._store(TARGETS, data)
+            self._store(role, data)
         return targets
 
     # Files
 
-    def _named(self, root: Json, role: str, about: Json) -> str:
-        prefix = f"{about['version']}." if root.get("consistent_snapshot") is True else ""
-        return f"metadata/{prefix}{role}.json"
-
     def _fetched(self, role: str, name: str, limit: int) -> bytes:
-        data = self.repository.document(name, min(limit, LIMITS[role]))
+        data = self.repository.document(name, min(limit, LIMITS[_kind(role)]))
         if data is None:
             raise ChannelRefusedError(f"{self.repository.source} has no {name}.")
         return data
 
-    def _again(self, role: str, about: Json, root: Json) -> Optional[bytes]:
+    def _again(self, role: str, about: Json, delegator: Json) -> Optional[bytes]:
         """Return the stored document if it is the one that is wanted now."""
         data = self._stored(role)
         try:
-            if data is None or _verified(data, role, root)["version"] != about["version"]:
+            if data is None or _verified(data, role, delegator)["version"] != about["version"]:
                 return None
             _whole(data, about, role)
         except ChannelRefusedError:
@@ -269,7 +292,7 @@ def _parsed(data: bytes, role: str) -> Json:
         signed, signatures = document["signed"], document["signatures"]
         keyids = [row["keyid"] for row in signatures]
         right = (
-            signed["_type"] == role
+            signed["_type"] == _kind(role)
             and str(signed["spec_version"]).startswith("1.")
             and _number(signed["version"])
             and _TIME.fullmatch(signed["expires"]) is not None
@@ -278,7 +301,7 @@ def _parsed(data: bytes, role: str) -> Json:
             )
             and len(set(keyids)) == len(keyids)
         )
-        right = right and _FORMS[role](signed)
+        right = right and _FORMS[_kind(role)](signed)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         right, document = False, {}
     if not right:
@@ -292,11 +315,13 @@ def _number(value: Any) -> bool:
 
 def _root_form(signed: Json) -> bool:
     return isinstance(signed["keys"], dict) and all(
-        _number(signed["roles"][name]["threshold"])
-        and isinstance(signed["roles"][name]["keyids"], list)
-        and len(set(signed["roles"][name]["keyids"])) == len(signed["roles"][name]["keyids"])
-        for name in (ROOT, TIMESTAMP, SNAPSHOT, TARGETS)
+        map(_role_form, map(signed["roles"].get, _FORMS))
     )
+
+
+def _role_form(row: Json) -> bool:
+    ids = row["keyids"]
+    return _number(row["threshold"]) and isinstance(ids, list) and len(set(ids)) == len(ids)
 
 
 def _meta_form(signed: Json) -> bool:
@@ -309,7 +334,50 @@ def _meta_form(signed: Json) -> bool:
 
 
 def _targets_form(signed: Json) -> bool:
-    return isinstance(signed["targets"], dict)
+    delegations = signed.get("delegations")
+    rows = [] if delegations is None else delegations["roles"]
+    return (
+        isinstance(signed["targets"], dict)
+        and (delegations is None or isinstance(delegations["keys"], dict))
+        and len({row["name"] for row in rows}) == len(rows)
+        and all(_role_form(row) and _delegation_form(row) for row in rows)
+    )
+
+
+def _delegation_form(row: Json) -> bool:
+    """Return whether a delegation has a name of its own, and either patterns of paths or prefixes of their hashes."""
+    names = [row[key] for key in ("paths", "path_hash_prefixes") if row.get(key) is not None]
+    return (
+        row["name"] not in _FORMS
+        and _ROLE.fullmatch(row["name"]) is not None
+        and isinstance(row["terminating"], bool)
+        and len(names) == 1
+        and isinstance(names[0], list)
+        and all(isinstance(name, str) for name in names[0])
+    )
+
+
+def _is_delegated(row: Json, name: str) -> bool:
+    """Return whether a role may describe a target. A pattern matches folder by folder."""
+    prefixes = row.get("path_hash_prefixes")
+    if prefixes is not None:
+        digest = hashlib.sha256(name.encode()).hexdigest()
+        return any(digest.startswith(prefix) for prefix in prefixes)
+    parts = name.split("/")
+    return any(
+        len(parts) == len(pattern.split("/"))
+        and all(map(fnmatch.fnmatchcase, parts, pattern.split("/")))
+        for pattern in row["paths"]
+    )
+
+
+def _is_consistent(root: Json) -> bool:
+    return root.get("consistent_snapshot") is True
+
+
+def _kind(role: str) -> str:
+    """Return the kind of the documents of a role: delegated roles have targets."""
+    return role if role in _FORMS else TARGETS
 
 
 _FORMS: Mapping[str, Callable[[Json], bool]] = {
@@ -320,7 +388,7 @@ _FORMS: Mapping[str, Callable[[Json], bool]] = {
 }
 
 
-def _check_targets(signed: Json) -> None:
+def _check_targets(signed: Json, role: str) -> None:
     for name, info in signed["targets"].items():
         hashes = as_dict(info).get("hashes")
         right = (
@@ -334,23 +402,26 @@ def _check_targets(signed: Json) -> None:
         )
         if not right:
             raise ChannelRefusedError(
-                f"{TARGETS} describes {name[:200]!r} without size and digest: refused."
+                f"{role} describes {name[:200]!r} without size and digest: refused."
             )
 
 
-def _verified(data: bytes, role: str, root: Json) -> Json:
+def _verified(data: bytes, role: str, delegator: Json) -> Json:
     """Return the signed part of a document that enough keys of a role have signed. Raises ChannelRefusedError."""
     document = _parsed(data, role)
-    _signed(document, root, role)
+    _signed(document, delegator, role)
     return document["signed"]  # type: ignore[no-any-return]
 
 
-def _signed(document: Json, root: Json, role: str) -> None:
-    """Raise ChannelRefusedError unless enough keys that `root` names for a role have signed a document.
+def _signed(document: Json, delegator: Json, role: str) -> None:
+    """Raise ChannelRefusedError unless enough keys that a root, or delegations, name for a role have signed a document.
 
     A key counts once, also if it is listed under two ids.
     """
-    about = root["roles"][role]
+    roles = delegator["roles"]
+    if isinstance(roles, list):  # of delegations
+        roles = {row["name"]: row for row in roles}
+    about = roles[role]
     try:
         data = canonical.encoded(document["signed"])
     except ValueError as problem:
@@ -358,7 +429,7 @@ def _signed(document: Json, root: Json, role: str) -> None:
     signatures = {row["keyid"]: row["sig"] for row in document["signatures"]}
     good = set()
     for keyid in about["keyids"]:
-        key = root["keys"].get(keyid)
+        key = delegator["keys"].get(keyid)
         if (
             isinstance(key, dict)
             and keyid in signatures

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
-from tests.unit.fleet.control.test_rollout_channel import key_file
+from tests.unit.fleet.control.test_rollout_channel import channel_keys
 from tests.unit.fleet.rollout import documents
 
-from goldnode.fleet.control.channel import ChannelPublisher
-from goldnode.fleet.control.channel_keys import ChannelKeys
+from goldnode.fleet.control.channel import ChannelKeys, ChannelPublisher, ChannelRelease
 from goldnode.fleet.control.controller import (
     ControllerParts,
     ControllerReport,
@@ -233,10 +232,10 @@ def followed(
     now = time.time()
     store.run(lambda c: nodes.put(c, stored, {"l4": LIMITS}, "test", now))
     store.run(lambda c: controllers.submit(c, given, now))
-    keys = ChannelKeys([key_file(directory, "online.pem")], [key_file(directory, "root.pem")])
+    keys = channel_keys(directory)
     machines = {
         name: SimulatedMachine(fault=faults.get(name, faults.get("every", ""))) for name in names
     }
-    ChannelPublisher(store, directory / "channel", keys).publish()
+    ChannelPublisher(store, directory / "channel", keys).publish(ChannelRelease())
     store.close()
     return FollowedRollout(directory, where, found.settings, machines, keys, now=now)

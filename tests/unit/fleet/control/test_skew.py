@@ -28,6 +28,7 @@ from tests.unit.fleet.rollout import documents
 from tests.unit.fleet.store.fleets import BOB, held
 from tests.unit.fleet.store.test_schema import NEXT
 
+from goldnode.fleet.control.channel import ChannelPublisher, ChannelRelease
 from goldnode.fleet.rollout.document import loads
 from goldnode.fleet.rollout.model import RolloutPhase
 from goldnode.fleet.store import log, orders, rollout_trace
@@ -192,7 +193,10 @@ def test_controller_of_this_version_finishes_a_rollout_of_the_one_before(
 
 
 class MixedRollout(FollowedRollout):
-    """A followed rollout whose nodes, or whose lock service, are of the earlier version."""
+    """A followed rollout whose nodes, or whose lock service, are of the earlier version.
+
+    Nodes of the earlier version read what the keys of targets sign alone, so a person releases at each change.
+    """
 
     process: subprocess.Popen[str]
     serves = False
@@ -202,6 +206,10 @@ class MixedRollout(FollowedRollout):
         """Run a pass of each node, with the time of this process."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
+        if not self.serves:
+            store = self.store()
+            ChannelPublisher(store, self.channel, self.keys).publish(ChannelRelease())
+            store.close()
         self.process.stdin.write(f"{self.now}\n")
         self.process.stdin.flush()
         self.seen, self.said = json.loads(self.process.stdout.readline())

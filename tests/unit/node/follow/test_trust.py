@@ -99,7 +99,7 @@ def test_documents_seen_before_are_not_fetched_again(channel: Channel, clients: 
     channel.file("1.snapshot.json").unlink()
     channel.file("1.targets.json").unlink()
     both = clients.refresh()
-    assert list(both.targets) == ["gpu.json"]
+    assert list(both.targets["targets"]) == ["gpu.json"]
 
 
 def test_rotated_root_is_followed_and_its_old_keys_count_no_more(
@@ -320,7 +320,7 @@ def test_endless_document_is_cut(channel: Channel, clients: Clients) -> None:
 def test_target_that_is_another_file_is_refused(channel: Channel, clients: Clients) -> None:
     node = clients.node()
     trusted = node.refresh()
-    path = channel.place / trusted.path_of("gpu.json")
+    path = channel.place / trusted.path_of("gpu.json", node.find(trusted, "gpu.json") or {})
     path.write_bytes(path.read_bytes().replace(b"one", b"two"))
     with pytest.raises(ChannelRefusedError, match="not what was signed"):
         node.target(trusted, "gpu.json")

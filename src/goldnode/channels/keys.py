@@ -1,0 +1,139 @@
+"""Keys of a repository of signed updates: who signs a first root, a release and a refresh, and the next root."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from goldnode.channels import updates
+from goldnode.channels.updates import ROOT, SNAPSHOT, TARGETS, TIMESTAMP, RoleKeys
+from goldnode.core.extras import require
+from goldnode.evidence.signatures import EnvelopeSigner, KeyPlace, load_key, public_half
+
+if TYPE_CHECKING:
+    from securesystemslib.signer import SSlibKey
+    from tuf.api.metadata import Metadata, Root
+
+
+@dataclass(frozen=True)
+class RepositoryKeys:
+    """Keys that sign: `online` a refresh, `targets` a release, and `root` the first root of a repository.
+
+    The thresholds are those of the first root; None: 1.
+    """
+
+    online: Sequence[KeyPlace]
+    targets: Sequence[KeyPlace] = ()
+    root: Sequence[KeyPlace] = ()
+    root_threshold: int | None = None
+    targets_threshold: int | None = None
+
+    def create(self, repository: Path) -> None:
+        """Write the first root document of a repository that has none. Raises UpdateError."""
+        if updates.newest_root(repository) is not None or not self.root:
+            return
+        roles = {
+            ROOT: RoleKeys(publics(self.root), self.root_threshold),
+            TARGETS: RoleKeys(publics(self.targets), self.targets_threshold),
+            **_online(self.online),
+        }
+        document = updates.sign(updates.next_root(repository, roles), signers(self.root))
+        updates.accept(repository, ROOT, document)
+
+
+@dataclass(frozen=True)
+class RootChange:
+    """The keys of the next root. A role whose keys are not given keeps them, and its threshold.
+
+    `present` are secret keys of the root; those of `root` that are secret sign too.
+    """
+
+    present: Sequence[KeyPlace] = ()
+    root: Sequence[KeyPlace] = ()
+    targets: Sequence[KeyPlace] = ()
+    online: Sequence[KeyPlace] = ()
+    threshold: int | None = None
+    targets_threshold: int | None = None
+
+    def roles(self) -> dict[str, RoleKeys]:
+        """Return the roles that change."""
+        roles = {
+            ROOT: RoleKeys(publics(self.root), self.threshold),
+            TARGETS: RoleKeys(publics(self.targets), self.targets_threshold),
+            **_online(self.online),
+        }
+        return {name: role for name, role in roles.items() if role.keys or role.threshold}
+
+
+@dataclass(frozen=True)
+class RootRotation:
+    """A root that was replaced: the new document, and how many keys had to sign before and must sign now."""
+
+    root: Path
+    before: Mapping[str, int]
+    now: Mapping[str, int]
+
+    def content(self) -> dict[str, object]:
+        """Return the fields of the command's document."""
+        return {
+            "root": str(self.root),
+            "threshold": self.now[ROOT],
+            "threshold_before": self.before[ROOT],
+            "targets_threshold": self.now[TARGETS],
+            "targets_threshold_before": self.before[TARGETS],
+        }
+
+    def text(self) -> str:
+        """Return the document, and the change of the thresholds."""
+        text = f"wrote {self.root}"
+        for name, now in self.now.items():
+            before = self.before[name]
+            verb = "LOWERED" if now < before else "raised"
+            if now != before:
+                text += f"; threshold of {name} {verb} from {before} to {now}"
+        if self.now == self.before:
+            text += f", which {self.now[ROOT]} keys must sign as before"
+        return text
+
+
+def rotate(repository: Path, change: RootChange, days: int = updates.ROOT_DAYS) -> RootRotation:
+    """Replace keys of a repository. Raises UpdateError.
+
+    Also for a root that has expired: clients verify the newest root's time alone.
+    """
+    document = updates.next_root(repository, change.roles(), days)
+    secret = [*change.present, *(key for key in change.root if not _is_public(key))]
+    return accept_root(repository, updates.sign(document, signers(secret)))
+
+
+def accept_root(repository: Path, document: Metadata[Root]) -> RootRotation:
+    """Write the next root if enough keys of the root before and of itself have signed it. Raises UpdateError."""
+    before = updates.newest(repository, ROOT)
+    path = updates.accept(repository, ROOT, document)
+    now = _thresholds(document.signed)
+    return RootRotation(path, now if before is None else _thresholds(before.signed), now)
+
+
+def _thresholds(root: Root) -> dict[str, int]:
+    return {name: root.roles[name].threshold for name in (ROOT, TARGETS)}
+
+
+def _online(keys: Sequence[KeyPlace]) -> dict[str, RoleKeys]:
+    return {name: RoleKeys(publics(keys)) for name in (SNAPSHOT, TIMESTAMP)}
+
+
+def _is_public(place: KeyPlace) -> bool:
+    return isinstance(place, Path) and b"PRIVATE KEY" not in place.read_bytes()
+
+
+def publics(places: Sequence[KeyPlace]) -> list[SSlibKey]:
+    """Return the public halves of keys, which may be files of public keys too. Raises SigningKeyError."""
+    return [public_half(place) for place in places]
+
+
+def signers(places: Sequence[KeyPlace]) -> list[EnvelopeSigner]:
+    """Return keys to sign with. Raises SigningKeyError."""
+    require("updates")
+    return [load_key(place) for place in places]

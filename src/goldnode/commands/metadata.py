@@ -1,0 +1,59 @@
+"""Command `sign-metadata`, of `goldnode rollout` and `goldnode facts`: the offline step of a release or a rotation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from goldnode.commands.options import FILE, key_option
+from goldnode.commands.output import emit, reports
+
+
+@click.command("sign-metadata")
+@click.argument("file", type=FILE, metavar="FILE")
+@key_option(
+    "--key", "keys", "Secret key of the root, of targets, or of a delegated role.", required=True
+)
+@reports("metadata-signature")
+def sign_metadata(file: Path, keys: tuple[Any, ...], form: str) -> None:
+    """Sign a release or a root document that was prepared on another machine.
+
+    FILE is what --prepare wrote. The signature is added to FILE. All that is signed is listed: compare it with what
+    you want to release.
+    """
+    from goldnode.channels import updates  # start-up time; so below
+    from goldnode.channels.keys import signers
+
+    document = updates.sign(updates.read_document(file), signers(keys))
+    updates.write_document(file, document)
+    signed = document.signed
+    files = {
+        name: {"length": target.length, **target.hashes}
+        for name, target in getattr(signed, "targets", {}).items()
+    }
+    roles = getattr(signed, "roles", None) or {}
+    content = {
+        "file": str(file),
+        "type": signed.type,
+        "version": signed.version,
+        "expires": f"{signed.expires:%Y-%m-%dT%H:%M:%SZ}",
+        "signatures": sorted(document.signatures),
+        "files": files,
+        "roles": {
+            name: {"threshold": role.threshold, "keys": list(role.keyids)}
+            for name, role in roles.items()
+        },
+    }
+    lines = [f"{signed.type} version {signed.version}, until {signed.expires:%Y-%m-%d}:"]
+    lines += [
+        f"  {name}  {about['length']} bytes, sha256 {about['sha256']}"
+        for name, about in files.items()
+    ]
+    lines += [
+        f"  {name}: {role.threshold} of {', '.join(key[:12] for key in role.keyids)}"
+        for name, role in roles.items()
+    ]
+    lines.append(f"{file} has {len(document.signatures)} signatures now")
+    emit(form, content, "\n".join(lines))

@@ -1,0 +1,54 @@
+"""The file of delegations: which team may release the images of which classes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from goldnode.channels.updates import DelegatedPaths, UpdateError
+from goldnode.core import yamlsource
+from goldnode.documents.base import Part
+from goldnode.evidence.signatures import load_public
+
+
+class Team(Part):
+    """A team: its public keys, how many of them must sign, and patterns of what it releases."""
+
+    keys: list[str] = Field(min_length=1, description="files of public keys, relative to this file")
+    threshold: int = Field(1, ge=1)
+    paths: list[Annotated[str, Field(pattern=r"^images/[^/]+/[^/]+$")]] = Field(
+        min_length=1, description="images/CLASS/BUILD.root.gz; `*` matches within one part"
+    )
+
+
+class Delegations(Part):
+    """Teams by name. The first one whose patterns match an image decides it."""
+
+    roles: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,31}$")], Team]
+
+
+def load(path: Path) -> list[DelegatedPaths]:
+    """Read a file of delegations. Raises UpdateError with file and line."""
+    source = yamlsource.parse(path.read_text(encoding="utf-8"), path, error=UpdateError)
+    document = yamlsource.validate(Delegations, source, error=UpdateError)
+    teams = []
+    for name, team in document.roles.items():
+        if name in ("root", "targets", "snapshot", "timestamp", "orders"):
+            raise UpdateError(
+                f"a team cannot have the name {name}",
+                file=path,
+                line=source.line(("roles", name)),
+                remedy="name it after the team",
+            )
+        keys = [key for file in team.keys for key in load_public(path.parent / file)]
+        if len({key.keyid for key in keys}) < team.threshold:
+            raise UpdateError(
+                f"{team.threshold} keys of {name} must sign, and it has {len(keys)}",
+                file=path,
+                line=source.line(("roles", name)),
+                remedy="name more keys, or a lower threshold",
+            )
+        teams.append(DelegatedPaths(name, keys, team.paths, team.threshold))
+    return teams
