@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Mapping
 
 # Secrets that goldnode itself takes from the environment.
-SECRETS = ("GOLDNODE_SIGNING_PASSWORD", "GOLDNODE_PKCS11_PIN", "KBUILD_SIGN_PIN")
+SECRETS = ("GOLDNODE_PKCS11_PIN", "GOLDNODE_SIGNING_PASSWORD", "KBUILD_SIGN_PIN")
 # A user's session, its language, and where the network's and the cluster's programs find their files.
 NAMES = (
     "PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE",

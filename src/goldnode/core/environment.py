@@ -88,7 +88,7 @@ VARIABLES = (
     Variable(
         "GOLDNODE_PKCS11_PIN",
         "none",
-        "PIN of the PKCS #11 token that has a key of a channel or of facts (`hsm:KEYID?label=TOKEN`).",
+        "Password (PIN) of the PKCS #11 token with a key of a channel or of facts (`hsm:KEYID?label=TOKEN`).",
     ),
     Variable(
         "GOLDNODE_SIGNING_PASSWORD",
