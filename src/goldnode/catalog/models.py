@@ -432,6 +432,63 @@ class StackOption(Strict):
     source: Sentence = Field(description="Sources of the names and the version rule.")
 
 
+class Parts(Strict):
+    """Versions of further parts of a node and its cluster, as text; `goldnode check` judges them.
+
+    A part whose package is locked has the version of the lock, and needs no entry.
+    """
+
+    ofed: Version | None = Field(
+        default=None, description="MLNX_OFED, as `ofed_info -s` shows it: 24.10-2.1.8.0."
+    )
+    doca: Version | None = Field(
+        default=None, description="DOCA-Host with DOCA-OFED, by its release: 3.1.0."
+    )
+    gpudirect_rdma: Literal["dma-buf", "peermem"] | None = Field(
+        default=None,
+        description="How network adapters reach GPU memory: by the kernel's DMA-BUF, or by nvidia-peermem.",
+    )
+    gdrcopy: Version | None = Field(default=None, description="GDRCopy with its module gdrdrv.")
+    nccl: Version | None = Field(
+        default=None, description="NCCL of programs that run without an image."
+    )
+    ucx: Version | None = Field(default=None, description="UCX of programs without an image.")
+    openmpi: Version | None = Field(
+        default=None, description="Open MPI of programs without an image."
+    )
+    nvidia_fs: Version | None = Field(
+        default=None, description="nvidia-fs, the module of GPUDirect Storage."
+    )
+    lustre: Version | None = Field(default=None, description="Lustre client.")
+    lustre_server: Version | None = Field(
+        default=None, description="Lustre release of the servers whose file systems are mounted."
+    )
+    dcgm: Version | None = Field(
+        default=None, description="DCGM with its host engine, on the node or as a pod."
+    )
+    dcgm_exporter: Version | None = Field(
+        default=None,
+        description="DCGM exporter: the tag of its image, 4.5.3-4.8.2, or its version.",
+    )
+    imex: Version | None = Field(
+        default=None, description="IMEX, for memory shared between the nodes of an NVLink domain."
+    )
+    nvlsm: Version | None = Field(default=None, description="NVLink subnet manager.")
+    kubernetes: Version | None = Field(default=None, description="Kubelet of the node.")
+    kubernetes_control_plane: Version | None = Field(
+        default=None, description="Kubernetes API server of the cluster."
+    )
+    device_plugin: Version | None = Field(
+        default=None, description="NVIDIA's device plugin for Kubernetes."
+    )
+    dra_driver: Version | None = Field(
+        default=None, description="DRA driver for NVIDIA GPUs, without the leading v."
+    )
+    gpu_operator: Version | None = Field(
+        default=None, description="NVIDIA's GPU operator, without the leading v."
+    )
+
+
 class Stack(Strict):
     """Kernel, driver, container engine and toolkit for one OS release. A lock pins exact versions."""
 
@@ -472,6 +529,10 @@ class Stack(Strict):
     options: dict[OptionalPart, StackOption] = Field(
         default_factory=dict,
         description="Optional parts, by the name that a class's `options` uses; they are locked with the stack.",
+    )
+    parts: Parts = Field(
+        default_factory=Parts,
+        description="Versions of further parts that its nodes have and apt does not lock; `goldnode check` judges them.",
     )
     secure_boot: bool = Field(
         default=False,
@@ -1239,6 +1300,11 @@ class NodeClass(Strict):
     options: list[OptionalPart] = Field(
         default_factory=list,
         description="Optional parts of the stack that its nodes get, for instance dcgm; see `options` of the stack.",
+    )
+    parts: Parts = Field(
+        default_factory=Parts,
+        description="Versions of further parts of its nodes and their cluster, over those of the stack; `goldnode check` "
+        "judges them.",
     )
     gpu: Gpu | None = Field(
         default=None, description="The GPUs of a node; null: backend cpu, none."

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from goldnode.catalog import models
 from goldnode.catalog.load import Catalog, CatalogEntry
 from goldnode.classdoc import checks, exceptions
-from goldnode.compat import rules
+from goldnode.compat import parts, rules
 from goldnode.compat.model import CompatHost, DeclaredAt, StackWaiver
 from goldnode.core.errors import FactsError, LockError, NoLockError
 from goldnode.core.site import Site, SiteException
@@ -24,7 +24,8 @@ from goldnode.lock.model import Lock, find_lock
 from goldnode.node.state.family import kernel_packages
 
 # Paths in the file of a class and of a stack, by the names that rules give to what they judge.
-_CLASS_LINES = {key: (key,) for key in ("class", "gpu", "platform", "stack", "policy", "compat")}
+_CLASS_KEYS = ("class", "gpu", "platform", "stack", "policy", "compat", "parts")
+_CLASS_LINES = {key: (key,) for key in _CLASS_KEYS}
 _STACK_LINES: dict[str, tuple[str, ...]] = {
     "driver": ("driver",),
     "fabric_manager": ("driver", "fabric_manager"),
@@ -34,6 +35,7 @@ _STACK_LINES: dict[str, tuple[str, ...]] = {
     "engine": ("runtime",),
     "toolkit": ("runtime", "toolkit"),
     "modules": ("modules",),
+    "parts": ("parts",),
     "end_of_life": ("end_of_life",),
     "waiver": ("waiver",),
 }
@@ -164,8 +166,10 @@ def read_class(
         accept=accept,
         cmdline=tuple(item.policy.host.cmdline) or None,
         features=_features(item, stack.entry.item),
-        places={**host.places, **places},
+        places={**host.places, **places, **_part_places(entry)},
     )
+    conditions = {*item.options, *(["nvswitch"] if host.nvswitch else [])}
+    host = _with_parts(host, stack, conditions, (stack.entry.item.parts, item.parts))
     return ClassView(entry, stack, gpu, host=host, exceptions=excepted, catalog=catalog, site=site)
 
 
@@ -177,8 +181,35 @@ def host_of_stack(
     stack = read_stack(entry, site, on=on)
     place = DeclaredAt(entry.file, entry.source.line(("stack",)))
     host = stack_host(stack, f"stack {name}", place)
+    host = _with_parts(host, stack, (), (entry.item.parts,))
     accept = exceptions.acceptances(exceptions.in_force(site, None, name, stack.on))
     return dataclasses.replace(host, accept=accept)
+
+
+def _with_parts(
+    host: CompatHost,
+    stack: StackView,
+    conditions: Collection[str],
+    declared: Iterable[models.Parts],
+) -> CompatHost:
+    """Return the host with its further parts: those of the packages that it gets, then the declared ones."""
+    locked: dict[str, str] = {}
+    if stack.lock is not None:
+        locked = parts.of_packages(
+            {row.name: row.version for row in stack.lock.packages if row.applies(conditions)}
+        )
+    stated = {name: value for part in declared for name, value in part if value is not None}
+    if not locked and not stated:
+        return host
+    return dataclasses.replace(host, parts={**locked, **stated}, locked_parts=locked)
+
+
+def _part_places(
+    entry: CatalogEntry[models.NodeClass] | CatalogEntry[models.Stack],
+) -> dict[str, DeclaredAt]:
+    """Return the lines of the parts that a class or stack declares."""
+    names = entry.item.parts.model_fields_set
+    return _places(entry, {f"parts.{name}": ("parts", name) for name in names})
 
 
 def _places(
@@ -206,6 +237,8 @@ def stack_host(
     item, versions = stack.entry.item, stack.versions
     driver, runtime = item.driver, item.runtime
     image = stack.kernel_packages[0] if stack.kernel_packages else ""
+    # A module whose package carries the version of a part is judged as that part.
+    of_parts = parts.by_package() if item.modules and stack.lock is not None else {}
     host = CompatHost(
         subject,
         os=f"{item.os.id} {item.os.version}",
@@ -216,7 +249,7 @@ def stack_host(
         modules={
             module.name: release_numbers(versions.get(module.package)) or ""
             for module in item.modules
-            if module.package is not None
+            if module.package is not None and module.package not in of_parts
         },
         place=place,
         stack=stack.entry.name,
@@ -233,7 +266,7 @@ def stack_host(
         end_of_life_source=item.end_of_life.source,
         waiver=_waiver(item.waiver),
         on=stack.on,
-        places=_places(stack.entry, _STACK_LINES),
+        places={**_places(stack.entry, _STACK_LINES), **_part_places(stack.entry)},
     )
     if runtime is not None:
         mode = stack.toolkit_mode

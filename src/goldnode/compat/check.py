@@ -24,11 +24,11 @@ def registry() -> dict[str, CompatRule]:
 
     Raises FactsError for an id used twice.
     """
-    from goldnode.compat import rules_images, rules_wheels, rules_workload
+    from goldnode.compat import rules_images, rules_parts, rules_wheels, rules_workload
 
     by_id: dict[str, CompatRule] = {}
     workloads = (*rules_workload.RULES, *rules_wheels.RULES, *rules_images.RULES)
-    for rule in (*rules_host.RULES, *rules_host.MORE, *workloads):
+    for rule in (*rules_host.RULES, *rules_parts.RULES, *rules_host.MORE, *workloads):
         if rule.id in by_id:
             raise FactsError(f'two rules are called "{rule.id}"')
         by_id[rule.id] = rule
@@ -123,6 +123,11 @@ def _of_workload(host: CompatHost | None, workload: Workload) -> Iterator[Compat
 def _of_host(host: CompatHost) -> Iterator[CompatFinding]:
     for each in rules_host.RULES:
         yield from each.check(host, None)
+    if host.parts or host.modules:
+        from goldnode.compat import rules_parts  # most classes have no further parts
+
+        for each in rules_parts.RULES:
+            yield from each.check(host, None)
 
 
 def fatal_of_models(host: CompatHost) -> dict[str, list[CompatFinding]]:

@@ -124,6 +124,9 @@ class CompatHost:
     toolkit_mode: str | None = None
     amdgpu: str | None = None  # version of AMD's out-of-tree driver; None: the in-tree one
     modules: Mapping[str, str] = field(default_factory=dict)
+    # Versions of further parts, by their names in facts/parts.yml; empty: present, version unknown.
+    parts: Mapping[str, str] = field(default_factory=dict)
+    locked_parts: Mapping[str, str] = field(default_factory=dict)  # those of the lock's packages
     cohort: str | None = None
     place: DeclaredAt | None = None
     # Only for a class or stack of the catalog.

@@ -214,8 +214,12 @@ def _with_driver(host: CompatHost, version: str) -> CompatHost:
         ends = rules.last_day(branch.end_of_life)
     another = host.branch != branch.name
     packages = [re.sub(rf"(?<=-){host.branch}$", branch.name, name) for name in host.packages]
+    parts = host.parts
+    if host.driver is not None and parts.get("imex") == host.driver:
+        parts = {**parts, "imex": version}  # it is locked with the driver
     return dataclasses.replace(
         host,
+        parts=parts,
         branch=branch.name,
         driver=None if host.driver is None else version,
         driver_package=None,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from goldnode.compat import rules_host
+from goldnode.compat import rules_host, rules_parts
 from goldnode.compat.check import registry
 from goldnode.compat.model import CompatFinding, CompatRule, DeclaredAt
 from goldnode.core.errors import CatalogError, GoldnodeError
@@ -174,7 +174,7 @@ def last_lines(report: CompatReport) -> list[str]:
     totals = ", ".join(
         f"{count} {name}" for name, count in counts.items() if count or name == "block"
     )
-    rules = f"{len(rules_host.RULES)} rules of nodes"
+    rules = f"{len((*rules_host.RULES, *rules_parts.RULES))} rules of nodes"
     if report.images or report.requirements:
         rules = f"{len(registry())} rules"
     line = (

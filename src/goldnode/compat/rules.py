@@ -53,6 +53,16 @@ def open_modules(architecture: str) -> ModuleSupport:
     )
 
 
+def architecture_reached(gpu: facts.GpuModel, first: str) -> bool:
+    """Return whether the architecture of `gpu` is `first` or a later one."""
+    order = [
+        name.casefold()
+        for name in facts.load("nvidia_drivers.yml")["rules"]["architectures"]["oldest_first"]
+    ]
+    name = gpu.architecture.casefold()
+    return name in order and order.index(name) >= order.index(first.casefold())
+
+
 def module_flavour(gpu: facts.GpuModel, branch: str) -> tuple[ModuleFlavour, str]:
     """Return the module flavour for `gpu` on driver `branch`, and the reason.
 

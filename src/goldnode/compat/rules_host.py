@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from goldnode.compat import known_bad, remedies, rules
+from goldnode.compat import coexistence, known_bad, parts, remedies, rules
 from goldnode.compat.model import (
     CompatFinding,
     CompatHost,
@@ -44,7 +44,7 @@ def _branch(host: CompatHost) -> facts.Branch | None:
         return None
 
 
-def _driver(host: CompatHost) -> str:
+def driver_name(host: CompatHost) -> str:
     """Return the driver as part of a sentence: its version, or else its branch."""
     return f"driver {host.driver}" if host.driver else f"driver branch {host.branch}"
 
@@ -106,7 +106,7 @@ def _too_old(host: CompatHost, gpu: GpuModel, branch: facts.Branch) -> Iterator[
     if short and _possible(host, gpu):
         yield about(host, "gpu", "driver").unknown(
             "gpu-driver",
-            f"{least} is the first driver that is known to support {gpu.sku}; whether {_driver(host)} does is not "
+            f"{least} is the first driver that is known to support {gpu.sku}; whether {driver_name(host)} does is not "
             f"known, as {gpu.possible_from} may be the first",
             gpu.origins("min_driver"),
             remedy=remedy,
@@ -114,7 +114,7 @@ def _too_old(host: CompatHost, gpu: GpuModel, branch: facts.Branch) -> Iterator[
         )
     elif short:
         first = f"driver {least}" if "." in least else f"driver branch {least}"
-        message = f"{gpu.sku} needs {first} or later, and the stack has {_driver(host)}"
+        message = f"{gpu.sku} needs {first} or later, and the stack has {driver_name(host)}"
         # For some models only the oldest branch that lists them is known.
         yield about(host, "gpu", "driver").block(
             "gpu-driver", message, gpu.origins("min_driver"), remedy=remedy, doubt=_doubt(gpu)
@@ -123,7 +123,7 @@ def _too_old(host: CompatHost, gpu: GpuModel, branch: facts.Branch) -> Iterator[
         yield about(host, "gpu", "driver").unknown(
             "gpu-driver",
             f"{least}, of {gpu.min_driver_date}, is the first driver that is known to support {gpu.sku}; "
-            f"{_driver(host)} is of a later branch, but of {released}",
+            f"{driver_name(host)} is of a later branch, but of {released}",
             gpu.origins("min_driver"),
             remedy=remedy,
             doubt=_doubt(gpu),
@@ -267,7 +267,7 @@ def module_flavour(
         ]
         yield about(host, "driver").block(
             "module-flavour",
-            f"{fault}, and {_driver(host)} comes with the {host.flavour} ones",
+            f"{fault}, and {driver_name(host)} comes with the {host.flavour} ones",
             facts.origins("nvidia_drivers.yml", limits["source"]),
             remedy=CompatRemedy.of(
                 options, ending=f"; {_supported(gpu)}" if old else "", otherwise=_NO_BRANCH
@@ -294,7 +294,7 @@ def geforce_open(
     yield about(host, "driver").finding(
         "geforce-open",
         "warn" if enabled else "block",
-        f"{_driver(host)} supports {names[0]} with the open modules in alpha quality only, and {how}",
+        f"{driver_name(host)} supports {names[0]} with the open modules in alpha quality only, and {how}",
         facts.origins("nvidia_drivers.yml", limit["source"]),
         remedy=CompatRemedy.of(
             [remedies.flavour("proprietary", "the proprietary modules")],
@@ -549,35 +549,14 @@ def other_modules(
     """Check other out-of-tree modules against kernel and driver."""
     if host is None:
         return
-    known = facts.load("nvidia_drivers.yml")["rules"]["other_modules"]
+    judged = parts.by_module() if host.modules else {}
     for name, version in host.modules.items():
+        if name in judged:
+            continue  # the rules about parts judge it
         shown = f"{name} {version}".rstrip()
-        # The kernel writes names of modules with underscores, the facts with dashes.
-        row = known.get(name.replace("_", "-"))
-        if row is not None:
-            least, origins = (
-                row["open_modules_from"],
-                facts.origins("nvidia_drivers.yml", row["source"]),
-            )
-            if host.flavour == "proprietary" and version and numbers(version) >= numbers(least):
-                message = (
-                    f"module {shown} needs the open kernel modules from {least} on, and {_driver(host)} "
-                    "comes with the proprietary ones"
-                )
-                remedy: str = CompatRemedy.of(
-                    [remedies.flavour("open", "a stack with the open modules")],
-                    [
-                        remedies.of_host(
-                            f"a version of {name} before {least}",
-                            modules={**host.modules, name: ""},
-                        )
-                    ],
-                )
-                yield about(host, "modules").block("other-modules", message, origins, remedy=remedy)
-                continue
         kernel = _kernel(host)
         on = f" on kernel {kernel[0]}" if kernel is not None else ""
-        driver = f" beside {_driver(host)}" if host.branch is not None else ""
+        driver = f" beside {driver_name(host)}" if host.branch is not None else ""
         message = f"no source says whether module {shown} builds{on}{driver}"
         yield about(host, "modules").unknown(
             "other-modules",
@@ -889,22 +868,12 @@ def fabric_manager(
     yield from _board_without_nvswitch(host)
 
 
-def _architecture_reached(gpu: GpuModel, first: str) -> bool:
-    """Return whether the architecture of `gpu` is `first` or a later one."""
-    order = [
-        name.casefold()
-        for name in facts.load("nvidia_drivers.yml")["rules"]["architectures"]["oldest_first"]
-    ]
-    name = gpu.architecture.casefold()
-    return name in order and order.index(name) >= order.index(first.casefold())
-
-
 def _subnet_manager(host: CompatHost) -> Iterator[CompatFinding]:
     """Check that a board with NVLink 5 switches has the NVLink subnet manager beside the fabric manager."""
     named = facts.load("nvidia_drivers.yml")["rules"]["fabric_manager"]
     package, first = named["subnet_manager"], named["subnet_manager_from_architecture"]
     boards = [
-        gpu.sku for gpu in host.gpus if "SXM" in gpu.sku and _architecture_reached(gpu, first)
+        gpu.sku for gpu in host.gpus if "SXM" in gpu.sku and rules.architecture_reached(gpu, first)
     ]
     if not host.nvswitch or host.simulated or not boards or package in host.packages:
         return
@@ -923,7 +892,9 @@ def _board_without_nvswitch(host: CompatHost) -> Iterator[CompatFinding]:
     Boards of eight have NVSwitch from Ampere on; those of four are joined by NVLink alone.
     """
     boards = [
-        gpu.sku for gpu in host.gpus if "SXM" in gpu.sku and _architecture_reached(gpu, "Ampere")
+        gpu.sku
+        for gpu in host.gpus
+        if "SXM" in gpu.sku and rules.architecture_reached(gpu, "Ampere")
     ]
     if host.nvswitch or host.simulated or host.platform is None or not boards:
         return
@@ -1277,6 +1248,7 @@ def no_lock(host: CompatHost | None, workload: Workload | None = None) -> Iterat
     open_ = []
     if host.branch is not None and host.driver is None:
         open_ = ["whether the module builds on the kernel", "the security floor"]
+    open_ += ["the versions of its modules"] if "" in host.modules.values() else []
     open_ += ["the fabric manager's version"] if host.fabric_manager_package is not None else []
     if host.engine is not None and host.branch is not None:
         open_.append("the container toolkit against its safe floor and the engine")
@@ -1348,7 +1320,7 @@ def _cohort(
     subject: str, hosts: list[CompatHost], workloads: Mapping[str, Sequence[Workload]]
 ) -> Iterator[CompatFinding]:
     cohort = FindingSubject(subject, hosts[0].place)
-    drivers = _by({host.subject: _driver(host) for host in hosts if host.branch is not None})
+    drivers = _by({host.subject: driver_name(host) for host in hosts if host.branch is not None})
     branches = {host.branch for host in hosts if host.branch is not None}
     exact = {host.driver for host in hosts if host.driver is not None}
     if len(branches) > 1 or len(exact) > 1:
@@ -1382,6 +1354,7 @@ def _cohort(
             "and binaries need code for all",
             remedy="split the cohort by architecture",
         )
+    yield from coexistence.findings(cohort, hosts)
     versions = _by(
         {
             host.subject: _nccl(workloads.get(host.subject, ()))
@@ -1464,11 +1437,9 @@ RULES: tuple[CompatRule, ...] = (
     CompatRule(
         "other-modules",
         "Other out-of-tree modules fit kernel and driver",
-        "Modules that a stack names besides the driver's own (network, storage, GPUDirect) are built for "
-        "its kernel too. Few sources state which builds work; a build that no source lists is unknown "
-        "until it was seen.",
+        "Modules that a stack names besides the driver's own and those of declared parts are built for "
+        "its kernel too. No source states which builds work: a build is unknown until it was seen.",
         other_modules,
-        {"nvidia_drivers.yml": ("cnd",)},
     ),
     CompatRule(
         "os-kernel",
@@ -1623,6 +1594,15 @@ MORE: tuple[CompatRule, ...] = (
         "One architecture per cohort",
         "GPUs of several architectures in one cohort work, at the pace of the slowest.",
         None,
+    ),
+    CompatRule(
+        coexistence.RULE,
+        "Nodes of one job have parts that work with each other",
+        "Which two versions of NCCL, UCX, Open MPI, MLNX_OFED and other parts may be in one job or one cluster. "
+        "`goldnode rollout check` applies it to the two states of a rollout, of which a cohort has both while it "
+        "moves node by node.",
+        None,
+        {parts.FILE: ("nccl_src", "ompi", "ucx_news", "ucx_ci", "mofed_general")},
     ),
     CompatRule(
         "cohort-nccl",

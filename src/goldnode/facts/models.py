@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 # One key of the `sources` of the same file, or several.
 Keys = str | list[str]
@@ -981,17 +981,11 @@ class FabricManagerNames(FactsRow):
     confidence: str
 
 
-class OtherModule(FactsRow):
-    open_modules_from: str
-    source: Keys
-
-
 class DriverRules(FactsRow):
     how_read: str
     architectures: ArchitectureOrder
     open_modules: OpenModuleLimits
     fabric_manager: FabricManagerNames
-    other_modules: dict[str, OtherModule]
 
 
 class NvidiaDriversFile(FactsFile):
@@ -1508,6 +1502,161 @@ class ModuleBuildsFile(FactsFile):
     builds: list[MeasuredBuild]
 
 
+class PartFact(FactsRow):
+    """A part that a class or stack can declare, and how it is found in a lock and among modules."""
+
+    title: str
+    family: Literal["communication", "fabric", "kubernetes", "monitoring", "network", "storage"]
+    packages: list[str]
+    modules: list[str]
+    source: Keys
+    # Versions that the sources cover; absent: each row states its own.
+    read: list[VersionRange] = Field(default_factory=list)
+
+
+class DocaRelease(FactsRow):
+    doca: str
+    ofed: str
+    source: Keys
+    note: str | None = None
+    confidence: str | None = None
+
+
+class PartBuild(FactsRow):
+    """Kernels of a system that a publisher lists for versions of a part. `vanilla` is kernel.org's."""
+
+    part: str
+    os: str
+    kernels: list[str]
+    versions: list[VersionRange]
+    source: Keys
+    confidence: str | None = None
+
+
+class FirstForKernel(FactsRow):
+    part: str
+    kernel: str
+    first: str
+    source: Keys
+    note: str | None = None
+
+
+class NewestKernel(FactsRow):
+    part: str
+    kernel: str
+    versions: list[VersionRange]
+    source: Keys
+    confidence: str | None = None
+
+
+class PartNeed(FactsRow):
+    """A condition of a part on one other thing of the node. `os` and `os_not` limit where it is judged."""
+
+    part: str
+    otherwise: Literal["block", "warn", "unknown"]
+    effect: str
+    source: Keys
+    versions: list[str] = Field(default_factory=list)  # empty: all
+    os: list[str] = Field(default_factory=list)
+    os_not: list[str] = Field(default_factory=list)
+    kernel: VersionRange | None = None
+    driver: VersionRange | Literal["same"] | None = None
+    flavour: Literal["open", "proprietary"] | None = None
+    architecture_from: str | None = None
+    systems: list[str] | None = None
+    toolkit: VersionRange | None = None
+    engine: dict[str, VersionRange] | None = None
+    engine_not: str | None = None
+    # Another part: any version, none, or a range, which is judged if the other part is declared.
+    other: dict[str, VersionRange | Literal["any", "none"]] | None = None
+
+    @model_validator(mode="after")
+    def _one_condition(self) -> PartNeed:
+        kinds = ("kernel", "driver", "flavour", "architecture_from", "systems", "toolkit")
+        stated = [name for name in (*kinds, "engine", "engine_not", "other") if getattr(self, name)]
+        if len(stated) != 1:
+            raise ValueError(
+                f"the row states {', '.join(stated) or 'no condition'} | state exactly one condition"
+            )
+        return self
+
+
+class PartFault(FactsRow):
+    part: str
+    versions: list[VersionRange]
+    otherwise: Literal["block", "warn"]
+    effect: str
+    use: str | None
+    source: Keys
+
+
+class ExporterMismatch(FactsRow):
+    effect: str
+    source: Keys
+
+
+class ExporterBreak(FactsRow):
+    version: str
+    effect: str
+    source: Keys
+
+
+class ExporterPairs(FactsRow):
+    pairs: list[list[str]]  # DCGM, exporter
+    source: Keys
+    mismatch: ExporterMismatch
+    breaks_at: ExporterBreak
+
+
+class LustreReleases(FactsRow):
+    long_term: list[str]
+    source: Keys
+
+
+class KubeletSkewBefore(FactsRow):
+    version: str
+    behind: int
+
+
+class KubeletSkew(FactsRow):
+    behind: int
+    behind_before: KubeletSkewBefore
+    source: Keys
+
+
+class KubernetesContainerd(FactsRow):
+    kubernetes: str
+    containerd: list[VersionRange]
+    source: Keys
+
+
+class CoexistRow(FactsRow):
+    """The judgement of two versions of a part among the nodes of one job or cluster."""
+
+    part: str
+    among: Literal["job", "cluster"]
+    differ: Literal["fits", "warn", "block", "unknown"]
+    effect: str
+    source: Keys
+    both: VersionRange | None = None
+    either: VersionRange | None = None
+
+
+class PartsFile(FactsFile):
+    parts: dict[str, PartFact]
+    doca_releases: list[DocaRelease]
+    builds_on: list[PartBuild]
+    first_for_kernel: list[FirstForKernel]
+    newest_kernel: list[NewestKernel]
+    needs: list[PartNeed]
+    faults: list[PartFault]
+    exporter: ExporterPairs
+    lustre: LustreReleases
+    kubelet_skew: KubeletSkew
+    kubernetes_containerd: list[KubernetesContainerd]
+    coexist: list[CoexistRow]
+
+
 # The model of each file.
 FILES: dict[str, type[FactsFile]] = {
     "module_builds.yml": ModuleBuildsFile,
@@ -1530,4 +1679,5 @@ FILES: dict[str, type[FactsFile]] = {
     "rocm.yml": RocmFile,
     "wheels.yml": WheelsFile,
     "gpu_wheels.yml": GpuWheelsFile,
+    "parts.yml": PartsFile,
 }

@@ -76,7 +76,6 @@ REFUSED: list[tuple[str, str, dict[str, Any], str, tuple[str, ...]]] = [
     ("unknown-build", "kernel-driver", A100 | {"branch": "615", "driver": "615.71.09", "flavour": "open", "kernel": "7.2.12-amd64"}, "unknown",
      ("no source says", "580.178.04")),
     ("which-update", "kernel-driver", A100 | R535 | {"driver": "535.104.05", "kernel": "6.1.0-18-amd64"}, "unknown", ()),
-    ("gds-on-proprietary", "other-modules", R535 | {"modules": {"nvidia_fs": "2.24.2"}}, "block", ("open kernel modules from 2.17.5",)),
     ("ofed", "other-modules", R580 | {"modules": {"mlx5_core": "24.10"}, "kernel": "6.12.94+deb13-amd64"}, "unknown",
      ("no source says whether module mlx5_core 24.10 builds on kernel 6.12.94 beside driver 580.178.04",)),
     # OS
