@@ -71,7 +71,9 @@ def cold(
             return ColdCaches(unknown=f"`{name}` names no stack")
         try:
             states.append(
-                _state(end.stack, _lock(end.stack, end.digest, catalog, site, given), catalog)
+                _state(
+                    end.stack, lock_of_state(end.stack, end.digest, catalog, site, given), catalog
+                )
             )
         except GoldnodeError as problem:
             return ColdCaches(unknown=f"`{name}`: {problem.message}")
@@ -85,7 +87,9 @@ def cold(
     return ColdCaches(tuple(_colds(changes)))
 
 
-def _lock(stack: str, digest: str, catalog: Catalog, site: Site, given: Mapping[str, Lock]) -> Lock:
+def lock_of_state(
+    stack: str, digest: str, catalog: Catalog, site: Site, given: Mapping[str, Lock]
+) -> Lock:
     """Return the lock of a state. Raises GoldnodeError if it is not here."""
     if digest in given:
         return given[digest]

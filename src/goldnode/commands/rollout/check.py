@@ -18,6 +18,7 @@ from goldnode.core.site import load_site
 
 if TYPE_CHECKING:
     from goldnode.cache.rollout import ColdCaches
+    from goldnode.fleet.rollout.both_states import BothStates
     from goldnode.fleet.rollout.check import RolloutReport, StepOutcomes, WaveEstimate
 
 
@@ -80,6 +81,9 @@ def check(document: Path, inventory: str | None, assumed: RolloutAssumptions, fo
     limit, empty waves, waves that do not reach 100 %, windows that never open, a class or target that cannot
     be, requirements that decide nothing.
 
+    Refuses a rollout that would put two versions into one cohort of the inventory that may not be in one job, and warns
+    of images that only one of its states can run.
+
     Names the caches of compiled GPU code that turn cold, with the parts of their keys that change.
 
     Where this machine has a store with completed rollouts of the class, their failures are compared with the base
@@ -94,6 +98,7 @@ def check(document: Path, inventory: str | None, assumed: RolloutAssumptions, fo
     from goldnode.cache import rollout as caches
     from goldnode.classdoc.load import load_catalog
     from goldnode.fleet.control.document_files import load
+    from goldnode.fleet.rollout import both_states
     from goldnode.fleet.rollout import check as checking
 
     if inventory is not None and assumed.size is not None:
@@ -106,6 +111,7 @@ def check(document: Path, inventory: str | None, assumed: RolloutAssumptions, fo
     basis = checking.EstimateBasis(assumed.confidence, assumed.minutes * 60, time.time())
     catalog = load_catalog()
     cold = caches.cold(file.document, catalog, load_site(), assumed.locks)
+    states = both_states.read_states(file.document, catalog, load_site(), assumed.locks)
     checked = checking.check(
         file,
         nodes=nodes,
@@ -113,6 +119,7 @@ def check(document: Path, inventory: str | None, assumed: RolloutAssumptions, fo
         catalog=catalog,
         basis=basis,
         earlier=_earlier(file.document.class_),
+        states=states,
     )
     content = {
         "rollout": file.document.rollout,
@@ -124,10 +131,11 @@ def check(document: Path, inventory: str | None, assumed: RolloutAssumptions, fo
             {**asdict(finding), "file": str(finding.file)} for finding in checked.findings
         ],
         "caches": asdict(cold),
+        "states_unknown": states.unknown,
         "refused": checked.refused,
     }
     warm = any(item.command is not None for item in file.document.require)
-    emit(form, content, lambda: _text(file.document.rollout, checked, _cold_text(cold, warm)))
+    emit(form, content, lambda: _text(file.document.rollout, checked, _more(cold, warm, states)))
     sys.exit(1 if checked.refused else 0)
 
 
@@ -162,6 +170,14 @@ def _cold_text(cold: ColdCaches, has_command: bool) -> list[str]:
         because = ", ".join(map(str, row.changes))
         rows.append([row.cache, " and ".join(row.strengths), places[row.where], because])
     return ["", table(rows), *([] if has_command else [WARM])]
+
+
+def _more(cold: ColdCaches, has_command: bool, states: BothStates) -> list[str]:
+    """Return the lines about caches and about both states."""
+    lines = _cold_text(cold, has_command)
+    if states.unknown is not None and states.unknown != cold.unknown:
+        lines += [f"versions of both states in one job: unknown: {states.unknown}."]
+    return lines
 
 
 def _detects(wave: WaveEstimate) -> str:

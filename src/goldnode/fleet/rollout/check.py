@@ -13,6 +13,8 @@ from goldnode.classdoc import checks
 from goldnode.core.errors import CatalogError, GoldnodeError, nearest
 from goldnode.core.yamlsource import KeyPath
 from goldnode.documents.rollout import RolloutFloors, RolloutPrometheus, fraction
+from goldnode.fleet.rollout import both_states
+from goldnode.fleet.rollout.both_states import BothStates
 from goldnode.fleet.rollout.document import BootSettings, RolloutFile, RolloutSettings, kind_of
 from goldnode.fleet.rollout.model import FleetNode
 from goldnode.fleet.rollout.state import FIRST_WAVES
@@ -106,10 +108,11 @@ def check(
     catalog: Catalog | None = None,
     basis: EstimateBasis | None = None,
     earlier: StepOutcomes | None = None,
+    states: BothStates | None = None,
 ) -> RolloutReport:
     """Judge a document alone, with the nodes of its class, or with the number of them.
 
-    `earlier` are the steps of completed rollouts of the class.
+    `earlier` are the steps of completed rollouts of the class, `states` its nodes before and after.
     """
     checker = _Checker(file)
     checker.waves()
@@ -125,6 +128,8 @@ def check(
         checker.nodes(nodes)
     if earlier is not None:
         checker.base_rate(earlier)
+    if states is not None:
+        checker.states(states, nodes)
     basis = basis or EstimateBasis()
     count = len(nodes) if nodes is not None else size
     sizes = _sizes(file.settings, nodes, count)
@@ -440,6 +445,36 @@ class _Checker:
                 problem.remedy or f"see `goldnode check -c {self.document.class_} --to {stack}`"
             )
             self._error("target", ("to", "stack"), message, remedy)
+
+    # With both states
+
+    def states(self, states: BothStates, nodes: Sequence[FleetNode] | None) -> None:
+        """Find versions that may not be in one job or cluster, and jobs that only one state can run."""
+        if not self.settings.limits.whole_cohorts and nodes is not None:
+            self._split_cohorts(states, both_states.split_cohorts(nodes))
+        for item in both_states.in_one_cluster(states):
+            message = f"the cluster has both states while the rollout runs: {item.message}"
+            self._warn("coexistence", ("to",), message, "let the rollout run to its end")
+        for state, item in both_states.of_one_state(states):
+            remedy = item.remedy or f"see `goldnode check -c {self.document.class_}`"
+            message = f"{state}: {item.message} [{item.rule}]"
+            if state == both_states.AFTER:
+                self._error("compat", ("to",), message, remedy)
+            else:
+                remedy = "start such jobs on nodes that have moved only, until all have"
+                self._warn("compat", ("from",), message, remedy)
+
+    def _split_cohorts(self, states: BothStates, cohorts: Sequence[str]) -> None:
+        """Find cohorts that have both states while they move node by node, if jobs do not bear it."""
+        if not cohorts:
+            return
+        named = f'cohort "{cohorts[0]}"' + (f" and {len(cohorts) - 1} more" * (len(cohorts) > 1))
+        at: KeyPath = ("limits",) if self.document.limits is not None else ()
+        remedy = "move each cohort as a whole, `limits: {per: {cohort: all-or-none}}`, or start no job on both states"
+        for item in both_states.in_one_job(states):
+            severity = ERROR if item.severity == "block" else WARNING
+            message = f"{named} would have both states while it moves node by node: {item.message} [{item.rule}]"
+            self._add(severity, code="coexistence", at=at, message=message, remedy=remedy)
 
     # With the nodes
 
