@@ -19,6 +19,7 @@ Reader = Callable[[Sequence[str]], TextReading | None]
 READERS: tuple[Reader, ...] = (
     documents.xml,
     documents.query,
+    documents.fabric,
     tables.smi,
     tables.topology,
     tables.dcgm,
@@ -26,6 +27,7 @@ READERS: tuple[Reader, ...] = (
     tables.kubernetes,
     system.slurm,
     system.ras,
+    system.ibstat,
     logs.nccl,
     logs.tracebacks,
     logs.kernel,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from goldnode.classdoc import known
-from goldnode.explain.model import TextAnswer, TextReading
+from goldnode.explain.model import TextAnswer, TextReading, of_symptom
 from goldnode.node.ground.errors import NodeError
 from goldnode.node.ground.host import Host
 from goldnode.node.ground.text import cleaned
@@ -39,6 +39,35 @@ def query(lines: Sequence[str]) -> TextReading | None:
             "`nvidia-smi -q`", set(range(start, end)), [f"could not be read: {problem}"]
         )
     return _judged("`nvidia-smi -q`", capture, lines=lines, span=range(start, end))
+
+
+_FABRIC = re.compile(
+    r"^\s*(?P<name>State|Status|CliqueId|ClusterUUID|Health|Summary|Bandwidth|Route \w+(?: in progress)?|Access Timeout Recovery"
+    r"|Incorrect Configuration|Partition Assigned)\s*(?::\s*(?P<value>.*\S))?\s*$"
+)
+
+
+def fabric(lines: Sequence[str]) -> TextReading | None:
+    """Read sections *Fabric* of `nvidia-smi -q` that were pasted without the document around them."""
+    reading = TextReading("the section Fabric of `nvidia-smi -q`")
+    for start, line in enumerate(lines):
+        if line.strip() != "Fabric":
+            continue
+        values: dict[str, str] = {}
+        end = start + 1
+        while end < len(lines) and (match := _FABRIC.match(lines[end])):
+            values.setdefault(match["name"], match["value"] or "")
+            end += 1
+        if "State" not in values:
+            continue
+        reading.used.update(range(start, end))
+        state, status = values["State"], values.get("Status", "N/A")
+        # N/A in both is a board without a fabric.
+        if state not in ("Completed", "N/A") or status not in ("Success", "N/A"):
+            title = f"the fabric of a GPU is {state}, with the status {status}"
+            answer = of_symptom("fabric-not-ready", text=lines[start + 1], line=start, title=title)
+            reading.answers.append(answer)
+    return reading if reading.used else None
 
 
 def xml(lines: Sequence[str]) -> TextReading | None:

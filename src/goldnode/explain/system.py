@@ -1,4 +1,4 @@
-"""Readers of what other programs of a node print: Slurm's `sinfo -R` and `scontrol show node`, and `ras-mc-ctl`."""
+"""Readers of what other programs of a node print: Slurm's `sinfo -R` and `scontrol show node`, `ras-mc-ctl`, and `ibstat`."""
 
 from __future__ import annotations
 
@@ -64,4 +64,45 @@ def ras(lines: Sequence[str]) -> TextReading | None:
         bad = re.search(r"\b(?:uncorrected|fatal)\b", lines[number], re.IGNORECASE)
         name = "memory-uncorrected" if bad else "memory-corrected"
         reading.answers.append(of_symptom(name, text=lines[number], line=number))
+    return reading
+
+
+_CA = re.compile(r"^CA '(?P<name>\w+)'$")
+_PORT = re.compile(r"^\s*Port (?P<number>\d+):$")
+_FIELD = re.compile(
+    r"^\s*(?P<name>CA type|Number of ports|Firmware version|Hardware version|Node GUID|System image GUID|State|Physical state|Rate"
+    r"|Base lid|LMC|SM lid|Capability mask|Port GUID|Link layer):\s*(?P<value>.*)$"
+)
+
+
+def ibstat(lines: Sequence[str]) -> TextReading | None:
+    """Read `ibstat` of infiniband-diags. A port that is not active is judged."""
+    reading = TextReading("the output of `ibstat`")
+    adapter = port = state = ""
+    at = ports = 0
+    for number, line in enumerate(lines):
+        head, of_port, field = _CA.match(line), _PORT.match(line), _FIELD.match(line)
+        if head:
+            adapter, port = head["name"], ""
+        elif of_port:
+            port, ports = of_port["number"], ports + 1
+        elif field and field["name"] == "State":
+            state, at = field["value"], number
+        elif field and field["name"] == "Physical state" and state not in ("", "Active"):
+            reading.answers.append(
+                of_symptom(
+                    "ib-port-down",
+                    text=lines[at],
+                    line=at,
+                    subject=adapter or None,
+                    title=f"port {port or '?'} of {adapter or 'an adapter'} is {state} ({field['value']})",
+                )
+            )
+            state = ""
+        elif not field:
+            continue
+        reading.used.add(number)
+    if not ports:
+        return None
+    reading.notes.append(f"{ports} port{'' if ports == 1 else 's'}")
     return reading
