@@ -379,10 +379,11 @@ class CapturedPciFunction(Part):
 
 
 class CapturedNuma(Part):
-    """NUMA nodes, the node of each device, and the distance of each GPU to each NIC."""
+    """NUMA nodes, the node of each device, the distance of each GPU to each NIC, and the interrupts of NICs."""
 
     nodes: dict[str, dict[str, Any] | MissingValue] | MissingValue | None = None
     affinity: dict[str, dict[str, Any] | MissingValue] | MissingValue | None = None
+    interrupts: dict[str, Any] | MissingValue | None = None
     distances: dict[str, dict[str, str | MissingValue] | MissingValue] | MissingValue | None = None
 
 

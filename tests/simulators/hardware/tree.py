@@ -85,7 +85,7 @@ class Layout:
     :param nodes: NUMA nodes; 0: no /sys/devices/system/node.
     :param cpus: CPUs of all nodes.
     :param faults: faults of devices other than GPUs, in the syntax of :func:`write`: ``nic3.pcie.width``,
-        ``nvme0.absent``, ``nic1.numa_node``.
+        ``nvme0.absent``, ``nic1.numa_node``, ``nic1.irqs=0-47``: processors that its interrupts are set to.
     """
 
     per_switch: int = 0
@@ -453,7 +453,25 @@ def _pci(tree: _Tree, device: _Device, layout: Layout) -> str:
         tree.link(f"{where}/iommu_group", f"sys/kernel/iommu_groups/{group}")
     if layout.nodes:
         tree.file(f"{place}/local_cpulist", f"{_cpus(layout, int(fields['numa_node']))}\n")
+    if layout.nodes > 1 and device.kind.startswith("0x02"):
+        _interrupts(tree, place, fields, layout)
     return place
+
+
+def _interrupts(tree: _Tree, place: str, fields: Gpu, layout: Layout) -> None:
+    """Write eight interrupts of an adapter, one for each of its first processors, or all for the processors of a fault."""
+    first = int(_cpus(layout, int(fields["numa_node"])).partition("-")[0])
+    for at in range(8):
+        number = 64 + 8 * int(fields["pci.address"][5:7], 16) + at
+        cpus = fields.get("irqs", str(first + at))
+        tree.file(f"{place}/msi_irqs/{number}", "msix\n")
+        rows = {
+            "smp_affinity_list": cpus,
+            "effective_affinity_list": cpus.partition("-")[0],
+            "affinity_hint": f"{1 << (first + at):08x}",
+        }
+        tree.files(f"proc/irq/{number}", rows)
+    tree.file("proc/irq/default_smp_affinity", f"{(1 << layout.cpus) - 1:x}\n")
 
 
 WHAT = ("generation", "width")

@@ -182,6 +182,21 @@ def pci(count: int = 8) -> Json:
     return found
 
 
+def interrupts(cpus: Any, hints: Any = (), isolated: str = "") -> Json:
+    """The interrupts of the adapter eth0, on node 0: each is set to one of these processors, with the driver's hint."""
+    hints = [*hints, *[None] * 6]
+    rows = {
+        str(100 + at): {
+            "cpus": str(cpu),
+            "effective": str(cpu),
+            "hint": f"{1 << hints[at]:024x}" if hints[at] is not None else "0",
+        }
+        for at, cpu in enumerate(cpus)
+    }
+    device = {"node": 0, "count": 63, "read": rows}
+    return {"default": "f" * 24, "isolated": isolated, "devices": {"0000:41:00.0": device}}
+
+
 def healthy(count: int = 8) -> Json:
     """The capture of a healthy node with `count` GPUs."""
     found = addresses(count)
@@ -266,6 +281,7 @@ def healthy(count: int = 8) -> Json:
                 }
                 for index, address in enumerate(found)
             },
+            "interrupts": interrupts(range(6)),
             "distances": {},
         },
         "events": {

@@ -1,9 +1,10 @@
-"""NUMA nodes, the node of each device, and the distances between GPUs and NICs (the kernel's
+"""NUMA nodes, the node of each device, the distances between GPUs and NICs, and the interrupts of NICs (the kernel's
 ABI/stable/sysfs-devices-node).
 """
 
 from __future__ import annotations
 
+from . import interrupts
 from .folder import Folder
 from .values import not_exposed, unread
 
@@ -48,6 +49,7 @@ def read(context: Context) -> Json:
         "numa": {
             "nodes": nodes or not_exposed(f"no nodes in {NODES}"),
             "affinity": affinity,
+            "interrupts": interrupts.read(files, devices, nodes),
             "distances": {
                 gpu: {nic: distance(devices[gpu], devices[nic]) for nic in nics} for gpu in gpus
             },

@@ -561,6 +561,17 @@ _ROWS: Tuple[Kind, ...] = (
         ),
     ),
     Kind(
+        "net.irq", domain=HARDWARE, severity=DEGRADED, blast=NOTHING,
+        about="interrupts of a fast adapter are not all kept away from the processors of its own socket",
+        remedy=Remedy(
+            "`for irq in /sys/bus/pci/devices/SUBJECT/msi_irqs/*; do cat /sys/bus/pci/devices/SUBJECT/local_cpulist > "
+            "/proc/irq/${irq##*/}/smp_affinity_list; done` moves them back, each with its next interrupt. Then correct what moved "
+            "them: banned processors in /etc/default/irqbalance, a profile of tuned, or a script.",
+            COMMAND,
+            PERSON,
+        ),
+    ),
+    Kind(
         "net.firmware", domain=HARDWARE, severity=DEGRADED, blast=NODE,
         about="interfaces and InfiniBand devices have their declared firmware",
         remedy=Remedy(

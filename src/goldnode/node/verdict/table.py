@@ -13,7 +13,7 @@ from ..probe.values import is_fault
 from ..state.finding import DEFERRED, ELSEWHERE, MATCH, MISMATCH, NOT_EXPOSED, UNREAD, Finding
 from ..state.kinds import NOTHING
 from ..state.remedy import PERSON, Remedy
-from . import hardware, host_rules, links, rules
+from . import hardware, host_rules, interrupts, links, rules
 from .rules import Node, Rule, RuleResult, sanitized
 
 TYPE_CHECKING = False
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..ground.document import ClassDocument
 
 # Each of these modules enters its rules into the table when it is imported.
-MODULES = (hardware, host_rules, links)
+MODULES = (hardware, host_rules, interrupts, links)
 TABLE: Tuple[Rule, ...] = tuple(rules.TABLE)
 # The remedies of what could not be read and of what there is no way to read, unless the rule has a better one.
 SILENT = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from tests.simulators.hardware import Scenario, tree
 from tests.simulators.hardware.tree import HGX, Layout
 
 from goldnode.node.ground.host import Host
-from goldnode.node.probe import Context, numa, pci
+from goldnode.node.probe import Context, interrupts, numa, pci
 
 NODES = "sys/devices/system/node"
 
@@ -51,6 +52,40 @@ def test_nodes_affinity_and_distances(tmp_path: Path) -> None:
         "same_node"
     ] * 2 + ["other_node"] * 4
     assert len(found["distances"]) == 8
+
+
+def test_interrupts_of_adapters_are_read_in_pairs(tmp_path: Path) -> None:
+    wanted = scenario()
+    layout = replace(HGX, faults={"nic1.irqs": "48-95"})
+    found = read(tree.write(wanted, tmp_path, layout=layout))["interrupts"]
+    places = tree.places(wanted, layout)
+    address = {name: places[name].rpartition("/")[2] for name in ("nic0", "nic1", "nvme0")}
+    assert found["default"] == f"{(1 << 96) - 1:x}"
+    assert len(found["devices"]) == 8
+    assert address["nvme0"] not in found["devices"]
+    rows = found["devices"][address["nic0"]]
+    assert (rows["node"], rows["count"]) == (0, 8)
+    assert [row["cpus"] for row in rows["read"].values()] == ["1", "2", "3", "4", "6", "7"]
+    assert {row["cpus"] for row in found["devices"][address["nic1"]]["read"].values()} == {"48-95"}
+
+
+@pytest.mark.parametrize("nodes", [0, 1])
+def test_interrupts_are_not_read_with_one_node(tmp_path: Path, nodes: int) -> None:
+    found = read(tree.write(scenario(1), tmp_path, layout=Layout(nics=1, nodes=nodes)))
+    assert found["interrupts"]["fault"] == "not_exposed"
+
+
+@pytest.mark.parametrize(
+    ("numbers", "chosen"),
+    [
+        ([], []),
+        ([7], [7]),
+        (list(range(7)), [1, 2, 3, 4, 5, 6]),
+        (list(range(64)), [1, 2, 31, 32, 62, 63]),
+    ],
+)
+def test_some_interrupts_of_many_are_read(numbers: list[int], chosen: list[int]) -> None:
+    assert interrupts.some(numbers) == chosen
 
 
 PLACES = [
@@ -107,7 +142,7 @@ def test_a_kernel_without_nodes(tmp_path: Path) -> None:
     found = read(tree.write(scenario(1), tmp_path))
     assert found["nodes"]["fault"] == "not_exposed"
     assert found["affinity"]["0000:10:00.0"]["cpus"]["fault"] == "not_exposed"
-    assert read(tmp_path / "nothing") == {"nodes": found["nodes"], "affinity": {}, "distances": {}}
+    assert read(tmp_path / "nothing") == {**found, "affinity": {}, "distances": {}}
 
 
 HOSTILE = [

@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 from tests.unit.node import captures
-from tests.unit.node.captures import LOST, NO, class_document, healthy, idle, spoiled
+from tests.unit.node.captures import (
+    LOST,
+    NO,
+    class_document,
+    healthy,
+    idle,
+    interrupts,
+    spoiled,
+)
 
 from goldnode.node.probe.values import not_exposed, unread
 from goldnode.node.state.finding import (
@@ -241,6 +249,8 @@ CASES: list[tuple[str, tuple[Any, ...], str, str, bool]] = [
     ("net.mtu", ("network.eth0.mtu", 1500), MISMATCH, "degraded", True),
     ("net.mtu", ("network.eth0.mtu", None), UNREAD, "degraded", True),
     ("net.numa", ("network.eth0.numa_node", 1), MISMATCH, "degraded", True),
+    ("net.irq", ("numa.interrupts", interrupts(range(48, 54))), MISMATCH, "degraded", False),
+    ("net.irq", ("numa.interrupts", interrupts(["48-95"] * 6)), MISMATCH, "degraded", False),
     ("net.firmware", ("network.eth0.firmware", "20.1"), MISMATCH, "degraded", True),
     ("net.firmware", ("infiniband", cards("28.39.1002", "28.39.1002", "28.36.1010")), MISMATCH, "degraded", False),
     ("ib.port", ("infiniband.mlx5_0.ports.1.state", "down"), MISMATCH, "drain", True),
