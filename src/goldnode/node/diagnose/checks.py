@@ -12,12 +12,14 @@ sample has wrapped (32 bits) or restarted; a restarted one has no rate.
 
 from __future__ import annotations
 
+from ..ground import log_lines
 from ..ground.host import Json
 from ..ground.json_lines import as_dict, as_list
 from ..ground.text import and_more
 from ..probe.machine import printable
 from ..probe.values import is_fault, known
-from ..verdict import binding
+from ..state.finding import MISMATCH as MISMATCHED
+from ..verdict import binding, events
 from .compatible import compatibility
 from .finding import (
     COMMUNICATION,
@@ -94,9 +96,19 @@ LINES = {
     "mce": (COMPUTE, 60, "machine check"),
     "hung_task": (INPUT, 50, "a task hung for minutes"),
     "io_error": (INPUT, 55, "a disk reported errors"),
+    "oops": (COMPUTE, 75, "the kernel had an oops"),
+    "lockup": (INPUT, 60, "a processor was locked up"),
     "oom": (INPUT, 45, "the kernel killed processes for memory"),
     "link_down": (COMMUNICATION, 40, "a network link went down"),
 }
+# Messages of facts/log_lines.yml are judged as by the check: its finding decides the bottleneck, its severity the weight.
+LISTED = (
+    ("net.", COMMUNICATION),
+    ("nvlink.", COMMUNICATION),
+    ("storage.", INPUT),
+    ("driver.", MISMATCH),
+)
+LISTED_WEIGHTS = {"drain": 90, "degraded": 65}
 
 
 def diagnose(
@@ -431,10 +443,9 @@ def _events(sample: Json, document: Mapping[str, Any]) -> Tuple[List[Suspect], L
         reason = fault.get("text") if isinstance(fault, dict) else fault
         text = printable(str(reason or "not in this capture"), 120)
         return [], [f"the kernel's log was not read: {text}"], ""
-    rows = section.get("rows") or ()
-    for row in rows if isinstance(rows, (list, tuple)) else ():
-        if not isinstance(row, dict):
-            continue
+    rows = [row for row in as_list(section.get("rows")) if isinstance(row, dict)]
+    suspects += _listed(sample, document, rows)
+    for row in rows:
         kind, code, count = row.get("kind"), row.get("code"), row.get("count") or 1
         where = f" on {printable(str(row['address']))}" if row.get("address") else ""
         times = f" {count} times" if count != 1 else ""
@@ -474,6 +485,29 @@ def _events(sample: Json, document: Mapping[str, Any]) -> Tuple[List[Suspect], L
                 )
             )
     return suspects, unknown, ", ".join(lines[:4])
+
+
+def _listed(sample: Json, document: Mapping[str, Any], rows: List[Json]) -> List[Suspect]:
+    """Return the faults in lines of facts/log_lines.yml that no later line withdraws."""
+    lines = [row for row in rows if row.get("kind") == "line"]
+    forms = [log_lines.form(str(get(row, "parameters", "id"))) for row in lines]
+    ids = {form.finding for form in forms if form is not None}
+    if not ids:
+        return []
+    capture = {**sample, "source": "live", "events": {**sample["events"], "rows": lines}}
+    suspects = []
+    for finding in events.judge(document, capture, {})[0]:
+        if finding.id in ids and finding.outcome == MISMATCHED:
+            where = f" on {printable(str(finding.subject))}" if finding.subject else ""
+            suspects.append(
+                Suspect(
+                    f"{printable(str(finding.got), 160)}{where}",
+                    next((kind for start, kind in LISTED if finding.id.startswith(start)), COMPUTE),
+                    LISTED_WEIGHTS.get(str(finding.severity), 65),
+                    f"dmesg -T | grep -iF -m5 {_quoted({'text': (finding.evidence or ('',))[0]})}",
+                )
+            )
+    return suspects
 
 
 def _quoted(row: Json) -> str:

@@ -34,6 +34,27 @@ COMPAT = "/compat/"
 
 
 def compatibility(sample: Json, document: Mapping[str, Any]) -> Line:
+    """Return the line about the driver's files and running GPU processes. It is ok if none run."""
+    line = _workloads(sample, document)
+    rows = sample.get("altered")
+    suspects: List[Suspect] = []
+    for row in rows if isinstance(rows, list) else ():
+        if isinstance(row, dict) and not is_fault(row):
+            path, package = printable(str(row.get("path")), 240), str(row.get("package"))
+            look = (
+                f"dpkg --verify {word(package)}; then apt-get install --reinstall {word(package)}"
+            )
+            text = f"{path} of {printable(package)} {printable(str(row.get('why')))}"
+            suspects.append(Suspect(text, MISMATCH, 94, look))
+    if suspects and line.kind and line.next:
+        suspects.append(Suspect(line.text, line.kind, line.weight, line.next))
+    unknown = [f"the driver's files were not verified: {_reason(rows)}"] if is_fault(rows) else []
+    if line.status == UNKNOWN:
+        unknown.append(line.text)
+    return line_of("fit", suspects, line.text, unknown) if suspects or unknown else line
+
+
+def _workloads(sample: Json, document: Mapping[str, Any]) -> Line:
     """Return the line about running GPU processes. It is ok if none run."""
     workloads = sample.get("workloads")
     if not isinstance(workloads, dict) or is_fault(workloads):

@@ -5,18 +5,21 @@ Each has GPUs, PCI errors, pressure, blocked tasks and network. Only the second 
 
 from __future__ import annotations
 
+import re
 import time
 
+from ..effective import dpkg
 from ..ground.boot import uptime
 from ..ground.host import Host, Json
 from ..ground.json_lines import as_text
 from ..probe import Context, binding, events, gpus, machine, network, pci
 from ..probe.values import Files, is_fault, unread
+from ..state import family
 from . import running
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Mapping, Optional, Tuple
+    from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 
 # Seconds between the samples.
@@ -47,7 +50,30 @@ def take(host: Host, document: Optional[Mapping[str, Any]] = None) -> Tuple[Json
     context = Context(host, asked, None, True)
     context.captured = second
     second.update(_safely("events", events.read, context))
+    second.update(_safely("altered", altered, context))
     return first, second
+
+
+def altered(context: Context) -> Json:
+    """Return {altered: [{package, path, why}]}: files of the driver that are missing, or changed in this boot.
+
+    `dpkg --verify` reads all files, which takes seconds; older changes are known to the check of the node.
+    """
+    names: Dict[str, List[str]] = {}
+    for name in context.files.names(f"{dpkg.DATABASE}/info"):
+        package, _, architecture = name[: -len(".md5sums")].partition(":")
+        if name.endswith(".md5sums") and family.of_driver(package):
+            names.setdefault(architecture, []).append(package)
+    match = re.search(r"^btime (\d+)$", _text(context.files, "/proc/stat"), re.MULTILINE)
+    since = float(match[1]) if match else 0.0
+    rows = [
+        row._asdict()
+        for architecture, packages in names.items()
+        for row in dpkg.altered(
+            context.host, packages, architecture=architecture, known={}, since=since
+        )
+    ]
+    return {"altered": rows}
 
 
 def _document(document: Mapping[str, Any]) -> Json:
@@ -104,7 +130,7 @@ def _sample(host: Host, document: Json, earlier: Optional[Json]) -> Json:
 
 
 def _text(files: Files, name: str) -> str:
-    return as_text(files.text(name)) or ""
+    return as_text(files.text(name, 1 << 20)) or ""
 
 
 def _safely(name: str, reader: Any, context: Context) -> Json:

@@ -129,7 +129,12 @@ def kernel_release(package: str) -> Optional[str]:
     return group(re.fullmatch(_KERNEL, package))
 
 
-# -- for remedies on a machine without a class, of any distribution
+# -- for a machine without a class, of any distribution
+
+
+def of_driver(package: str) -> bool:
+    """Return whether a package has files of NVIDIA's driver: `libcuda1` of Debian, `libnvidia-compute-580` of Ubuntu."""
+    return package.startswith(("nvidia-", "libnvidia-", "libcuda1", "libnvcuvid"))
 
 
 def driver_installation(distribution: str, vendor: str) -> str:

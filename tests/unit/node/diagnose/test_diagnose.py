@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 import os
 import shlex
@@ -16,7 +17,7 @@ from tests.unit.node.roots import context, make
 
 from goldnode.node.diagnose import checks, command, compatible, running, sample
 from goldnode.node.ground.host import Host
-from goldnode.node.probe import gpus
+from goldnode.node.probe import gpus, logs
 from goldnode.node.probe.values import not_exposed, unread
 from goldnode.node.program import main as program
 
@@ -30,6 +31,11 @@ XID = {
     "63": ["x", "degraded", "y"],
 }
 CLASS = {"gpu": {"vendor": "nvidia", "count": 2}, "xid": XID, "health": {"cuda": TABLE}}
+
+
+def listed(*lines: str) -> list[dict[str, Any]]:
+    """The rows of lines of a kernel log."""
+    return logs.parse(f"[   12.{at}] {line}" for at, line in enumerate(lines))
 
 
 def gpu(index: int, **values: Any) -> dict[str, Any]:
@@ -221,6 +227,48 @@ FAULTS = [
         "compute",
     ),
     ("events|rows", [{"kind": "xid", "code": 63}], "errors", "Xid 63", "compute"),
+    (
+        "events|rows",
+        listed("amdgpu 0000:0a:00.0: amdgpu: GPU reset(1) failed"),
+        "errors",
+        "could not reset the GPU on 0000:0a:00.0",
+        "compute",
+    ),
+    (
+        "events|rows",
+        listed("block nvme0n1: no available path - failing I/O"),
+        "errors",
+        "no path to the disk is left on nvme0n1",
+        "input",
+    ),
+    (
+        "events|rows",
+        listed("bnxt_en 0000:40:00.0 eno1: hwrm ring alloc failure rc: 5"),
+        "errors",
+        "could not start the adapter",
+        "communication",
+    ),
+    (
+        "events|rows",
+        listed("nvidia-modeset: Version mismatch: nvidia.ko(410.73) nvidia-modeset.ko(390.87)"),
+        "errors",
+        "two modules of the driver",
+        "mismatch",
+    ),
+    (
+        "events|rows",
+        [{"kind": "oops", "text": "Oops: 0000 [#1] SMP NOPTI"}],
+        "errors",
+        "had an oops",
+        "compute",
+    ),
+    (
+        "altered",
+        [{"package": "libcuda1", "path": "/usr/lib/libcuda.so.535", "why": "is missing"}],
+        "fit",
+        "libcuda.so.535 of libcuda1 is missing",
+        "mismatch",
+    ),
     ("events|rows", [{"kind": "xid", "code": 4711}], "errors", "does not know", "compute"),
     (
         "events|rows",
@@ -993,3 +1041,45 @@ def test_a_real_process_with_a_library_mapped(tmp_path: Path) -> None:
     assert row["same_network"] is True
     assert "lo" in row["interfaces"]
     assert running.process(context(Path("/")).files, started.pid) is None, "it has ended"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        # A later line withdraws it; it is harmless; its limit is not known without a class document.
+        ["amdgpu 0000:0a:00.0: amdgpu: GPU reset(1) failed", "amdgpu 0000:0a:00.0: amdgpu: GPU reset(2) succeeded!"],
+        ["amdgpu 0000:0d:00.0: amdgpu: Failed to export SMU metrics table!"],
+        ["bnxt_en 0000:40:00.0 eno1: hwrm query error recovery failure rc: -5"],
+    ],
+)  # fmt: skip
+def test_lines_that_are_no_fault_are_no_bottleneck(lines: list[str]) -> None:
+    got = report(changed(healthy(101.0), "events|rows", listed(*lines)))
+    assert [line["status"] for line in got["lines"] if line["check"] == "errors"] == ["ok"]
+
+
+def test_files_of_the_driver_are_compared_with_their_packages(tmp_path: Path) -> None:
+    library = tmp_path / "usr/lib/libcuda.so.535"
+    info = tmp_path / "var/lib/dpkg/info"
+    for folder in (library.parent, info, tmp_path / "proc"):
+        folder.mkdir(parents=True)
+    library.write_text("the library")
+    digest = hashlib.md5(library.read_bytes(), usedforsecurity=False).hexdigest()
+    for name in ("libcuda1:amd64", "bash"):
+        (info / f"{name}.md5sums").write_text(f"{digest}  usr/lib/libcuda.so.535\n")
+        (info / f"{name}.list").write_text("/usr/lib/libcuda.so.535\n")
+    (tmp_path / "proc/stat").write_text("cpu 1 2\nbtime 100\n")
+    inspected = context(tmp_path)
+    assert sample.altered(inspected) == {"altered": []}
+    os.utime(info / "libcuda1:amd64.list", (200, 200))
+    library.write_text("another library")
+    (row,) = sample.altered(inspected)["altered"]
+    assert (row["package"], row["why"]) == ("libcuda1", "has other content than its package")
+    library.unlink()
+    assert [row["why"] for row in sample.altered(inspected)["altered"]] == ["is missing"]
+
+
+def test_files_that_could_not_be_verified_are_unknown() -> None:
+    got = report(changed(healthy(101.0), "altered", unread("Input/output error", 5)))
+    (line,) = (line for line in got["lines"] if line["check"] == "fit")
+    assert line["status"] == "unknown"
+    assert "Input/output error" in line["text"]
