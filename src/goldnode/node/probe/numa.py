@@ -4,19 +4,23 @@ ABI/stable/sysfs-devices-node).
 
 from __future__ import annotations
 
-from . import interrupts
 from .folder import Folder
 from .values import not_exposed, unread
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, List
 
     from ..ground.host import Json
     from .context import Context
+    from .values import Files
 
 NODES = "/sys/devices/system/node"
 BUS = "/sys/bus/pci/devices"
+IRQ, CPU = "/proc/irq", "/sys/devices/system/cpu"
+# Adapters, and pairs of neighbouring interrupts that are read of each: it may have a hundred. In many machines the nodes of
+# processors alternate. NVMe disks are left out: the kernel spreads their interrupts and allows no change (PCI_IRQ_AFFINITY).
+MOST, PAIRS = 32, 3
 NEARNESS = ("same_switch", "same_root", "same_node", "other_node")
 
 
@@ -49,7 +53,7 @@ def read(context: Context) -> Json:
         "numa": {
             "nodes": nodes or not_exposed(f"no nodes in {NODES}"),
             "affinity": affinity,
-            "interrupts": interrupts.read(files, devices, nodes),
+            "interrupts": interrupts(files, devices, nodes),
             "distances": {
                 gpu: {nic: distance(devices[gpu], devices[nic]) for nic in nics} for gpu in gpus
             },
@@ -96,3 +100,55 @@ def _distances(folder: Folder) -> Any:
     if not parts or not all(part.isdecimal() for part in parts):
         return unread(f"no distances: {text[:40]!r}")
     return [int(part) for part in parts]
+
+
+# -- interrupts
+
+
+def interrupts(files: Files, functions: Json, nodes: Json) -> Json:
+    """Return the interrupts of adapters on a machine with several nodes that have processors; a fault on any other."""
+    cpus = [node.get("cpus") for node in nodes.values()]
+    if sum(isinstance(text, str) and text != "" for text in cpus) < 2:
+        return not_exposed("one NUMA node has all processors")
+    adapters = [
+        name
+        for name, one in functions.items()
+        if one["kind"] in ("nic", "infiniband")
+        and "virtual_of" not in one
+        and isinstance(one["numa_node"], int)
+    ]
+    return {
+        # Without these, all processors take interrupts.
+        "default": files.text(f"{IRQ}/default_smp_affinity"),
+        "isolated": files.text(f"{CPU}/isolated"),
+        "devices": {
+            name: {"node": functions[name]["numa_node"], **adapter(files, name)}
+            for name in adapters[:MOST]
+        },
+    }
+
+
+def adapter(files: Files, name: str) -> Json:
+    """Return {count: number of interrupts, read: {NUMBER: {cpus, effective, hint}}} of an adapter."""
+    numbers = sorted(
+        int(number) for number in files.names(f"{BUS}/{name}/msi_irqs") if number.isdecimal()
+    )
+    rows = {}
+    for number in some(numbers):
+        with Folder(files, f"{IRQ}/{number}") as folder:
+            rows[str(number)] = {
+                # What was set. The processor that takes it now follows with the next interrupt only.
+                "cpus": folder.text("smp_affinity_list"),
+                "effective": folder.text("effective_affinity_list"),
+                "hint": folder.text("affinity_hint"),
+            }
+    return {"count": len(numbers), "read": rows}
+
+
+def some(numbers: List[int]) -> List[int]:
+    """Return pairs of neighbours from the beginning, the middle and the end, without the first, which is often for events."""
+    rest = numbers[1:]
+    if len(rest) <= 2 * PAIRS:
+        return rest or numbers
+    starts = [at * (len(rest) - 2) // (PAIRS - 1) for at in range(PAIRS)]
+    return [rest[start + next_one] for start in starts for next_one in (0, 1)]

@@ -133,7 +133,7 @@ def kernel_release(package: str) -> Optional[str]:
 
 
 def of_driver(package: str) -> bool:
-    """Return whether a package has files of NVIDIA's driver: `libcuda1` of Debian, `libnvidia-compute-580` of Ubuntu."""
+    """Return whether a package has files of the NVIDIA driver: `libcuda1` of Debian, `libnvidia-compute-580` of Ubuntu."""
     return package.startswith(("nvidia-", "libnvidia-", "libcuda1", "libnvcuvid"))
 
 

@@ -1,8 +1,7 @@
-"""Rule about interrupts: those of fast adapters belong to processors near them.
+"""Rule about the interrupts of fast adapters: docs/reference/sanity.md#interrupts has its reasons.
 
-Judged is what was set (`smp_affinity_list`), as the processor that takes an interrupt follows with its next one only. Something that sets all of an
-adapter's interrupts to another socket is neither the kernel nor irqbalance as it is shipped: both prefer the adapter's node (Linux 6.12,
-arch/x86/kernel/apic/vector.c, assign_irq_vector_any_locked; irqbalance, placement.c, place_irq_affinity_hint).
+Judged is what was set, as the processor that takes an interrupt follows with its next one only (Linux 6.12). The kernel's own choice
+(arch/x86/kernel/apic/vector.c) and irqbalance's (placement.c, place_irq_affinity_hint) are near.
 """
 
 from __future__ import annotations
@@ -35,11 +34,7 @@ SAME_SOCKET = 15  # NUMA distance up to which nodes are parts of one socket; the
 
 @rule("net.irq")
 def interrupts(node: Node) -> Answer:
-    """Judge whether the interrupts of a fast adapter that is up were set to processors of other sockets only.
-
-    The kernel and irqbalance choose processors that are near. A driver's own choice is no fault, nor is one for the processors
-    that the command line leaves for interrupts.
-    """
+    """Judge whether the interrupts of a fast adapter that is up were set to processors of other sockets only."""
     section = as_map(fetch(node.capture, "numa.interrupts"))
     if node.elsewhere() or is_guest(node.capture) or is_fault(section):
         return None

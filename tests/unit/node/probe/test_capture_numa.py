@@ -12,7 +12,7 @@ from tests.simulators.hardware import Scenario, tree
 from tests.simulators.hardware.tree import HGX, Layout
 
 from goldnode.node.ground.host import Host
-from goldnode.node.probe import Context, interrupts, numa, pci
+from goldnode.node.probe import Context, numa, pci
 
 NODES = "sys/devices/system/node"
 
@@ -85,7 +85,7 @@ def test_interrupts_are_not_read_with_one_node(tmp_path: Path, nodes: int) -> No
     ],
 )
 def test_some_interrupts_of_many_are_read(numbers: list[int], chosen: list[int]) -> None:
-    assert interrupts.some(numbers) == chosen
+    assert numa.some(numbers) == chosen
 
 
 PLACES = [
