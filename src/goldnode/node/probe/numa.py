@@ -137,7 +137,7 @@ def adapter(files: Files, name: str) -> Json:
     for number in some(numbers):
         with Folder(files, f"{IRQ}/{number}") as folder:
             rows[str(number)] = {
-                # What was set. The processor that takes it now follows with the next interrupt only.
+                # The setting; the processor that takes it follows with the next interrupt.
                 "cpus": folder.text("smp_affinity_list"),
                 "effective": folder.text("effective_affinity_list"),
                 "hint": folder.text("affinity_hint"),
