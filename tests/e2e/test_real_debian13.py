@@ -1,4 +1,4 @@
-"""site.yml on Debian 13: the 550 driver on the newest kernel, and AMD's in-tree driver."""
+"""site.yml on Debian 13: the 550 driver on the newest kernel, and the in-tree drivers of AMD and Intel."""
 
 from __future__ import annotations
 
@@ -34,3 +34,18 @@ def test_amds_in_tree_driver_on_debian_13(lab: Lab, site: Site, tmp_path: Path) 
     release = str(document(node)["kernel"]["release"])  # type: ignore[index]
     assert "amdgpu" in node.run("modinfo", "-k", release, "-F", "filename", "amdgpu").output
     assert succeeded(site_yml(hosts, site=site)).changed["rocm13"] == 0
+
+
+@pytest.mark.long  # two runs of site.yml; the test of AMD's driver goes the same way
+def test_intels_in_tree_driver_on_debian_13(lab: Lab, site: Site, tmp_path: Path) -> None:
+    done = goldnode("lock", "debian13_intel", "--out", str(site.locks), site=site)
+    assert done.returncode == 0, done.stderr
+    node = lab.up([NodeSpec("intel13", "e2e_intel", os="debian13", flavour="bare")])[0]
+    hosts = inventory(tmp_path, {"e2e_intel": [node]})
+    succeeded(site_yml(hosts, site=site))
+    release = str(document(node)["kernel"]["release"])  # type: ignore[index]
+    aliases = node.run("modinfo", "-k", release, "-F", "alias", "xe").output
+    assert "d0000e20b" in aliases.lower(), "the kernel lists an Arc B580"
+    firmware = node.run("sh", "-c", "ls /lib/firmware/xe/bmg_guc_70.bin*").output
+    assert "bmg_guc_70.bin" in firmware
+    assert succeeded(site_yml(hosts, site=site)).changed["intel13"] == 0

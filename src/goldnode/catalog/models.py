@@ -25,7 +25,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 Backend = Literal["cuda", "rocm", "oneapi", "cpu"]
-Vendor = Literal["nvidia", "amd"]
+Vendor = Literal["nvidia", "amd", "intel"]
 
 # Names of classes are names of Ansible groups.
 _NAME = re.compile(r"^[a-z0-9][a-z0-9_]*$")
@@ -338,7 +338,9 @@ class Waiver(Strict):
 class Toolkit(Strict):
     """The packages that give containers access to the GPUs."""
 
-    vendor: Vendor = Field(description="Vendor of the GPUs for containers; the driver's vendor.")
+    vendor: Literal["nvidia", "amd"] = Field(
+        description="Vendor of the GPUs for containers; the driver's vendor. Intel's need none: give containers /dev/dri."
+    )
     packages: list[Package] = Field(
         default_factory=list,
         description=(

@@ -616,6 +616,8 @@ def _check_auto(entry: CatalogEntry[models.NodeClass], stack: models.Stack) -> N
 # Settings that only one vendor's driver supports.
 _NVIDIA_ONLY = ("persistence_mode", "clocks", "ecc", "compute_mode", "mig", "sharing")
 _AMD_ONLY = ("performance_level",)
+# Nothing is set on Intel's GPUs.
+_NOT_INTEL = (*_NVIDIA_ONLY, *_AMD_ONLY, "power_limit_watts")
 
 
 def _branch(stack: models.Stack) -> int | None:
@@ -700,6 +702,11 @@ def _check_settings(
 
     The node validates them again against the actual board.
     """
+    for key in _NOT_INTEL if gpu.vendor == "intel" else ():
+        if getattr(policy, key, None) is not None:
+            raise entry.error(
+                f"goldnode sets no `{key}` on Intel's GPUs", *where, key, remedy=f"remove `{key}`"
+            )
     for key in _AMD_ONLY if gpu.vendor == "nvidia" else _NVIDIA_ONLY:
         if getattr(policy, key, None) is not None and not (key == "mig" and gpu.vendor == "amd"):
             raise entry.error(

@@ -36,7 +36,11 @@ from goldnode.node.ground import openpgp
 SCHEMA = "goldnode.class/1"
 
 # In-tree and competing drivers that would bind the GPU before the vendor's module does.
-_BLACKLIST: Mapping[str, list[str]] = {"nvidia": ["nouveau", "nova_core", "nova_drm"], "amd": []}
+_BLACKLIST: Mapping[str, list[str]] = {
+    "nvidia": ["nouveau", "nova_core", "nova_drm"],
+    "amd": [],
+    "intel": [],
+}
 
 # Fields of a locked package that a node needs to install and verify it.
 _PACKAGE = ("name", "version", "architecture", "sha256", "size", "part", "requested")

@@ -295,6 +295,8 @@ def _with_driver(host: CompatHost, driver: models.Driver, stack: StackView) -> C
         fabric_manager=release_numbers(stack.versions.get(manager)) if manager else None,
         fabric_manager_package=manager,
         amdgpu=release_numbers(module) if driver.vendor == "amd" else None,
+        kernel_module=driver.module if driver.vendor == "intel" else None,
+        opencl=release_numbers(stack.versions.get("intel-opencl-icd")),
     )
 
 

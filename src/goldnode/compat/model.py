@@ -123,6 +123,8 @@ class CompatHost:
     toolkit: str | None = None  # upstream version of the container toolkit
     toolkit_mode: str | None = None
     amdgpu: str | None = None  # version of AMD's out-of-tree driver; None: the in-tree one
+    kernel_module: str | None = None  # the kernel's own driver that the stack declares: i915 or xe
+    opencl: str | None = None  # version of Debian's intel-opencl-icd in the stack
     modules: Mapping[str, str] = field(default_factory=dict)
     # Versions of further parts, by their names in facts/parts.yml; empty: present, version unknown.
     parts: Mapping[str, str] = field(default_factory=dict)

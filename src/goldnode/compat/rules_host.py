@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from goldnode.compat import coexistence, known_bad, parts, remedies, rules
+from goldnode.compat import coexistence, known_bad, parts, remedies, rules, rules_intel
 from goldnode.compat.model import (
     CompatFinding,
     CompatHost,
@@ -1387,6 +1387,7 @@ def _values_text(values: Mapping[str, list[str]]) -> str:
 
 
 RULES: tuple[CompatRule, ...] = (
+    *rules_intel.RULES,
     CompatRule(
         "gpu-driver",
         "The driver supports the GPU",

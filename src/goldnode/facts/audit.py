@@ -218,7 +218,8 @@ def _known(
     except FactsError as error:
         yield FactsError(f"{kind} {owner}: {error.message}", file=file, remedy=error.remedy)
         return
-    if isinstance(row, facts.GpuModel) and not (row.compute_capability or row.gfx):
+    of_intel = isinstance(row, facts.GpuModel) and row.vendor == "intel"  # neither name applies
+    if isinstance(row, facts.GpuModel) and not (row.compute_capability or row.gfx or of_intel):
         yield FactsError(
             f"{kind} {owner}: the facts know neither compute capability nor gfx name of {name}",
             file=file,

@@ -101,6 +101,10 @@ class GpuModel:
     # Intel: the kernel's own driver, and the first kernel in which it binds the GPU without a parameter.
     kernel_driver: str | None = None
     min_kernel: str | None = None
+    kernel_listed: str | None = None
+    kernel_unlisted: str | None = None
+    in_kernel: bool | None = None
+    compute_runtime: str | None = None  # the first release of Intel's OpenCL that lists it
 
     def origins(self, name: str) -> tuple[Origin, ...]:
         """Return the sources of field `name` (the keys of `source`: pci_ids, memory_power, power, mig …)."""
@@ -685,6 +689,10 @@ def _gpu(row: Mapping[str, Any]) -> GpuModel:
         possible_from=row.get("possible_from"),
         kernel_driver=row.get("kernel_driver"),
         min_kernel=row.get("min_kernel"),
+        kernel_listed=row.get("kernel_listed"),
+        kernel_unlisted=row.get("kernel_unlisted"),
+        in_kernel=row.get("in_kernel"),
+        compute_runtime=row.get("compute_runtime"),
         min_driver_branch=optional(str, row.get("min_driver_branch")),
         min_rocm=row.get("min_rocm"),
         min_amdgpu=row.get("min_amdgpu"),

@@ -839,6 +839,7 @@ class IntelSources(FactsRow):
     pci_ids: str
     names: str | None = None
     driver: str | list[str] | None = None
+    compute_runtime: str | None = None
 
 
 class IntelGpu(FactsRow):
@@ -854,6 +855,13 @@ class IntelGpu(FactsRow):
     # The driver of the Linux kernel that binds it without a parameter, and the first release in which it does.
     kernel_driver: Literal["i915", "xe"] | None = None
     min_kernel: str | None = None
+    # Where the first release is not known: one that lists its PCI id, and one that does not.
+    kernel_listed: str | None = None
+    kernel_unlisted: str | None = None
+    # False: no driver of the Linux kernel binds it by itself.
+    in_kernel: bool | None = None
+    # The first release of Intel's compute runtime (OpenCL, Level Zero) that lists its PCI id.
+    compute_runtime: str | None = None
     note: str | None = None
 
 

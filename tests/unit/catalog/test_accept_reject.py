@@ -1082,6 +1082,28 @@ def test_nvidia_only_policy_is_refused_for_an_amd_gpu(line: str, tmp_path: Path)
     assert caught.value.line == 7
 
 
+INTEL_STACK = """\
+stack: intel
+os: {id: debian, version: "13", codename: trixie, architecture: amd64}
+exercised: none
+archives: [debian]
+kernel: {release: 6.12.118+deb13-amd64}
+driver: {vendor: intel, module: xe, packages: [firmware-intel-graphics], family: [firmware-intel-graphics]}
+end_of_life: {date: "2028-06-30", source: s}
+"""
+INTEL_CLASS = "class: c\nbackend: oneapi\nstack: intel\ngpu: {model: Arc B580, count: 1}\n"
+
+
+def test_class_of_intels_gpus_is_accepted_without_settings(tmp_path: Path) -> None:
+    files = FILES | {"stacks/intel.yml": INTEL_STACK, "classes/c.yml": INTEL_CLASS}
+    assert load_catalog([write(tmp_path / "plain", files)]).node_class("c").item.backend == "oneapi"
+    for key in ("persistence_mode: true", "performance_level: low", "power_limit_watts: 100"):
+        own = {"classes/c.yml": INTEL_CLASS + f"policy:\n  {key}\n"}
+        with pytest.raises(CatalogError, match=r"sets no `\w+` on Intel's GPUs\. Remove") as caught:
+            load_catalog([write(tmp_path / key[:5], files | own)])
+        assert caught.value.line == 6
+
+
 def test_amds_own_settings_and_an_override_are_accepted(tmp_path: Path) -> None:
     amd = {"classes/c.yml": AMD_CLASS + "  performance_level: perf_determinism\n"}
     uuid = "GPU-" + "0" * 8 + "-0000-0000-0000-" + "0" * 12

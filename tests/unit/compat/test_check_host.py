@@ -369,5 +369,5 @@ def test_every_rule_can_be_explained() -> None:
 
 
 def test_each_rule_of_nodes_is_in_the_table() -> None:
-    tested = {row[1] for row in REFUSED} | {"amdgpu", "known-bad"}
+    tested = {row[1] for row in REFUSED} | {"amdgpu", "intel-gpu", "known-bad"}
     assert {rule.id for rule in rules_host.RULES} == tested

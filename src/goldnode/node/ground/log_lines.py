@@ -122,6 +122,8 @@ TEXT = r"""
 ["xe.engine_reset","xe","Engine reset: engine_class=","(?:Tile\\d: )?GT\\d+: Engine reset: engine_class=","gpu.program_fault","none","an engine was reset under the work of one program",null,"",null],
 ["xe.timed_out","xe","imedout job: seqno=","(?:Tile\\d: )?(?:GT\\d+: )?Timedout job: seqno=","gpu.program_fault","none","a job of one program did not end in time and was taken off the GPU",null,"",null],
 ["xe.guc_unsupported","xe i915","Unsupported GuC","(?:GT\\d+: )?Unsupported GuC v\\S+ ","driver.refused","drain","the GuC firmware on disk is too old for the driver","firmware","",null],
+["intel.guc_missing","xe i915","fetch failed","(?:Tile\\d+: )?(?:GT\\d+: )?GuC firmware \\S+: fetch failed","driver.refused","drain","the GuC firmware is not on disk, or not in the initramfs that loads the driver, and the driver does not start without it","firmware","",null],
+["intel.huc_missing","xe i915","fetch failed","(?:Tile\\d+: )?(?:GT\\d+: )?HuC firmware \\S+: fetch failed","driver.refused","degraded","the HuC firmware is not on disk, and some encodings of video are missing","firmware","",null],
 ["i915.wedged","i915","declaring","(?:GT\\d+: )?Failed to [\\w \\[\\]-]+, declaring (?:it )?wedged","gpu.driver_fault","drain","the driver has given the GPU up","restart","",null],
 ["i915.hang","i915","reset due to GPU hang",".*\\[\\d+\\] context reset due to GPU hang","gpu.program_fault","none","an engine was reset under the work of one program",null,"",null],
 ["i915.gpu_hang","i915","GPU HANG: ecode","GPU HANG: ecode","gpu.program_fault","none","the GPU hung under the work of a program, and the driver resets it",null,"",null],

@@ -467,7 +467,10 @@ def _identity(document: ClassDocument, seen: Observed) -> List[Finding]:
             elsewhere = None
         rows = gpumodel.on_bus(gpu, seen.gpus)
         findings.append(_models(document, sorted({str(item["id"]) for item in rows}), elsewhere))
-        driver = {"nvidia": "nvidia", "amd": "amdgpu"}.get(gpu["vendor"], "a driver")
+        # Two drivers of the kernel are Intel's: the stack declares which.
+        stack = document.get("driver")
+        own = stack["module"] if stack is not None else "a driver"
+        driver = {"nvidia": "nvidia", "amd": "amdgpu"}.get(gpu["vendor"], own)
         unbound = [
             f"{item['address']} ({item['driver'] or 'no driver'})"
             for item in rows

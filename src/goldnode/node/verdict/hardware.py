@@ -176,6 +176,11 @@ def visible(node: Node) -> Answer:
     if node.vendor != "nvidia" and not counts["library"]:
         counts.pop("library")
         counts["driver"] = len(node.listed)
+    if node.vendor == "intel" and devices:
+        nodes = sum(name.startswith("/dev/dri/renderD") for name in devices)
+        # The processor's own graphics has a render node too, so that there may be more.
+        if isinstance(want, int) and nodes < want:
+            counts["/dev/dri"] = nodes
     text = ", ".join(f"{name} {number}" for name, number in counts.items())
     if not all(number == want for number in counts.values()):
         return bad(f"{want} each", text, *evidence)

@@ -54,6 +54,22 @@ def test_node_that_matches_its_class_is_healthy() -> None:
 
 
 @pytest.mark.parametrize(
+    ("module", "bound", "outcome"),
+    [("xe", "xe", MATCH), ("xe", "i915", MISMATCH), ("i915", "i915", MATCH), ("xe", None, MISMATCH)],
+)
+def test_intels_gpu_is_bound_to_the_driver_that_the_stack_declares(
+    module: str, bound: str | None, outcome: str
+) -> None:
+    """The bus is made up: no Intel GPU was at hand."""
+    gpu = {"vendor": "intel", "model": "Arc B580", "count": 1, "pci_ids": ["8086:e20b"]}
+    wanted = merge(document(), {"gpu": gpu, "driver": {"vendor": "intel", "module": module}})
+    seen = {"gpus": [{"address": "1", "id": "8086:e20b", "driver": bound}]}
+    found = {item.id: item for item in findings(seen, wanted)}
+    assert found["gpu.bound"].outcome == outcome
+    assert found["gpu.bound"].expected == module
+
+
+@pytest.mark.parametrize(
     ("name", "patch", "code"),
     [
         ("node.os", {"os": {"version": "13"}}, 4),
