@@ -124,7 +124,7 @@ class CompatHost:
     toolkit_mode: str | None = None
     amdgpu: str | None = None  # version of AMD's out-of-tree driver; None: the in-tree one
     kernel_module: str | None = None  # the kernel's own driver that the stack declares: i915 or xe
-    opencl: str | None = None  # version of Debian's intel-opencl-icd in the stack
+    opencl: str | None = None  # version of the stack's intel-opencl-icd
     modules: Mapping[str, str] = field(default_factory=dict)
     # Versions of further parts, by their names in facts/parts.yml; empty: present, version unknown.
     parts: Mapping[str, str] = field(default_factory=dict)
