@@ -55,7 +55,12 @@ def test_node_that_matches_its_class_is_healthy() -> None:
 
 @pytest.mark.parametrize(
     ("module", "bound", "outcome"),
-    [("xe", "xe", MATCH), ("xe", "i915", MISMATCH), ("i915", "i915", MATCH), ("xe", None, MISMATCH)],
+    [
+        ("xe", "xe", MATCH),
+        ("xe", "i915", MISMATCH),
+        ("i915", "i915", MATCH),
+        ("xe", None, MISMATCH),
+    ],
 )
 def test_intels_gpu_is_bound_to_the_driver_that_the_stack_declares(
     module: str, bound: str | None, outcome: str
