@@ -296,6 +296,10 @@ class RolloutDrain(Part):
         default="24h",
         description="time that the last wave waits for nodes that stay busy; then the rollout is completed without them",
     )
+    attempts: Count = Field(
+        default=3,
+        description="grants of a node that stays busy each time; then the rollout goes on without it",
+    )
     reservation: str | None = Field(
         default=None,
         min_length=1,

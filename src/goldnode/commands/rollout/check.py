@@ -188,6 +188,15 @@ def _detects(wave: WaveEstimate) -> str:
     return share(wave.detects)
 
 
+def _stops_at(wave: WaveEstimate) -> str:
+    """Return the failures that stop, for a table: of one cause as well, where those are fewer."""
+    if wave.stops_at is None:
+        return "?"
+    if wave.one_cause is None or wave.one_cause >= wave.stops_at:
+        return f"{wave.stops_at} failed"
+    return f"{wave.stops_at} failed, {wave.one_cause} alike"
+
+
 def _text(name: str, report: RolloutReport, caches: list[str]) -> str:
     lines = [str(finding) for finding in report.findings]
     confidence = f"{report.basis.confidence:.0%}"
@@ -212,7 +221,7 @@ def _text(name: str, report: RolloutReport, caches: list[str]) -> str:
                 number(wave.moved),
                 share(wave.excludes),
                 share(wave.excludes_all),
-                "?" if wave.stops_at is None else f"{wave.stops_at} failed",
+                _stops_at(wave),
                 _detects(wave),
                 number(wave.hours),
                 number(wave.ends_after),
@@ -224,7 +233,8 @@ def _text(name: str, report: RolloutReport, caches: list[str]) -> str:
         lines.append(
             f"A wave without a failure excludes, with {confidence} confidence, a change that breaks more than this "
             f"share of the nodes. A change that breaks the share under `detects` for one cause is stopped by the end of "
-            f"the wave, with the same confidence. Hours assume {report.basis.step / 60:.0f} minutes for a node and no wait for jobs."
+            f"the wave, with the same confidence. `alike` are failures with one cause. "
+            f"Hours assume {report.basis.step / 60:.0f} minutes for a node and no wait for jobs."
         )
         if report.size is None:
             lines.append("For the waves by percentage give the inventory (-i) or --nodes.")

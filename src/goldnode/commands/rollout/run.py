@@ -35,6 +35,7 @@ _HINTS = {
     "failed": " (`goldnode rollout explain NODE`, then `goldnode rollout release NODE`)",
     "overdue": " (`goldnode rollout explain NODE`, then `goldnode rollout release NODE`)",
     "deferred": " (`--stay` moves each when it is back in service)",
+    "given-up": " (busy at each grant: `goldnode rollout status` has the command that updates it)",
     "left": " (neither in the state that the rollout moves from nor in its target)",
 }
 
@@ -197,16 +198,14 @@ def run(
 def nodes_behind(store: StoreDatabase, file: RolloutFile) -> dict[str, list[str]]:
     """Return the nodes that a rollout has not moved, or that wait for a person, by state."""
     # sqlalchemy: only the extra `fleet` installs it.
-    from goldnode.fleet.rollout.model import StepPhase
+    from goldnode.fleet.rollout.view import state_of
     from goldnode.fleet.store import rollouts
 
     with store.read() as connection:
-        steps = rollouts.load(connection, file.settings).state.steps.values()
-    states = (StepPhase.FAILED, StepPhase.OVERDUE, StepPhase.DEFERRED, StepPhase.LEFT)
-    behind = {
-        state.value: sorted(step.node for step in steps if step.phase is state) for state in states
-    }
-    return {state: names for state, names in behind.items() if names}
+        state = rollouts.load(connection, file.settings).state
+    words = {name: state_of(state, name).removeprefix("back-") for name in state.steps}
+    behind = {word: sorted(name for name in words if words[name] == word) for word in _HINTS}
+    return {word: names for word, names in behind.items() if names}
 
 
 def _run(

@@ -31,6 +31,7 @@ _STATES = (
     ("overdue", "overdue", "red"),
     ("deferred", "deferred", "yellow"),
     ("passed", "passed", "yellow"),
+    ("given-up", "given up", "yellow"),
     ("left", "left", ""),
 )
 # The view must fit on one screen: rich cuts off what is below.

@@ -41,7 +41,9 @@ _NEXT: dict[StepPhase | None, frozenset[StepPhase]] = {
             StepPhase.OVERDUE,
         }
     ),  # applying again: turned back
-    StepPhase.RETURNING: frozenset({StepPhase.DONE, StepPhase.PASSED, StepPhase.OVERDUE}),
+    StepPhase.RETURNING: frozenset(
+        {StepPhase.DONE, StepPhase.PASSED, StepPhase.OVERDUE, StepPhase.LEFT}
+    ),  # left: busy at each grant
     StepPhase.PASSED: frozenset({StepPhase.GRANTED, StepPhase.DEFERRED, StepPhase.LEFT}),
     StepPhase.DEFERRED: frozenset({StepPhase.GRANTED, StepPhase.DEFERRED, StepPhase.LEFT}),
     StepPhase.DONE: frozenset({StepPhase.GRANTED, StepPhase.FAILED}),  # granted: back
@@ -152,16 +154,29 @@ class TraceAudit:
             and step.direction is Direction.FORWARD
             and step.phase is StepPhase.DONE
         ]
-        if (
-            not good
-            or boot is None
-            or len(good) < math.ceil(boot.judged * state.wave_size[wave] - 1e-9)
-        ):
+        if boot is None or len(good) < self._least(state, boot.judged, wave):
             self._refuse(at, action, "too few nodes have passed")
         for item in self.settings.outside:
             result = observations.requirements.get((item.name, wave))
             if result is None or result.answer is not Answer.PASSES:
                 self._refuse(at, action, f"requirement {item.name} has not passed")
+
+    def _least(self, state: RolloutState, judged: float, wave: int) -> int:
+        """Return how many nodes of a wave must have passed: of those that moved, if no other node could."""
+        size = state.wave_size[wave]
+        absent = sum(
+            step.wave == wave
+            and step.direction is Direction.FORWARD
+            and step.phase in (StepPhase.DEFERRED, StepPhase.LEFT)
+            for step in state.steps.values()
+        )
+        replaced = any(
+            node.in_service and node.digest == state.record.origin and name not in state.wave_of
+            for name, node in state.nodes.items()
+        )
+        if not replaced and (wave > 0 or absent < size):
+            size -= absent
+        return max(int(size > 0), math.ceil(judged * size - 1e-9))
 
     def _return(
         self, state: RolloutState, observations: Observations, action: Proceed | Finish, at: float
@@ -173,6 +188,13 @@ class TraceAudit:
         done = action.phase is StepPhase.DONE
         if returns and state.record.target in state.denied:
             self._refuse(at, action, "it returns with a denied state")
+        attempts = self.settings.drain_attempts
+        if (
+            action.phase is StepPhase.LEFT
+            and step.phase is StepPhase.RETURNING
+            and (step.attempt < attempts and not self.settings.limits.whole_cohorts)
+        ):
+            self._refuse(at, action, "it was given up before its last attempt")
         report = observations.nodes.get(action.node)
         prior = step.prior
         if (returns or (done and step.phase is StepPhase.APPLYING)) and (

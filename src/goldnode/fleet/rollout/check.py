@@ -15,13 +15,14 @@ from goldnode.core.yamlsource import KeyPath
 from goldnode.documents.rollout import RolloutFloors, RolloutPrometheus, fraction
 from goldnode.fleet.rollout import both_states
 from goldnode.fleet.rollout.both_states import BothStates
-from goldnode.fleet.rollout.document import BootSettings, RolloutFile, RolloutSettings, kind_of
+from goldnode.fleet.rollout.document import RolloutFile, RolloutSettings, kind_of
 from goldnode.fleet.rollout.model import FleetNode
 from goldnode.fleet.rollout.state import FIRST_WAVES
 from goldnode.fleet.rollout.statistics import (
     at_least,
     detected_rate,
     excluded_rate,
+    one_cause_failures,
     stopping_failures,
 )
 from goldnode.fleet.rollout.waves import assign
@@ -60,7 +61,8 @@ class WaveEstimate:
     """A wave before it runs. `nodes` is None where the size of the class is unknown.
 
     `excludes` is the failure rate that a wave without a failure excludes, `excludes_all` that of
-    all waves so far. `stops_at` is the number of failures, of all nodes so far, that stops.
+    all waves so far. `stops_at` is the number of failures, of all nodes so far, that stops, and
+    `one_cause` the number with one cause; None after the first two waves, which alone have that rule.
     `detects` is the share of nodes that a change breaks, for one cause, from which it is stopped by
     the end of this wave; None: this wave stops nothing. Hours are from the begin of the rollout.
     """
@@ -71,6 +73,7 @@ class WaveEstimate:
     excludes: float | None
     excludes_all: float | None
     stops_at: int | None
+    one_cause: int | None
     detects: float | None
     hours: float | None
     ends_after: float | None
@@ -275,18 +278,33 @@ class _Checker:
         for index, wave in enumerate(waves):
             if boot is None or wave.detects is not None or wave.stops_at is None or not wave.moved:
                 continue
+            least = min(wave.stops_at, wave.one_cause or wave.stops_at)
             failing = "one node" if wave.moved == 1 else f"all {wave.moved} nodes"
             message = (
                 f'wave "{wave.name}" cannot stop the rollout: {failing} failing is within a base rate of '
-                f"{boot.base_rate:.2%}, and {min(wave.stops_at, boot.same_cause)} failures are needed"
+                f"{boot.base_rate:.2%}, and {least} failures are needed"
             )
             if wave.moved == size:
-                message += ". It does not pass on failures either: without a further node to take, the rollout freezes"
+                message += ". It does not pass on failures either: without a further node to take, it ends after `on_unknown.after`"
                 remedy = "judge such a change by hand, or by a class with more nodes"
             else:
                 message += ". It does not pass on failures either: it takes further nodes, one after another"
-                remedy = f"give the wave {min(wave.stops_at, boot.same_cause)} nodes or more"
+                remedy = f"give the wave {least} nodes or more"
             self._warn("detects", ("waves", index), message, remedy)
+        self._small_last_wave(waves)
+
+    def _small_last_wave(self, waves: Sequence[WaveEstimate]) -> None:
+        """Find a last wave that is smaller than the one before it: nodes under repair are chosen last, and gather there."""
+        if len(waves) < 2 or not waves[-1].nodes or not waves[-2].nodes:
+            return
+        if waves[-1].nodes < waves[-2].nodes:
+            name, before = waves[-1].name, waves[-2]
+            message = (
+                f'the last wave, "{name}", has {waves[-1].nodes} nodes after {before.nodes} of wave "{before.name}": '
+                "nodes that are out of service are taken last, so it may have few that can answer"
+            )
+            remedy = f'make wave "{before.name}" smaller, or remove it'
+            self._warn("small-wave", ("waves", len(waves) - 1), message, remedy)
 
     def base_rate(self, earlier: StepOutcomes) -> None:
         """Find a base rate that is lower than what good changes had."""
@@ -627,7 +645,11 @@ def _estimate(
         stops_at = None
         if boot is not None and moved is not None and boot.confidence < 1:
             stops_at = stopping_failures(moved, boot.base_rate, boot.confidence)
-        early = moved if len(estimates) < FIRST_WAVES else early
+        in_time = len(estimates) < FIRST_WAVES
+        early = moved if in_time else early
+        one_cause = None
+        if boot is not None and early is not None:
+            one_cause = one_cause_failures(early, boot.base_rate, boot.same_cause)
         estimates.append(
             WaveEstimate(
                 name=wave.name,
@@ -636,7 +658,8 @@ def _estimate(
                 excludes=None if nodes is None else excluded_rate(nodes, basis.confidence),
                 excludes_all=None if moved is None else excluded_rate(moved, basis.confidence),
                 stops_at=stops_at,
-                detects=_detects(boot, moved, early, stops_at, basis.confidence),
+                one_cause=one_cause if in_time else None,
+                detects=_detects((early, one_cause), (moved, stops_at), basis.confidence),
                 hours=None if now is None or began is None else (now - began) / 3600,
                 ends_after=None if now is None else (now - basis.begin) / 3600,
             )
@@ -645,19 +668,20 @@ def _estimate(
 
 
 def _detects(
-    boot: BootSettings | None,
-    moved: int | None,
-    early: int | None,
-    stops_at: int | None,
+    one_cause: tuple[int | None, int | None],
+    all_causes: tuple[int | None, int | None],
     confidence: float,
 ) -> float | None:
-    """Return the share of broken nodes from which a change is stopped: by one cause, or by the base rate."""
-    if boot is None or moved is None or early is None or stops_at is None:
-        return None
-    rates = (
-        detected_rate(early, boot.same_cause, confidence),
-        detected_rate(moved, stops_at, confidence),
-    )
+    """Return the share of broken nodes from which a change is stopped: by one cause, or by the base rate.
+
+    :param one_cause: nodes, and the failures with one cause that stop. None is not known.
+    :param all_causes: nodes, and the failures that stop.
+    """
+    rates = [
+        detected_rate(nodes, failures, confidence)
+        for nodes, failures in (one_cause, all_causes)
+        if nodes is not None and failures is not None
+    ]
     return min((rate for rate in rates if rate is not None), default=None)
 
 

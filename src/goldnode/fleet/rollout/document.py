@@ -116,6 +116,7 @@ class RolloutSettings:
     drain_wait: float
     drain_late: float
     timeout: float
+    drain_attempts: int = 3
     reservation: str | None = None  # of Slurm, made for this rollout
     approve: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     digest: str = ""  # of the text of the document: an approval counts for this text only
@@ -168,6 +169,7 @@ def settings(document: RolloutDocument) -> RolloutSettings:
         drain_wait=seconds(document.drain.wait),
         drain_late=seconds(document.drain.late),
         timeout=seconds(document.timeout),
+        drain_attempts=document.drain.attempts,
         reservation=document.drain.reservation,
         approve={wave: tuple(roles) for wave, roles in document.approve.items()},
     )

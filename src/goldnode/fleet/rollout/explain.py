@@ -14,6 +14,7 @@ from goldnode.fleet.rollout.model import (
     RolloutPhase,
     Step,
     StepPhase,
+    gave_up,
 )
 from goldnode.fleet.rollout.remains import remaining
 from goldnode.fleet.rollout.state import BACK_PHASES
@@ -126,6 +127,8 @@ def _step(facts: RolloutFacts, step: Step, now: float) -> Iterator[NodeReason]:
             yield NodeReason(f"{text}, and goes back to its earlier state")
         else:
             yield NodeReason(f"{text}. Repair it, then release it", release)
+    elif gave_up(step):
+        yield NodeReason(f"the rollout went on without it at {since}{cause}")
     elif step.phase is StepPhase.LEFT:
         yield NodeReason(
             f"it is left alone{cause or ': it is not in the state that the rollout moves from'}"

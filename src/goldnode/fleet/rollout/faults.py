@@ -40,6 +40,9 @@ KINDS = {
             "the new state is 10 % slower; only the requirement `floors` can see it",
         ),
         FaultKind("absent", 0.002, SHARE, "the node never returns from its boot"),
+        FaultKind(
+            "busy", 0.01, SHARE, "the node is granted, and its work never ends: it is never drained"
+        ),
         FaultKind("lying", 0.01, SHARE, "the node reports the new state from its old boot"),
         FaultKind("hardware", 4.18, PER_THOUSAND, "hardware fails and is repaired, changed or not"),
         FaultKind("killed", 4.0, PER_DAY, "the controller is killed, and loses its memory"),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from goldnode.documents.rollout_status import RolloutEventDocument
-from goldnode.fleet.rollout.model import Action, Evaluate, action_to_json
+from goldnode.fleet.rollout.model import GAVE_UP, Action, Evaluate, action_to_json
 from goldnode.node.ground.text import and_more, phrase
 
 _Content = Mapping[str, Any]
@@ -113,6 +113,8 @@ def _nodes(content: _Content) -> str:
 
 def _finish(content: _Content) -> str:
     cause, blame = content.get("cause"), content.get("blame")
+    if content["phase"] == "left" and (cause or "").startswith(GAVE_UP):
+        return f"the rollout goes on without {content['node']}: it {cause}"
     text = f"{content['node']} {_ENDS.get(content['phase'], content['phase'])}" + phrase(
         ": {}", cause
     )

@@ -151,6 +151,14 @@ class Step:
     late: bool = False  # it was deferred before: no wave waits for it
 
 
+GAVE_UP = "was busy at each of"  # and the number of its grants: the beginning of a cause
+
+
+def gave_up(step: Step) -> bool:
+    """Return whether the rollout went on without a node, because it was busy at each of its grants."""
+    return step.phase is StepPhase.LEFT and (step.cause or "").startswith(GAVE_UP)
+
+
 _Item = TypeVar("_Item")
 
 

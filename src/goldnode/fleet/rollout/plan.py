@@ -41,18 +41,19 @@ from goldnode.fleet.rollout.model import (
     StepPhase,
     Wait,
 )
-from goldnode.fleet.rollout.remains import remaining, sentence
+from goldnode.fleet.rollout.remains import behind, remaining, sentence
 from goldnode.fleet.rollout.state import BACK_PHASES, FORWARD_PHASES, Observations, RolloutState
-from goldnode.fleet.rollout.statistics import at_least, more_frequent
+from goldnode.fleet.rollout.statistics import at_least, more_frequent, one_cause_failures
 from goldnode.fleet.rollout.waves import choose, further
 from goldnode.fleet.rollout.windows import opening
 from goldnode.fleet.shared.person import same_person
 
 ASK_AGAIN = 300.0  # seconds between two evaluations of a requirement without a final answer
 SAME_CAUSE, BASE_RATE = (
-    "boot: the same cause twice",
+    "boot: the same cause again",
     "boot: more failures than the base rate explains",
 )
+NONE_PASSED = "boot: no node has passed, and no further one can answer"
 HARDWARE_RATE = "boot: more hardware findings than the hardware rate explains"
 CONTROL_ARM = "boot: more hardware findings than in the control arm"
 BUSY_LONG = "is busy for longer than drain.wait"
@@ -89,10 +90,36 @@ def approvals(
     }
 
 
-def passing(boot: BootSettings, state: RolloutState, wave: int) -> str:
-    """Return how many nodes of a wave have passed, and how many must."""
-    size, needed = state.wave_size[wave], boot.needed(state.wave_size[wave])
-    return f"{state.passed[wave]} of {size} nodes have passed, {needed} {'is' if needed == 1 else 'are'} needed"
+def needed(
+    settings: RolloutSettings, boot: BootSettings, state: RolloutState, now: float
+) -> tuple[int, int]:
+    """Return how many nodes of the present wave must pass, and of how many.
+
+    Of all its nodes, as long as further ones can replace those that cannot answer: nodes that are
+    out of service for another reason, busy or in another state. Where no further node is left, as
+    in a last wave, of those that could answer. An earlier wave has passed by then: nodes that could
+    not move prove nothing against a change, and converge when they return.
+    """
+    wave = state.record.wave
+    size = state.wave_size[wave]
+    full = boot.needed(size)
+    answering = size - state.absent[wave]
+    if state.passed[wave] >= full or answering == size or (answering == 0 and wave == 0):
+        return full, size
+    if further(settings, state.nodes.values(), state.wave_of, 1, now):
+        return full, size
+    return (boot.needed(answering) if answering else 0), answering
+
+
+def passing(settings: RolloutSettings, boot: BootSettings, state: RolloutState, now: float) -> str:
+    """Return how many nodes of the present wave have passed, and how many must."""
+    wave = state.record.wave
+    must, size = needed(settings, boot, state, now)
+    others = state.wave_size[wave] - size
+    text = f"{state.passed[wave]} of {size} nodes"
+    if others:
+        text += f" that could answer ({others} could not)"
+    return f"{text} have passed, {must} {'is' if must == 1 else 'are'} needed"
 
 
 def no_approval(role: str) -> str:
@@ -283,9 +310,9 @@ class _Planner:
 
     def _promote(self, wave: int) -> None:
         if wave + 1 >= len(self.settings.waves):
-            self.actions.append(
-                ChangePhase(RolloutPhase.COMPLETED, "every wave has passed its requirements")
-            )
+            left = behind(self.state)
+            why = f"every wave has passed its requirements{f'; {left}' if left else ''}"
+            self.actions.append(ChangePhase(RolloutPhase.COMPLETED, why))
         elif not self._missing_approval(wave + 1):
             nodes = choose(
                 self.settings, wave + 1, self.state.nodes.values(), self.state.wave_of, self.now
@@ -310,8 +337,9 @@ class _Planner:
         if boot is not None:
             failures = tally.software + tally.absent
             judged = tally.done + failures
+            one_cause = one_cause_failures(judged, boot.base_rate, boot.same_cause)
             for cause, count in tally.causes:
-                if count >= boot.same_cause:
+                if count >= one_cause:
                     return SAME_CAUSE, f"{cause}: on {count} nodes of the first two waves"
             if failures >= 2 and at_least(failures, judged, boot.base_rate) < 1 - boot.confidence:
                 return (
@@ -384,21 +412,23 @@ class _Planner:
             self.wakes.append(end)
             if self.now >= end:
                 words = "; ".join(f"{requirement}: {reason}" for requirement, reason in unknown)
-                self._freeze(
-                    f"unknown-{name}", f"no answer since the soak of wave {name} ended: {words}"
-                )
+                text = f"no answer since the soak of wave {name} ended: {words}"
+                if not self._none_passed(text):
+                    self._freeze(f"unknown-{name}", text)
         return not unknown
 
     def _unknown(self, wave: int, final: float) -> list[tuple[str, str]]:
         """Return the requirements without a pass, each with its reason. Ask for those that a caller answers."""
         unknown = []
-        size, passed = self.state.wave_size[wave], self.state.passed[wave]
         boot = self.settings.boot
         if boot is None:
             unknown.append(("boot", "the document has no such requirement"))
-        elif passed < boot.needed(size):
-            unknown.append(("boot", f"{passing(boot, self.state, wave)}{self._broken(wave)}"))
-            self._extend(wave, boot.needed(size) - passed)
+        else:
+            missing = needed(self.settings, boot, self.state, self.now)[0] - self.state.passed[wave]
+            if missing > 0:
+                text = passing(self.settings, boot, self.state, self.now)
+                unknown.append(("boot", f"{text}{self._broken(wave)}"))
+                self._extend(wave, missing)
         for item in self.settings.outside:
             result = self.observations.requirements.get((item.name, wave))
             if result is not None and result.at >= final and result.answer is Answer.PASSES:
@@ -448,16 +478,17 @@ class _Planner:
                     )
             if not self.waits:
                 self._wait("grants", "no node that waits fits into the limits now", SELF)
-            if grants.again is None and not self.state.active and grants.blocked_by_failures():
-                self._stuck()
+            if grants.again is None and not self.state.active:
+                self._stands_still(grants)
         if grants.again is not None:
             self.wakes.append(grants.again)
 
-    def _stuck(self) -> None:
-        """Freeze where the failures of this rollout leave no room: nothing but a person changes that.
+    def _stands_still(self, grants: _Grants) -> None:
+        """End a rollout that waits for room and has nothing in flight, or name what it waits for.
 
-        What failed is less than the rules need for a stop, and the nodes that would decide cannot
-        move.
+        Its own failures leave no room: nothing but a person changes that. What failed is less than
+        the rules need for a stop, and the nodes that would decide cannot move. Room that others
+        take comes back: for that a person gets an alarm.
         """
         record = self.record
         if record.phase is not RolloutPhase.RUNNING or FreezeScope.RACK in {
@@ -469,12 +500,27 @@ class _Planner:
             + self.settings.unknown_after
         )
         self.wakes.append(end)
-        if self.now >= end:
-            name = self.settings.waves[record.wave].name
-            why = "; ".join(wait.reason for wait in self.waits)
-            self._freeze(
-                f"unknown-{name}", f"wave {name} cannot go on: {why}{self._broken(record.wave)}"
-            )
+        if self.now < end:
+            return
+        name = self.settings.waves[record.wave].name
+        why = "; ".join(wait.reason for wait in self.waits)
+        text = f"wave {name} cannot go on: {why}{self._broken(record.wave)}"
+        if not grants.blocked_by_failures():
+            if ("waits", name) not in self.state.alarms:
+                self.actions.append(Alarm("waits", name, text))
+        elif not self._none_passed(text):
+            self._freeze(f"unknown-{name}", text)
+
+    def _none_passed(self, why: str) -> bool:
+        """Roll back where no further node can answer, and none that answered has passed; return whether that is so.
+
+        The failures are fewer than the rules need. A person could only do the same, later.
+        """
+        tally = self.record.tally
+        if not tally.software or tally.done or self.settings.rollback is None:
+            return False
+        self._stop(NONE_PASSED, f"{self._first_cause()}: no node has passed; {why}")
+        return True
 
     def _may_move_forward(self) -> bool:
         if self.record.phase is RolloutPhase.COMPLETED and self.state.others:
@@ -523,7 +569,8 @@ class _Grants:
             self.more_out = 0
             self.blocked.append(f"the failed buffer is spent: {ledger.failed} nodes")
         elif self.more_out <= 0:
-            self.blocked.append(f"{ledger.out} nodes are out of service, for all reasons")
+            nodes = "1 node is" if ledger.out == 1 else f"{ledger.out} nodes are"
+            self.blocked.append(f"{nodes} out of service, for all reasons")
         self.racks: Counter[str] = Counter()
         self.leaves: Counter[str] = Counter()
         self.frozen_racks = {

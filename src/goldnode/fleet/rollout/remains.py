@@ -6,11 +6,12 @@ service.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from goldnode.fleet.rollout.document import RolloutSettings
-from goldnode.fleet.rollout.model import Direction, Step, StepPhase
+from goldnode.fleet.rollout.model import Direction, Step, StepPhase, gave_up
 from goldnode.fleet.rollout.state import BACK_PHASES, RolloutState
 from goldnode.node.ground.text import and_more
 
@@ -47,6 +48,35 @@ def sentence(found: list[RemainingNode]) -> str:
     return "; ".join(f"{few(nodes)} {reason}" for reason, nodes in names.items())
 
 
+def behind(state: RolloutState) -> str:
+    """Return how many nodes a rollout has not moved, or has moved and lost, by reason; empty if it has moved all."""
+    counts = Counter(_behind(step) for step in state.steps.values())
+    parts = [f"{counts[text]} {text}" for text in _BEHIND if counts[text]]
+    number = sum(counts[text] for text in _BEHIND)
+    nodes = f"{number} {'node is' if number == 1 else 'nodes are'} left"
+    return f"{nodes} ({', '.join(parts)})" if parts else ""
+
+
+_BUSY, _DEFERRED, _FAILED, _OVERDUE = _BEHIND = (
+    "busy at each grant",
+    "out of service or busy",
+    "failed",
+    "overdue",
+)
+
+
+def _behind(step: Step) -> str:
+    """Return why a step has not moved its node into service; empty if it has, or had nothing to do."""
+    if gave_up(step):
+        return _BUSY
+    texts = {
+        StepPhase.DEFERRED: _DEFERRED,
+        StepPhase.FAILED: _FAILED,
+        StepPhase.OVERDUE: _OVERDUE,
+    }
+    return texts.get(step.phase, "")
+
+
 def few(names: list[str]) -> str:
     """Return the first names, and how many more there are."""
     more = and_more(len(names) - _SHOWN)
@@ -69,6 +99,14 @@ def _of(settings: RolloutSettings, state: RolloutState, name: str) -> Iterator[R
         yield RemainingNode(name, reason, f"goldnode rollout release {name} --reason REASON")
     elif record.target in state.denied and _has_target(state, name, step):
         yield _in_denied_state(settings, state, name, step)
+    elif not back and step is not None and gave_up(step):
+        yield RemainingNode(
+            name,
+            f"has the earlier state: it {step.cause}. Update it when it is free",
+            f"ansible-playbook -i INVENTORY site.yml --limit {name}"
+            if settings.target.startswith("sha256:")
+            else f"goldnode disks update -i INVENTORY {name}",
+        )
 
 
 def _has_target(state: RolloutState, name: str, step: Step | None) -> bool:
@@ -91,8 +129,11 @@ def _in_denied_state(
         return RemainingNode(name, f"has the denied state: {scope}", order)
     lock = settings.target.startswith("sha256:")
     command = f"ansible-playbook -i INVENTORY rollback.yml --limit {name}"
+    why = "and not by a step of this rollout"
+    if step is not None and gave_up(step):
+        why = f"and {step.cause} to go back"
     return RemainingNode(
         name,
-        "has the denied state, and not by a step of this rollout",
+        f"has the denied state, {why}",
         command if lock else f"goldnode disks update --back -i INVENTORY {name}",
     )

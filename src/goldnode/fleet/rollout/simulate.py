@@ -99,6 +99,7 @@ class _World:
     boots: dict[str, int] = field(default_factory=dict)
     broken: dict[str, str] = field(default_factory=dict)  # node -> fault of the change on it
     out: set[str] = field(default_factory=set)  # under repair
+    busy: set[str] = field(default_factory=set)  # never drained
     cut: dict[str, float] = field(default_factory=dict)  # rack -> end of its partition
 
 
@@ -161,6 +162,9 @@ class Simulation:
                 if world.random.random() < share:
                     self._at(0.0, "breaks", node.name)
             self._next_hardware(0.0)
+        if self.rate.get("busy"):
+            names = [node.name for node in nodes]
+            world.busy = {name for name in names if world.random.random() < self.rate["busy"]}
         for kind in ("killed", "partition"):
             if self.rate.get(kind):
                 self._at(world.random.expovariate(self.rate[kind] / 86400), kind)
@@ -322,6 +326,8 @@ class Simulation:
 
     def _on_drained(self, time: float, node: str, attempt: int) -> None:
         if not self._current(node, attempt) or self._silent(node, time, "drained", attempt):
+            return
+        if node in self.world.busy:
             return
         self.tally.drained[node] = time
         self._scheduler(node, time, False)

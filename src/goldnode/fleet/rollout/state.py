@@ -39,6 +39,7 @@ from goldnode.fleet.rollout.model import (
     Step,
     StepPhase,
     Tally,
+    gave_up,
     with_values,
 )
 from goldnode.fleet.rollout.waves import rank, unit_of
@@ -116,6 +117,8 @@ class RolloutState:
         ] = []  # of active steps, and of some that have ended
         self.ended: Counter[int] = Counter()  # wave -> nodes whose step forward has ended
         self.passed: Counter[int] = Counter()  # wave -> nodes that serve with the new state
+        # Wave -> nodes that are out of service for another reason, busy, or in another state.
+        self.absent: Counter[int] = Counter()
         # Wave -> nodes that failed by it, or did not return from it.
         self.broken: Counter[int] = Counter()
         self.serving = 0  # nodes that are done, and the sum of the times since when
@@ -225,7 +228,7 @@ class RolloutState:
         if step.phase is StepPhase.FAILED:
             return step.blame is Blame.SOFTWARE
         # It was released for another try, which does not come.
-        if step.phase in (StepPhase.DEFERRED, StepPhase.PASSED):
+        if step.phase in (StepPhase.DEFERRED, StepPhase.PASSED) or gave_up(step):
             return self.has_moved(step)
         return step.phase is StepPhase.DONE and self.in_back_scope(step)
 
@@ -276,6 +279,8 @@ class RolloutState:
             self.passed[step.wave] += by
             self.serving += by
             self.serving_since += by * step.changed_at
+        elif step.phase in (StepPhase.DEFERRED, StepPhase.LEFT):
+            self.absent[step.wave] += by
         elif step.phase is StepPhase.OVERDUE or (
             step.phase is StepPhase.FAILED and step.blame is Blame.SOFTWARE
         ):

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from goldnode.fleet.rollout.document import RolloutSettings
 from goldnode.fleet.rollout.model import (
+    GAVE_UP,
     Action,
     Alarm,
     Answer,
@@ -27,7 +28,6 @@ from goldnode.fleet.rollout.state import BACK_PHASES, HEALTH, OUTSIDE, Observati
 STOPPED = "the change was stopped before it was applied"
 BUSY = "still busy when the time for the drain was over"
 TAKEN = "another drained it before the change"
-_TRIES = 3  # grants of a node that stays busy, after which a person hears of it
 
 
 @dataclass
@@ -160,16 +160,26 @@ class _Decider:
                 self._act(Proceed(step.node, StepPhase.APPLYING, self.now + self.settings.timeout))
             return
         elif self.now > steps[0].deadline:
-            early = BUSY
+            early = self._busy(steps)
         if early is None:
             return
         for step in steps:
             self._act(
                 Proceed(step.node, StepPhase.RETURNING, self.now + self.settings.timeout, early)
             )
-            if early is BUSY and step.attempt >= _TRIES:
-                text = f"{step.node} was granted {step.attempt} times, and was busy each time"
-                self._alarm("busy", step.node, text)
+
+    def _busy(self, steps: list[Step]) -> str:
+        """Return the cause with which a unit returns that was not drained in time: for now, or for good.
+
+        Without a bound, one node whose work never ends would hold its wave for ever.
+        """
+        attempts = max(step.attempt for step in steps)
+        if attempts < self.settings.drain_attempts:
+            return BUSY
+        cause = f"{GAVE_UP} {attempts} {'grant' if attempts == 1 else 'grants'}"
+        for step in steps:
+            self._alarm("busy", step.node, f"{step.node} {cause}: the rollout goes on without it")
+        return cause
 
     def _stopped(self, step: Step) -> bool:
         return step.direction is Direction.FORWARD and (
@@ -258,6 +268,8 @@ class _Decider:
         if not back and seen is not None:
             self._act(TakeHold(step.node, OUTSIDE, HoldKind.PERSON, seen.reason))
         phase = StepPhase.PASSED if step.cause in (STOPPED, BUSY, TAKEN) else StepPhase.DONE
+        if (step.cause or "").startswith(GAVE_UP):
+            phase = StepPhase.LEFT
         self._act(Finish(step.node, phase, step.wave, step.cause))
 
     def _alarm(self, code: str, subject: str, text: str) -> None:

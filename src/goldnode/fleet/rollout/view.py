@@ -36,14 +36,24 @@ from goldnode.fleet.rollout.model import (
     Step,
     StepPhase,
     Wait,
+    gave_up,
 )
-from goldnode.fleet.rollout.plan import REPLACED, SELF, approvals, no_approval, passing, plan
+from goldnode.fleet.rollout.plan import (
+    REPLACED,
+    SELF,
+    approvals,
+    needed,
+    no_approval,
+    passing,
+    plan,
+)
 from goldnode.fleet.rollout.remains import STAY, remaining
 from goldnode.fleet.rollout.state import BACK_PHASES, Observations, RolloutState
 
 QUIET = 60.0  # seconds without a sign of life, after which another controller may take over
 RUN = "goldnode rollout run DOCUMENT"
 WAITING, LATER = "waiting", "not in a wave yet"
+GIVEN_UP = "given-up"
 _UNREMARKABLE = (StepPhase.DONE, StepPhase.LEFT)
 
 
@@ -95,7 +105,7 @@ def view(facts: RolloutFacts, now: float) -> RolloutStatusDocument:
             RolloutStatusBuffer.model_construct(**{name: getattr(item, name) for name in _BUFFER})
             for item in facts.buffers
         ],
-        requirements=list(_requirements(facts)),
+        requirements=list(_requirements(facts, now)),
         states=_sorted(Counter(state_of(state, name) for name in state.nodes)),
         nodes=[_node(facts, step) for step in _notable(state)],
         waits=[_wait(facts, wait) for wait in waits(facts, now)],
@@ -129,7 +139,8 @@ def state_of(state: RolloutState, name: str) -> str:
     step = state.steps.get(name)
     if step is None:
         return WAITING if name in state.wave_of else LATER
-    return f"back-{step.phase.value}" if step.direction is Direction.BACK else step.phase.value
+    word = GIVEN_UP if gave_up(step) else step.phase.value
+    return f"back-{word}" if step.direction is Direction.BACK else word
 
 
 def freezes(facts: RolloutFacts) -> list[FreezeRecord]:
@@ -258,19 +269,20 @@ def _approvals(facts: RolloutFacts, wave: str) -> Iterator[RolloutStatusApproval
         )
 
 
-def _requirements(facts: RolloutFacts) -> Iterator[RolloutStatusRequirement]:
+def _requirements(facts: RolloutFacts, now: float) -> Iterator[RolloutStatusRequirement]:
     """Yield the boot requirement as it stands now, and the last answers of the others for the present wave."""
     settings, state, record = facts.settings, facts.state, facts.state.record
     if settings.boot is not None:
-        tally, size = record.tally, state.wave_size[record.wave]
+        tally = record.tally
         failures = tally.software + tally.absent
-        reason = passing(settings.boot, state, record.wave)
+        reason = passing(settings, settings.boot, state, now)
         if failures or tally.hardware:
             reason += (
                 f"; failed so far: {tally.software} by software, {tally.absent} did not return, "
             )
             reason += f"{tally.hardware} by hardware, of {tally.done + failures + tally.hardware}"
-        enough = size and state.passed[record.wave] >= settings.boot.needed(size)
+        must = needed(settings, settings.boot, state, now)[0]
+        enough = state.wave_size[record.wave] and state.passed[record.wave] >= must
         answer = Answer.PASSES if enough else Answer.UNKNOWN
         stopped = _stopped_by_boot(state)
         if stopped is not None:
@@ -308,7 +320,7 @@ def _notable(state: RolloutState) -> list[Step]:
     steps = [
         step
         for step in state.steps.values()
-        if step.phase not in _UNREMARKABLE or step.direction is Direction.BACK
+        if step.phase not in _UNREMARKABLE or step.direction is Direction.BACK or gave_up(step)
     ]
     return sorted(steps, key=lambda step: (order[step.phase], step.node))
 

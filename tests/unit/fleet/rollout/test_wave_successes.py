@@ -97,13 +97,35 @@ def test_good_change_completes_in_a_small_class(count: int, tmp_path: Path) -> N
     assert found.state.record.phase is RolloutPhase.COMPLETED
 
 
-def test_one_wave_of_one_node_ends_frozen_with_the_cause(tmp_path: Path) -> None:
+def test_one_wave_of_one_node_that_the_change_breaks_goes_back_with_the_cause(
+    tmp_path: Path,
+) -> None:
     found = simulated(documents.written(tmp_path, text=ONE_WAVE).settings, 1, "image")
+    assert found.state.record.phase is RolloutPhase.ROLLED_BACK
+    assert found.state.record.why == (
+        "boot-check: no node has passed; no answer since the soak of wave all ended: boot: 0 of 1 nodes have passed, "
+        "1 is needed; 1 has failed (boot-check)"
+    )
+
+
+def test_one_wave_of_one_node_that_does_not_return_ends_frozen_with_the_cause(
+    tmp_path: Path,
+) -> None:
+    """That a node does not return may be the node: a person decides."""
+    found = simulated(documents.written(tmp_path, text=ONE_WAVE).settings, 1, "absent=100%")
     (freeze,) = found.state.freezes.values()
     assert freeze.reason == (
         "no answer since the soak of wave all ended: boot: 0 of 1 nodes have passed, 1 is needed; "
-        "1 has failed (boot-check)"
+        "1 has failed (did not report in time after the change was applied)"
     )
+
+
+def test_nine_nodes_of_which_all_break_end_rolled_back(tmp_path: Path) -> None:
+    """The first failure spends the limit: no second one can confirm it."""
+    found = simulated(documents.settings(tmp_path, DEFAULT_LIMITS), 9, "image")
+    assert found.state.record.phase is RolloutPhase.ROLLED_BACK
+    assert found.result.touched == 1  # type: ignore[attr-defined]
+    assert "no node has passed" in found.state.record.why
 
 
 def checked(
@@ -151,5 +173,5 @@ def test_check_warns_of_waves_that_cannot_stop(tmp_path: Path) -> None:
     messages = [item["message"] for item in found["findings"] if item["code"] == "detects"]  # type: ignore[attr-defined]
     assert messages == [
         'wave "all" cannot stop the rollout: one node failing is within a base rate of 0.20%, and 2 failures are '
-        "needed. It does not pass on failures either: without a further node to take, the rollout freezes"
+        "needed. It does not pass on failures either: without a further node to take, it ends after `on_unknown.after`"
     ]
