@@ -1,6 +1,6 @@
 """The group `goldnode rollout`.
 
-- `check`, `simulate`, `sign`: before a rollout
+- `check`, `canaries`, `simulate`, `sign`: before a rollout
 - `run`, `orders`, `denied`, `publish`: the controller, orders of a person, denied digests, and the channel of nodes
 - `status` with `watch` and `text`; `log`
 
@@ -26,6 +26,10 @@ _SECTIONS = {
         "check": (
             "rollout.check",
             "Check a rollout document: what each wave proves, and how long it takes.",
+        ),
+        "canaries": (
+            "rollout.canaries",
+            "Choose canaries that hold each hardware variant of the class.",
         ),
         "simulate": ("rollout.simulate", "Run a rollout document on simulated nodes with faults."),
         "sign": ("rollout.sign", "Sign a rollout document as its author."),

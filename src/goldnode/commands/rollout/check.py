@@ -18,8 +18,10 @@ from goldnode.core.site import load_site
 
 if TYPE_CHECKING:
     from goldnode.cache.rollout import ColdCaches
+    from goldnode.core.site import Site
     from goldnode.fleet.rollout.both_states import BothStates
     from goldnode.fleet.rollout.check import RolloutReport, StepOutcomes, WaveEstimate
+    from goldnode.fleet.shared.variants import Variants
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,8 @@ def check(document: Path, inventory: str | None, assumed: RolloutAssumptions, fo
 
     Names the caches of compiled GPU code that turn cold, with the parts of their keys that change.
 
+    Where the site names the fleet's captures, warns of hardware variants that no node of the first wave has.
+
     Where this machine has a store with completed rollouts of the class, their failures are compared with the base
     rate.
 
@@ -109,9 +113,9 @@ def check(document: Path, inventory: str | None, assumed: RolloutAssumptions, fo
     else:
         nodes = nodes_of(inventory, file.document.class_, file.settings.origin)
     basis = checking.EstimateBasis(assumed.confidence, assumed.minutes * 60, time.time())
-    catalog = load_catalog()
-    cold = caches.cold(file.document, catalog, load_site(), assumed.locks)
-    states = both_states.read_states(file.document, catalog, load_site(), assumed.locks)
+    catalog, site = load_catalog(), load_site()
+    cold = caches.cold(file.document, catalog, site, assumed.locks)
+    states = both_states.read_states(file.document, catalog, site, assumed.locks)
     checked = checking.check(
         file,
         nodes=nodes,
@@ -120,6 +124,7 @@ def check(document: Path, inventory: str | None, assumed: RolloutAssumptions, fo
         basis=basis,
         earlier=_earlier(file.document.class_),
         states=states,
+        variants=_variants(site) if nodes else None,
     )
     content = {
         "rollout": file.document.rollout,
@@ -149,6 +154,18 @@ def _earlier(node_class: str) -> StepOutcomes | None:
 
     with opened(where) as store, store.read() as connection:
         return history.outcomes(connection, node_class)
+
+
+def _variants(site: Site) -> Variants | None:
+    """Return the hardware variants of the captures that the site names; None where there are none to read."""
+    from datetime import UTC, datetime
+
+    data = site.declared_fleet_data()
+    if data is None or not data.is_dir() or not extras.installed("report"):
+        return None
+    from goldnode.fleet.report.variants import variants  # duckdb: only the extra installs it
+
+    return variants(data, datetime.now(UTC))
 
 
 WARM = (

@@ -15,6 +15,7 @@ from goldnode.core.yamlsource import KeyPath
 from goldnode.documents.rollout import RolloutFloors, RolloutPrometheus, fraction
 from goldnode.fleet.rollout import both_states
 from goldnode.fleet.rollout.both_states import BothStates
+from goldnode.fleet.rollout.cover import counts
 from goldnode.fleet.rollout.document import RolloutFile, RolloutSettings, kind_of
 from goldnode.fleet.rollout.model import FleetNode
 from goldnode.fleet.rollout.state import FIRST_WAVES
@@ -27,8 +28,10 @@ from goldnode.fleet.rollout.statistics import (
 )
 from goldnode.fleet.rollout.waves import assign
 from goldnode.fleet.rollout.windows import opening
+from goldnode.fleet.shared.variants import Variants
 from goldnode.floors.limits import ALPHA, CONTROL, NODES, nodes_needed
 from goldnode.node.ground.optional import optional
+from goldnode.node.ground.text import and_more
 
 ERROR, WARNING = "error", "warning"
 STEP = 20 * 60.0  # seconds from the drained node to its return, without a measurement of the site
@@ -38,6 +41,7 @@ SHORTEST_DRAIN = (
 _SURPRISE = (
     0.05  # probability of the failures of earlier rollouts, below which the base rate is too low
 )
+_SHOWN = 4  # hardware variants in one message
 _LONGEST = 366 * 86400.0  # of an estimate
 
 
@@ -112,10 +116,12 @@ def check(
     basis: EstimateBasis | None = None,
     earlier: StepOutcomes | None = None,
     states: BothStates | None = None,
+    variants: Variants | None = None,
 ) -> RolloutReport:
     """Judge a document alone, with the nodes of its class, or with the number of them.
 
-    `earlier` are the steps of completed rollouts of the class, `states` its nodes before and after.
+    `earlier` are the steps of completed rollouts of the class, `states` its nodes before and after,
+    `variants` the hardware by captures.
     """
     checker = _Checker(file)
     checker.waves()
@@ -133,6 +139,8 @@ def check(
         checker.base_rate(earlier)
     if states is not None:
         checker.states(states, nodes)
+    if nodes and variants:
+        checker.cover(nodes, variants)
     basis = basis or EstimateBasis()
     count = len(nodes) if nodes is not None else size
     sizes = _sizes(file.settings, nodes, count)
@@ -305,6 +313,28 @@ class _Checker:
             )
             remedy = f'make wave "{before.name}" smaller, or remove it'
             self._warn("small-wave", ("waves", len(waves) - 1), message, remedy)
+
+    def cover(self, nodes: Sequence[FleetNode], variants: Variants) -> None:
+        """Find hardware variants that no node of the first wave has."""
+        waves = assign(self.settings, nodes)
+        if not waves or not waves[0]:
+            return
+        rows = counts(nodes, variants, set(waves[0]))
+        missing = [row for row in rows if not row.canaries]
+        if not missing:
+            return
+        shown = ", ".join(
+            f"{row.variant} ({row.nodes} {'node' if row.nodes == 1 else 'nodes'})"
+            for row in missing[:_SHOWN]
+        )
+        message = (
+            f'no node of wave "{self.settings.waves[0].name}" has {len(missing)} of {len(rows)} hardware variants: '
+            f"{shown}{and_more(len(missing) - _SHOWN)}. A change that breaks one of them is stopped late"
+        )
+        remedy = (
+            f"take the pool of `goldnode rollout canaries {self.file.source.file} -i INVENTORY`"
+        )
+        self._warn("cover", ("waves", 0), message, remedy)
 
     def base_rate(self, earlier: StepOutcomes) -> None:
         """Find a base rate that is lower than what good changes had."""

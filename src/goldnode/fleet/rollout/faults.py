@@ -28,6 +28,12 @@ KINDS = {
         FaultKind("module", 1.0, SHARE, "the kernel module does not build; the node falls back"),
         FaultKind("image", 1.0, SHARE, "the new state fails its boot check"),
         FaultKind(
+            "variant",
+            0.01,
+            SHARE,
+            "the new state fails its boot check on all nodes of one hardware variant, this share of them",
+        ),
+        FaultKind(
             "late",
             1.0,
             SHARE,

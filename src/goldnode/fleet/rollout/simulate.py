@@ -100,7 +100,15 @@ class _World:
     broken: dict[str, str] = field(default_factory=dict)  # node -> fault of the change on it
     out: set[str] = field(default_factory=set)  # under repair
     busy: set[str] = field(default_factory=set)  # never drained
+    variant: set[str] = field(default_factory=set)  # nodes of the hardware that the change breaks
     cut: dict[str, float] = field(default_factory=dict)  # rack -> end of its partition
+
+
+def of_variant(nodes: Sequence[FleetNode], rate: float) -> set[str]:
+    """Return the nodes of the hardware variant that a simulated change breaks: the same ones in each run."""
+    draw = random.Random(0)  # noqa: S311 - repeatable
+    names = [node.name for node in nodes]
+    return set(draw.sample(names, max(1, round(rate * len(names))))) if names else set()
 
 
 class Simulation:
@@ -165,6 +173,8 @@ class Simulation:
         if self.rate.get("busy"):
             names = [node.name for node in nodes]
             world.busy = {name for name in names if world.random.random() < self.rate["busy"]}
+        if self.rate.get("variant"):
+            world.variant = of_variant(nodes, self.rate["variant"])
         for kind in ("killed", "partition"):
             if self.rate.get(kind):
                 self._at(world.random.expovariate(self.rate[kind] / 86400), kind)
@@ -374,7 +384,7 @@ class Simulation:
             self.state.record_observation(self.observations, item)
             return
         world.digest[node] = self.settings.target
-        if chance() < self.rate.get("image", 0.0):
+        if node in world.variant or chance() < self.rate.get("image", 0.0):
             world.broken[node] = "image"
             self._report(node, time, Answer.FAILS, software=(_CAUSES["image"],))
             return
