@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,19 @@ pytestmark = pytest.mark.lab
 Make = Callable[..., tuple[LabNode, Site]]
 
 
-def test_a_fleet_of_two_classes(make: Make, tmp_path: Path) -> None:
+CANARY = "c4n4ry-s3cret"
+# A login of apt's, and one that an earlier class or a person has left in a file that a plan compares.
+PLANT = f"""set -e
+umask 077
+echo 'machine mirror.invalid login ci password {CANARY}' >/etc/apt/auth.conf.d/canary.conf
+sed -i 's#^URIs: http://#&ci:{CANARY}@#' /etc/apt/sources.list.d/goldnode-*.sources
+"""
+FILES = "/etc/goldnode /run /var/lib/goldnode /var/log /tmp"
+
+
+def test_a_fleet_of_two_classes(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bare, site = make("bare", "e2e_r535", "debian12_r535", "debian12_cpu")
     held, _ = make("held", "e2e_cpu", "debian12_cpu")
     hosts = inventory(tmp_path / "hosts", {"e2e_r535": [bare], "e2e_cpu": [held]})
@@ -83,3 +96,28 @@ def test_a_fleet_of_two_classes(make: Make, tmp_path: Path) -> None:
     unmatched = goldnode("plan", "-i", str(hosts), "--limit", "nobody", site=site)
     assert unmatched.returncode == 2
     assert "error: " in unmatched.stderr
+    monkeypatch.setenv("KBUILD_SIGN_PIN", CANARY)
+    _secrets_stay(held, replace(site, runs=tmp_path / "runs"), hosts)
+
+
+def _secrets_stay(node: LabNode, site: Site, hosts: Path) -> None:
+    """A secret on a node and in the environment of a run is in no output, no record and no other file."""
+    node.shell(PLANT)
+    limit = ("-i", str(hosts), "--limit", node.name)
+    for words in (("plan", *limit), ("plan", *limit, "--format", "json")):
+        done = goldnode(*words, site=site)
+        assert CANARY not in done.stdout + done.stderr
+    node.run("/usr/lib/goldnode/goldnode-node", "check", check=False)
+    node.run("systemctl", "start", "goldnode-watch.service")
+    for options in (("--check", "--diff"), ("--diff",)):
+        run = site_yml(hosts, *options, "--limit", node.name, "-vv", site=site)
+        assert "URIs: " in run.output
+        assert CANARY not in run.output
+    assert isinstance(site.runs, Path)
+    records = [path for path in site.runs.rglob("*") if path.is_file()]
+    assert records
+    assert not [path for path in records if CANARY in path.read_text(errors="replace")]
+    left = node.shell(
+        f"grep -rl {CANARY} {FILES} 2>/dev/null; journalctl --no-pager | grep {CANARY} || true"
+    )
+    assert left.output == ""

@@ -116,6 +116,11 @@ AFFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("src/goldnode/documents/*", ("tests/unit/commands/test_catalog_schemas.py",)),
     ("images/containers/*", ("tests/unit/images", "marker:images")),
     ("images/disks/*", ("tests/unit/disks", "marker:disks", "marker:qemu")),
+    ("images/disks/*.service", ("tests/unit/node/state/test_units_page.py",)),
+    *(
+        (f"docs/how-to/{page}.md", ("tests/unit/node/state/test_units_page.py",))
+        for page in ("canary", "events", "fleet-service", "monitoring")
+    ),
     ("integrations/*", ("tests/unit/integrations", "tests/unit/commands/test_reference.py")),
     # Playbooks and code that runs on nodes.
     *(

@@ -23,8 +23,8 @@ def login_in(text: str) -> str | None:
     """Return the address in a text that has a login, without that login and its path; None without one."""
     if "@" not in text:
         return None
-    found = _LOGIN.search(text)
-    return None if found is None else masked(found[0])
+    match = _LOGIN.search(text)
+    return None if match is None else masked(match[0])
 
 
 def remedy(address: str) -> str:

@@ -29,6 +29,7 @@ try:
     from goldnode.core.deny_list import DenyListPlace
     from goldnode.core.errors import GoldnodeError, InventoryError
     from goldnode.core.files import once
+    from goldnode.core.logins import masked
     from goldnode.core.program_file import payload
     from goldnode.fleet.drain.choice import choose
     from goldnode.fleet.drain.leftovers import left
@@ -65,8 +66,9 @@ def diffs(actions: list[dict[str, Any]]) -> list[dict[str, str]]:
         {
             "before_header": f"{action['target']} (now)",
             "after_header": f"{action['target']} ({action['kind']}: {action['reason']})",
-            "before": action["before"] or "",
-            "after": action["after"] or "",
+            # A file from before goldnode, or of a person, may have a login in an address.
+            "before": masked(action["before"] or ""),
+            "after": masked(action["after"] or ""),
         }
         for action in actions
         if action["before"] != action["after"]

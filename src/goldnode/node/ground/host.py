@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from contextlib import suppress
 
 from . import boot
 from .process import Process
@@ -328,6 +329,25 @@ def like(name: str, pattern: str) -> bool:
         own == wanted or wanted == "?" or (wanted == "\0" and own in DIGITS)
         for own, wanted in zip(ends, before + after)
     )
+
+
+def mount_tables(name: str) -> Tuple[str, ...]:
+    """Return where the mounts of this machine are read, the best one first.
+
+    systemd gives a unit with a sandbox mounts of its own, which are read-only; those of PID 1 are the machine's.
+    """
+    own = f"/proc/self/{name}"
+    return (f"/proc/1/{name}", own) if os.environ.get("INVOCATION_ID") else (own,)
+
+
+def mount_lines(host: Host) -> List[str]:
+    """Return the mounts of this machine, as lines of proc_pid_mountinfo(5)."""
+    for table in mount_tables("mountinfo"):
+        with suppress(PermissionError):
+            text = host.text(table)
+            if text:
+                return text.splitlines()
+    return []
 
 
 def is_container(host: Host) -> bool:

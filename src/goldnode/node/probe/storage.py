@@ -11,7 +11,7 @@ import stat
 import time
 from functools import partial
 
-from ..ground.host import Json
+from ..ground.host import Json, mount_tables
 from . import reader_process
 from .context import Context
 from .machine import chosen
@@ -266,9 +266,10 @@ def mounts(files: Files, wanted: List[str]) -> Dict[str, Json]:
     """Return mounts that hold data: each device or export once, at its shortest path; the root; /dev/shm; and
     the mounts of the wanted paths.
     """
-    text = files.data("/proc/self/mounts", 1 << 20)
-    if not isinstance(text, bytes):
-        text = files.data("/proc/mounts", 1 << 20)
+    for table in (*mount_tables("mounts"), "/proc/mounts"):
+        text = files.data(table, 1 << 20)
+        if isinstance(text, bytes):
+            break
     rows: Dict[str, List[str]] = {}
     for line in text.decode("utf-8", "replace").splitlines() if isinstance(text, bytes) else ():
         fields = line.split(" ")

@@ -33,6 +33,10 @@ ELSEWHERE_RUN = {
         "diagnose.command",
         "Find the bottleneck of the running work in two samples, one second apart.",
     ),
+    "act": (
+        "program.act_command",
+        "Do what follows from the last verdict: gate, metrics, kernel on trial (after `check --defer`).",
+    ),
     "ack": ("program.ack_command", "Acknowledge the counters and findings up to now."),
     "return-tests": (
         "program.return_command",
@@ -62,7 +66,7 @@ ELSEWHERE_RUN = {
     ),
 }
 # Commands that report nothing that a program would read: `capture` and `report` print JSON always.
-WITHOUT_FORMAT = ("capture", "report", "watch-log", "serve")
+WITHOUT_FORMAT = ("capture", "report", "act", "watch-log", "serve")
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -190,10 +194,23 @@ def _check(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--no-gate", action="store_true", help="do not change the gate")
     command.add_argument(
+        "--defer",
+        action="store_true",
+        help="only judge, as the units do: what follows from the verdict is left to `goldnode-node act`",
+    )
+    command.add_argument(
         "--passive", action="store_true", help="put no load on the node, as the timer does"
     )
     command.add_argument(
         "--cached", action="store_true", help="print the current verdict without a new check"
+    )
+
+
+def _policy(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--defer",
+        action="store_true",
+        help="after a change, leave the new verdict to goldnode-watch.service, as the unit does",
     )
 
 
@@ -219,5 +236,5 @@ OWN: Mapping[str, Callable[[argparse.ArgumentParser], None]] = {
     "check": _check,
     "plan": _plan,
     "apply": _apply,
-    "policy": lambda command: None,
+    "policy": _policy,
 }

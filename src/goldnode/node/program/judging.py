@@ -49,6 +49,14 @@ def deliver(
     :param act: whether the gate acts on it. In the middle of a run it does not.
     :param settled: called with the verdict before the gate acts.
     """
+    stored = store(host, verdict, checked)
+    if settled is not None:
+        settled(stored.verdict)
+    return follow(host, document, stored, checked, act)
+
+
+def store(host: Host, verdict: Json, checked: Optional[checking.Checked]) -> Delivered:
+    """Store a verdict with the state for the next check, and do nothing that follows from it."""
     if checked is not None:
         try:
             checking.keep(host, checked)
@@ -56,10 +64,18 @@ def deliver(
             verdict = checking.unkept(
                 verdict, f"it cannot be written: {problem.strerror or problem}"
             )
-    unwritten = _save(host, verdict)
-    if settled is not None:
-        settled(verdict)
-    messages: List[str] = []
+    return Delivered(verdict, [], _save(host, verdict))
+
+
+def follow(
+    host: Host,
+    document: Optional[ClassDocument],
+    stored: Delivered,
+    checked: Optional[checking.Checked],
+    act: bool = True,
+) -> Delivered:
+    """Update the gate and the metrics after :func:`store`."""
+    verdict, messages, unwritten = stored
     if act:
         try:
             messages = gate.act(host, document, verdict, checked, unwritten is None)

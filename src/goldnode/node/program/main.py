@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 # One of these exists on every node that site.yml has converged, or has begun to converge.
 MANAGED = ("/etc/goldnode", "/usr/lib/goldnode")
-FLAGS = ("quiet", "no_write", "no_gate", "passive", "cached")
+FLAGS = ("quiet", "no_write", "no_gate", "passive", "cached", "defer")
 
 
 # Types of the parts of a class document. Other types are refused before any code works with the
@@ -209,14 +209,18 @@ def run_check(host: Host, options: Any) -> int:
     # An ordinary user gets the answer alone: only root can store the node's verdict and act on it.
     asked = host.live and os.geteuid() != 0
     own = host.live and options.document == CLASS and not options.no_write and not asked
-    if own and document is not None:
+    if own and document is not None and not options.defer:
         verdict = settled(host, document, verdict, options.passive)
     messages: List[str] = []
     unwritten: List[OSError] = []
     if own:
-        from .judging import deliver  # start-up time: a check that writes nothing does not need it
+        # Start-up time: a check that writes nothing does not need it.
+        from .judging import deliver, store
 
-        done = deliver(host, document, verdict, checked, not options.no_gate)
+        if options.defer:
+            done = store(host, verdict, checked)
+        else:
+            done = deliver(host, document, verdict, checked, not options.no_gate)
         verdict, messages = done.verdict, done.messages
         unwritten += [done.unwritten] if done.unwritten is not None else []
     elif not options.no_write and not asked:
@@ -230,16 +234,21 @@ def run_check(host: Host, options: Any) -> int:
         shown(verdict, options)
     except OSError as problem:
         unwritten.append(problem)
-    # Only on a disk with two slots.
-    if own and any(row["id"] == "slot.fallback" for row in verdict["findings"]):
-        from ..state import slots  # start-up time: only after a fallback
-
-        slots.show_failure(host, verdict)
+    if own and not options.defer:
+        show_fallback(host, verdict)
     for line in messages:
         print(line, file=sys.stderr)
     if unwritten:
         raise unwritten[0]  # __main__.py reports it, with exit code 3
     return int(verdict["exit_code"])
+
+
+def show_fallback(host: Host, verdict: Json) -> None:
+    """Show at logins whether a newer image has failed, on a disk with two slots."""
+    if any(row["id"] == "slot.fallback" for row in verdict["findings"]):
+        from ..state import slots  # start-up time: only after a fallback
+
+        slots.show_failure(host, verdict)
 
 
 def managed(host: Host) -> bool:
@@ -320,9 +329,7 @@ def run_policy(host: Host, options: Any) -> int:
             host, document, lambda text: print(text, file=sys.stderr)
         )
         if changed and host.live and options.document == CLASS:
-            from .judging import judge_again  # the verdict was of the settings before
-
-            for line in judge_again(host, document):
+            for line in _judged_again(host, document, options.defer):
                 print(line, file=sys.stderr)
     else:
         findings = reapply.judged(document, reapply.outstanding(host, document)[0])
@@ -349,6 +356,19 @@ def run_policy(host: Host, options: Any) -> int:
 
         print("\n".join(finding_lines([finding._asdict() for finding in findings])))
     return code
+
+
+def _judged_again(host: Host, document: ClassDocument, defer: bool) -> List[str]:
+    """Replace the verdict, which was of the settings before. `defer`: by the unit of the passive check."""
+    if defer:
+        if current.load(host.root)[1] is None:
+            from .watch import start
+
+            start()
+        return []
+    from .judging import judge_again  # start-up time: most starts change nothing
+
+    return judge_again(host, document)
 
 
 def export_policy(host: Host, options: Any) -> int:

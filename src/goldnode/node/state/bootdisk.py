@@ -19,7 +19,7 @@ import struct
 from ..effective import loader
 from ..ground.boot import LAYOUT, PLACES, VARIABLES
 from ..ground.errors import NodeError
-from ..ground.host import is_container
+from ..ground.host import is_container, mount_lines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def mounted(host: Host) -> Dict[str, str]:
     left out.
     """
     mounts: Dict[str, str] = {}
-    for line in (host.text("/proc/self/mountinfo") or "").splitlines():
+    for line in mount_lines(host):
         words = line.split()
         if len(words) > 4 and words[4] in ("/", *PLACES):
             mounts[words[4]] = words[2]

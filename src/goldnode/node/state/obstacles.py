@@ -15,7 +15,7 @@ import os
 import re
 import time
 
-from ..ground.host import Host
+from ..ground.host import Host, mount_lines
 from .model import Observed, Refusal
 
 TYPE_CHECKING = False
@@ -87,7 +87,7 @@ def _remains(host: Host, release: str) -> List[str]:
 def _mounts(host: Host) -> Dict[str, Any]:
     """Return the mounts of this process (proc_pid_mountinfo(5)); the last one on a path is in effect."""
     mounts = {}
-    for line in (host.text("/proc/self/mountinfo") or "").splitlines():
+    for line in mount_lines(host):
         words, _, after = line.partition(" - ")
         fields = words.split(" ")
         if len(fields) > 5:

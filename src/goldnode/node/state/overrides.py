@@ -172,6 +172,10 @@ def _effect(
         return "ends too early" if value and value < SHORTEST and last not in before else None
     if family == "ProtectSystem" and last.lower() in _READ_ONLY:
         return None
+    if family == "ReadWritePaths" or (family == "CapabilityBoundingSet" and had):
+        # Lines of the sandbox add up, until an empty one, or one that takes away.
+        taken = not last or last.startswith("~")
+        return "takes the devices or rights away from" if taken else None
     if family in _SANDBOX and last.lower() not in _HARMLESS and last not in before:
         return "takes the devices or rights away from"
     return None

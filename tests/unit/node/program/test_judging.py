@@ -14,7 +14,7 @@ from goldnode.node.gate import gate
 from goldnode.node.ground import boot, gate_files, verdict_files
 from goldnode.node.ground.host import Host
 from goldnode.node.probe import CAPTURE
-from goldnode.node.program import ack_command, judging, remote, reporting, resident
+from goldnode.node.program import ack_command, judging, remote, reporting, resident, watch
 from goldnode.node.program import main as program
 from goldnode.node.serve import publish
 from goldnode.node.state import reapply
@@ -151,7 +151,7 @@ def test_a_policy_that_changed_something_is_judged_at_once(
             return "set a limit"
 
     class Options:
-        verb, format, document = "apply", "json", CLASS
+        verb, format, document, defer = "apply", "json", CLASS, False
 
     monkeypatch.setattr(program, "read_document", lambda *_: DOCUMENT)
     changes: list[Any] = []
@@ -161,6 +161,29 @@ def test_a_policy_that_changed_something_is_judged_at_once(
     changes.append(Change())
     program.run_policy(host, Options())
     assert 'driver="570"' in metrics(host)
+
+
+def test_the_unit_of_the_policy_leaves_the_new_verdict_to_the_check(
+    host: Host, examined: list[checking.Checked], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Change:
+        def line(self) -> str:
+            return "set a limit"
+
+    class Options:
+        verb, format, document, defer = "apply", "json", CLASS, True
+
+    started: list[str] = []
+    monkeypatch.setattr(watch, "start", lambda: started.append("check"))
+    monkeypatch.setattr(program, "read_document", lambda *_: DOCUMENT)
+    monkeypatch.setattr(reapply, "reapply", lambda *_: ([Change()], []))
+    program.run_policy(host, Options())
+    assert started == [], "early in a boot the first check follows by itself"
+    judging.judge(host, DOCUMENT, act=True)
+    examined[:] = [checked(host, "570")]
+    program.run_policy(host, Options())
+    assert started == ["check"]
+    assert 'driver="580"' in metrics(host)
 
 
 @pytest.mark.parametrize(

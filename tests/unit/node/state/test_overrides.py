@@ -187,7 +187,25 @@ CASES: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
             ETC
             + "goldnode-watch.service.d/x.conf": "[Service]\nProtectSystem=strict\nInaccessiblePaths=/dev\n"
         },
-        ("x.conf:2 (`ProtectSystem=strict`)", "x.conf:3"),
+        ("x.conf:3 (`InaccessiblePaths=/dev`)",),
+    ),
+    "a sandbox without its directories": (
+        {ETC + "goldnode-watch.service.d/x.conf": "[Service]\nReadWritePaths=\n"},
+        ("x.conf:2 (`ReadWritePaths=`)",),
+    ),
+    "a sandbox with another directory and capability": (
+        {
+            ETC
+            + "goldnode-watch.service.d/x.conf": "[Service]\nReadWritePaths=/srv\nCapabilityBoundingSet=CAP_NET_ADMIN\n"
+        },
+        (),
+    ),
+    "a capability that is taken away": (
+        {
+            ETC
+            + "goldnode-watch.service.d/x.conf": "[Service]\nCapabilityBoundingSet=~CAP_SYS_PTRACE\n"
+        },
+        ("x.conf:2 (`CapabilityBoundingSet=~CAP_SYS_PTRACE`)",),
     ),
     "a condition that holds": (
         {ETC + "goldnode-watch.service.d/x.conf": "[Unit]\nConditionPathExists=/etc/systemd\n"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...ground.host import PROGRAM
 from ...ground.typed import NamedTuple
 from .. import owners
 from ..model import Action, Observed
@@ -9,6 +10,9 @@ from ..model import Action, Observed
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, Iterable, List, Mapping, Optional
+
+
+UNITS = "/etc/systemd/system"
 
 
 class Wanted(NamedTuple):
@@ -71,6 +75,7 @@ def plan(wanted: Iterable[Wanted], seen: Observed, keep: Iterable[str] = ()) -> 
             and have is not None
             and have.get("type") != "directory"
             and not owners.replaced(path, seen)
+            and not of_the_site(path, have)
         ):
             actions.append(
                 Action(
@@ -82,6 +87,17 @@ def plan(wanted: Iterable[Wanted], seen: Observed, keep: Iterable[str] = ()) -> 
                 )
             )
     return actions
+
+
+def of_the_site(path: str, have: Optional[Mapping[str, Any]]) -> bool:
+    """Return whether a unit with a name like goldnode's own was written by the site.
+
+    A controller has such units (goldnode-fleet.service), and may be a node as well.
+    """
+    if have is None or have.get("type", "file") != "file" or path.rpartition("/")[0] != UNITS:
+        return False
+    text = have["content"]
+    return not text.startswith("# goldnode") and PROGRAM not in text
 
 
 def differences(file: Wanted, have: Mapping[str, Any]) -> List[str]:

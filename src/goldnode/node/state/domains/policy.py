@@ -28,6 +28,7 @@ from ..model import BOOT, DEVICE, Action, Note, Observed, Refusal, Waiting, decl
 from ..observe import SIMULATOR, load_json
 from ..remedy import PERSON, POLICY, REBOOT, Remedy
 from .files import Wanted
+from .program import DEVICES, MAKE
 from .units import gpu_users
 
 TYPE_CHECKING = False
@@ -73,6 +74,31 @@ PERSISTENCED = tuple(
     for where in ("/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system")
 )
 
+# It sets GPUs (ADMIN, RAWIO; MKNOD: devices of MIG), swap, and links (NET_ADMIN), and writes sysctls and sysfs. It
+# reads the open files of other processes (PTRACE), to wait for users of a GPU. `strict` would keep swapoff(2) from
+# swap files, which the kernel opens for writing.
+SANDBOX = """\
+CapabilityBoundingSet=CAP_CHOWN CAP_DAC_OVERRIDE CAP_FOWNER CAP_MKNOD CAP_NET_ADMIN CAP_SYS_ADMIN CAP_SYS_PTRACE
+CapabilityBoundingSet=CAP_SYS_RAWIO
+NoNewPrivileges=yes
+ProtectSystem=full
+ProtectHome=yes
+PrivateMounts=yes
+PrivateTmp=yes
+DeviceAllow=char-* rwm
+DeviceAllow=block-* rw
+ProtectHostname=yes
+RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK
+RestrictNamespaces=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+LockPersonality=yes
+KeyringMode=private
+SystemCallArchitectures=native
+SystemCallFilter=@system-service @swap adjtimex clock_adjtime
+SystemCallErrorNumber=EPERM
+UMask=0077
+"""
 # A container shows the GPUs and kernel of its host, so the unit sets nothing there, except on simulated GPUs.
 # Not RemainAfterExit: a restart, and a start by the rule below, must set everything again.
 UNIT_TEXT = """\
@@ -88,9 +114,11 @@ Before=goldnode-sanity.service docker.service containerd.service slurmd.service 
 
 [Service]
 Type=oneshot
-ExecStart={program} policy apply
+ExecStartPre={make}
+ExecStartPre={devices}
+ExecStart={program} policy apply --defer
 TimeoutStartSec=600
-
+{sandbox}
 [Install]
 WantedBy=multi-user.target
 """
@@ -127,6 +155,18 @@ Restart=on-failure
 [Install]
 WantedBy=multi-user.target
 """
+
+
+def unit_text(wants: str) -> str:
+    """Return the unit. `wants`: its line `Wants=`, or nothing."""
+    return UNIT_TEXT.format(
+        wants=wants,
+        program=PROGRAM,
+        simulator=SIMULATOR,
+        make=MAKE,
+        devices=DEVICES,
+        sandbox=SANDBOX,
+    )
 
 
 # -- declaration
@@ -473,7 +513,7 @@ def wanted(document: ClassDocument, seen: Observed) -> List[Wanted]:
     files = [
         Wanted(
             UNIT,
-            UNIT_TEXT.format(wants=wants, program=PROGRAM, simulator=SIMULATOR),
+            unit_text(wants),
             PART,
             "the policy is set at every boot",
         )

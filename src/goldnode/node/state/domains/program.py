@@ -24,6 +24,51 @@ UNIT = "/etc/systemd/system/goldnode-sanity.service"
 COMMAND = "/usr/sbin/goldnode-node"
 WANTS = "/etc/systemd/system/multi-user.target.wants/goldnode-sanity.service"
 
+# The sandbox of a unit that judges the node. It reads everything, and writes goldnode's own state alone. The rights
+# are those that its readers need: files of other users, their open files and PID 1's mounts (PTRACE), the kernel's
+# log, and the health log of NVMe (ADMIN). NoNewPrivileges keeps programs that it starts from getting more. EPERM:
+# a reader whose call is refused reports `could not read`; the check goes on.
+# ProtectKernelModules would hide the modules' files, ProtectClock and PrivateDevices the GPUs, and
+# ProtectKernelTunables and ProtectControlGroups mount a new /proc, without what is mounted below (lxcfs).
+# adjtimex: whether the clock is synchronised.
+READER = """\
+CapabilityBoundingSet=CAP_DAC_READ_SEARCH CAP_SYS_PTRACE CAP_SYSLOG CAP_SYS_ADMIN
+NoNewPrivileges=yes
+ProtectSystem=strict
+ReadWritePaths=-/run/goldnode -/var/lib/goldnode
+ProtectHome=read-only
+PrivateTmp=yes
+PrivateMounts=yes
+ReadOnlyPaths=-/proc/sys -/sys
+DeviceAllow=char-* rw
+DeviceAllow=block-* r
+ProtectHostname=yes
+RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6
+RestrictNamespaces=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+LockPersonality=yes
+KeyringMode=private
+SystemCallArchitectures=native
+SystemCallFilter=@system-service adjtimex clock_adjtime
+SystemCallFilter=~@resources
+SystemCallErrorNumber=EPERM
+UMask=0077
+"""
+# Without its directories in /run and /var the sandbox would have none that it may write.
+MAKE = "-+/bin/mkdir -p -m 755 /run/goldnode /var/lib/goldnode"
+# NVML makes missing device files as root only: it starts nvidia-modprobe, which the sandbox keeps from doing so. 255
+# is the minor number of the control device (CUDA Installation Guide, "Device Node Verification").
+DEVICES = (
+    "-+/bin/sh -c '[ ! -e /dev/nvidiactl ] && [ -x /usr/bin/nvidia-modprobe ] || exit 0; "
+    "timeout 60 /usr/bin/nvidia-modprobe -c 255; cat /proc/driver/nvidia/gpus/*/information | "
+    'while read -r word next minor; do [ "$$word $$next" != "Device Minor:" ] || '
+    "/usr/bin/nvidia-modprobe -c $$minor; done'"
+)
+# The effects of a verdict need the rights of root: a scheduler or a command of the site, systemd, the boot
+# loader, the directory of a metrics collector.
+ACT = f"-+{PROGRAM} act"
+
 # Ordering only: the check may find faults, but must never be the cause that a
 # container runtime does not start.
 UNIT_TEXT = f"""# goldnode: check this boot against the node class
@@ -37,12 +82,15 @@ Before=docker.service containerd.service slurmd.service kubelet.service
 [Service]
 Type=oneshot
 RemainAfterExit=yes
-ExecStart={PROGRAM} check --quiet
+ExecStartPre={MAKE}
+ExecStartPre={DEVICES}
+ExecStart={PROGRAM} check --quiet --defer
+ExecStartPost={ACT}
 # A verdict is not a failure of the unit: 1 degraded, 2 drain, 3 could not check, 4 not this class.
 SuccessExitStatus=1 2 3 4
 # Long, because this check may make a kernel on trial the default, and update-grub reads every disk.
 TimeoutStartSec=600
-
+{READER}
 [Install]
 WantedBy=multi-user.target
 """

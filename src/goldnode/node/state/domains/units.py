@@ -21,8 +21,8 @@ from ..finding import ELSEWHERE, MATCH, UNREAD, Finding, judge_item
 from ..model import BOOT, Action, Note, Observed, Refusal, Waiting
 from ..observe import RECORD, load_json
 from ..remedy import COMMAND, PERSON, SITE, Remedy
-from .files import Wanted
-from .program import CLASS, PROGRAM
+from .files import Wanted, of_the_site
+from .program import ACT, CLASS, DEVICES, MAKE, PROGRAM, READER
 from .program import COMMAND as PROGRAM_NAME
 
 TYPE_CHECKING = False
@@ -71,14 +71,17 @@ StartLimitIntervalSec=0
 
 [Service]
 Type=oneshot
-ExecStart={PROGRAM} check --quiet --passive
+ExecStartPre={MAKE}
+ExecStartPre={DEVICES}
+ExecStart={PROGRAM} check --quiet --passive --defer
+ExecStartPost={ACT}
 # A verdict is not a failure of the unit: 1 degraded, 2 drain, 3 could not check, 4 not this class.
 SuccessExitStatus=1 2 3 4
 TimeoutStartSec=600
 Nice=10
 CPUWeight=20
 IOSchedulingPriority=7
-"""
+{READER}"""
 
 # The interval starts when the last check ends, so that checks never pile up. The
 # random delay spreads a fleet.
@@ -123,12 +126,21 @@ PrivateNetwork=yes
 ProtectKernelModules=yes
 ProtectKernelTunables=yes
 ProtectControlGroups=yes
+ProtectClock=yes
+ProtectHostname=yes
 RestrictAddressFamilies=AF_UNIX
+RestrictNamespaces=yes
 RestrictRealtime=yes
+RestrictSUIDSGID=yes
 LockPersonality=yes
+MemoryDenyWriteExecute=yes
 SystemCallArchitectures=native
+SystemCallFilter=@system-service
+SystemCallFilter=~@privileged @resources
+SystemCallErrorNumber=EPERM
 DevicePolicy=closed
 DeviceAllow=/dev/kmsg r
+UMask=0077
 
 [Install]
 WantedBy=multi-user.target
@@ -321,6 +333,9 @@ def _events(document: ClassDocument, seen: Observed) -> List[Action]:
     """
     unit = seen.unit(EVENTS) or {}
     if not watches(document):
+        path = f"{FOLDER}/{EVENTS}"
+        if of_the_site(path, seen.files.get(path)):
+            return []
         actions = unlink("sanity", EVENTS_LINK, "the class has no GPU", seen=seen)
         if unit.get("ActiveState") == "active":
             actions.append(stop_unit("sanity", EVENTS, "it runs, and the class has no GPU"))
