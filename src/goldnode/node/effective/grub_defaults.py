@@ -2,7 +2,9 @@
 
 Assignments, quotes, continued lines and expansions are followed as in POSIX sh, and each word has the file and
 line that brought it. The output of commands is unknown, and it is unknown whether a conditional command runs.
-tests/unit/node/effective/test_grub_defaults.py compares the result with that of sh.
+grub-mkconfig copies the values into a script of GRUB, which has quotes, comments and variables of its own, and fails
+if that script has a syntax error. tests/unit/node/effective/test_grub_defaults.py compares the result with that of
+sh, and tests/e2e/test_effective_releases.py with that of grub-mkconfig.
 """
 
 from __future__ import annotations
@@ -21,6 +23,21 @@ MAIN, FOLDER = "/etc/default/grub", "/etc/default/grub.d"
 _OPENS = {"if": "fi", "case": "esac", "for": "done", "while": "done", "until": "done", "{": "}"}
 _ASSIGNS = re.compile(r"[A-Za-z_]\w*=")
 _EXPANDS = re.compile(r"\{(\w+)(?:(:?[-+=])((?:[^{}\\]|\\.)*))?\}|(\w+)")
+# Of GRUB's script: a character behind a backslash, quoted text, a variable, blanks, the end of a command, a comment.
+_SCRIPT = re.compile(
+    r"""(?P<escaped>\\.)|(?P<single>'[^']*')|(?P<double>"(?:\\.|[^"\\])*")
+    |(?P<variable>\$(?:[A-Za-z_]\w*|[\d?@*\#]|\{(?:[A-Za-z_]\w*|[\d?@*\#])\}))
+    |(?P<blank>[ \t]+)|(?P<bad>;;|\{\}|[|&<>])|(?P<end>[\n;])|(?P<comment>(?<![^\s;])\#[^\n]*)|(?P<brace>[{}])|(?P<open>[$"'])|.""",
+    re.DOTALL | re.VERBOSE,
+)
+_DOLLAR = re.compile(r"\\.|\$[A-Za-z_\d?@*#]|\$\{(?:\w+|[?@*#])\}|(\$)", re.DOTALL)
+# The values that are copied, and how. Two quotes in two copies are a pair.
+_COPIED = {
+    "GRUB_CMDLINE_LINUX": "%s",
+    "GRUB_CMDLINE_LINUX_DEFAULT": "%s",
+    "GRUB_DEFAULT": '"%s"',
+    "GRUB_TIMEOUT": "%s\n%s",
+}
 
 
 class GrubWord(NamedTuple):
@@ -51,8 +68,14 @@ class Defaults(NamedTuple):
         return "".join(part.text for part in self.values.get(name, ()))
 
     def words(self, *names: str) -> List[GrubWord]:
-        """Return the words of variables. The place of a word is that of its first letter."""
-        return [word for name in names for word in _words(self.values.get(name, ()))]
+        """Return the words that variables add to a command of GRUB's script.
+
+        The place of a word is that of its first letter.
+        """
+        parts: _Value = []
+        for name in names:
+            parts += [*self.values.get(name, ()), GrubWord(" ", "", 0)]
+        return list(_words(parts))
 
 
 def files(host: Host) -> List[str]:
@@ -74,19 +97,57 @@ def of(texts: Mapping[str, str]) -> Defaults:
             _Shell(name, texts[name], defaults).run()
         except GrubSyntaxError as error:
             return defaults._replace(error=str(error))
-    return defaults
+    return defaults._replace(error=_unreadable(defaults))
 
 
-def _words(value: Sequence[GrubWord]) -> Iterator[GrubWord]:
-    begun: _Value = []
-    for part in [*value, GrubWord(" ", "", 0)]:
-        for piece in re.findall(r"\s+|\S+", part.text):
-            if not piece.isspace():
-                begun.append(part._replace(text=piece))
-            elif begun:
-                text = "".join(one.text for one in begun)
-                yield begun[0]._replace(text=text, certain=all(one.certain for one in begun))
-                begun = []
+def _unreadable(defaults: Defaults) -> Optional[str]:
+    """Return why GRUB could not read the script with these values, or None. grub-mkconfig then writes no menu."""
+    for name, form in _COPIED.items():
+        value, (file, line) = defaults.values.get(name, []), defaults.places.get(name, ("", 0))
+        bad = _bad(form.replace("%s", _joined(value)))
+        if bad and all(part.certain for part in value):
+            return f"{file}:{line}: {name} has a {bad} that GRUB cannot read: grub-mkconfig writes no menu"
+    return None
+
+
+def _bad(text: str) -> str:
+    """Return the first character of a piece of GRUB's script that is a syntax error, or an empty text."""
+    open_braces = 0
+    for match in _SCRIPT.finditer(text):
+        lone = [one[1] for one in _DOLLAR.finditer(match["double"] or "") if one[1]]
+        if match["bad"] or match["open"] or lone:
+            return match["bad"] or match["open"] or lone[0]
+        if match["brace"]:
+            open_braces += 1 if match["brace"] == "{" else -1
+        if open_braces < 0:
+            return "}"
+    return "{"[:open_braces]
+
+
+def _words(parts: Sequence[GrubWord]) -> Iterator[GrubWord]:
+    """Yield the words of the first command. What follows a newline, a semicolon or `#` is no part of it."""
+    owners = [part for part in parts for _ in part.text]
+    text, begun, word = "".join(part.text for part in parts), -1, ""
+    for match in _SCRIPT.finditer(text):
+        if match["blank"] or match["end"] or match["comment"]:
+            if begun >= 0:
+                used = owners[begun : match.start()]
+                yield used[0]._replace(text=word, certain=all(one.certain for one in used))
+            begun, word = -1, ""
+            if not match["blank"]:
+                return
+            continue
+        begun = match.start() if begun < 0 else begun
+        word += _unquoted(match)
+
+
+def _unquoted(match: re.Match[str]) -> str:
+    """Return the text of a piece without its quotes. Variables of GRUB are left as they are."""
+    if match["single"]:
+        return match[0][1:-1]
+    if match["double"]:
+        return re.sub(r"\\([\\\"$])", r"\1", match[0][1:-1])
+    return match[0][1:] if match["escaped"] else match[0]
 
 
 class _Shell:

@@ -12,6 +12,10 @@ APT = (
     "--no-install-recommends",
     "-o",
     "DPkg::Lock::Timeout=120",
+    # As for the lock. With APT::Get::Phase-Policy, apt otherwise ignores the pins of a phased version, and finds no way
+    # to install what depends on it.
+    "-o",
+    "APT::Get::Always-Include-Phased-Updates=1",
     "-o",
     "Dpkg::Use-Pty=0",
     "-o",

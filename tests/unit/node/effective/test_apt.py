@@ -8,11 +8,14 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from goldnode.node.effective import apt, apt_conf
 from goldnode.node.ground.host import Host
+from goldnode.node.state.aptcall import APT
+from goldnode.node.state.domains.apt import PINS, pins
 
 CACHE, CONFIG = shutil.which("apt-cache"), shutil.which("apt-config")
 pytestmark = pytest.mark.skipif(not (CACHE and CONFIG), reason="no apt here")
@@ -101,6 +104,80 @@ def test_pinned_packages_are_those_of_apt(tmp_path: Path, start: int) -> None:
                 if apt.covers(row.package, name):
                     computed.setdefault(name, str(row.priority))  # the first one counts
         assert computed == expected, seed
+
+
+POLICY = 'APT::Get::Phase-Policy "1";\n'
+NEVER = 'APT::Get::Never-Include-Phased-Updates "1";\n'
+
+
+def phased(root: Path, installed: str, selection: str, options: str) -> None:
+    """A node with an archive in which version 2.0 of p has reached no machine, and q 2.0 needs it."""
+    prepared(root)
+
+    def stanza(name: str, version: str, more: str = "") -> str:
+        return (
+            f"Package: {name}\nVersion: {version}\nArchitecture: amd64\nMaintainer: x\nDescription: x\n"
+            f"Filename: {name}.deb\nSize: 1\nSHA256: {'0' * 64}\n{more}\n"
+        )
+
+    rows = [stanza("p", "1.0"), stanza("p", "2.0", "Phased-Update-Percentage: 0\n")]
+    rows += [stanza("q", "1.0"), stanza("q", "2.0", "Depends: p (>= 2.0)\n")]
+    (root / "archive").mkdir()
+    (root / "archive/Packages").write_text("".join(rows))
+    source = f"deb [trusted=yes] file:{root}/archive ./\n"
+    (root / "etc/apt/sources.list").write_text(source)
+    status = f"Status: {selection} ok installed\n"
+    (root / "status").write_text(stanza("p", installed, status) + stanza("q", "1.0", status))
+    (root / "etc/apt/apt.conf.d/10site").write_text(options)
+    assert "failed" not in run(root, "apt-get", "-q", "update", "-o", "APT::Sandbox::User=root")
+
+
+def changes(root: Path, *words: str) -> list[str]:
+    """What apt-get would install: package, old version, new version."""
+    shown = run(root, "apt-get", "-s", "-o", "Debug::NoLocking=1", *words)
+    assert "failed" not in shown, shown
+    return re.findall(r"^Inst (\S+ \[\S+\] \(\S+)", shown, re.M)
+
+
+def pinned(root: Path, version: str) -> None:
+    document: Any = {
+        "stack": {"name": "x"},
+        "packages": [{"name": "p", "version": version}],
+        "fence": [],
+    }
+    (root / PINS[1:]).write_text(pins(document).content)
+
+
+@pytest.mark.parametrize("options", ["", NEVER, NEVER + POLICY])
+@pytest.mark.parametrize("selection", ["install", "hold"])
+def test_locked_version_that_is_phased_is_installed_and_stays(
+    tmp_path: Path, selection: str, options: str
+) -> None:
+    request = (*APT[1:], "--allow-downgrades", "--allow-change-held-packages", "install", "p=2.0")
+    phased(tmp_path / "before", "1.0", selection, options)
+    pinned(tmp_path / "before", "2.0")
+    assert changes(tmp_path / "before", *request) == ["p [1.0] (2.0"]
+    if (
+        options
+    ):  # people's upgrades leave it to its phase: goldnode finds that the lock is not installed
+        assert changes(tmp_path / "before", "dist-upgrade") == []
+    phased(tmp_path / "after", "2.0", selection, options)
+    pinned(tmp_path / "after", "2.0")
+    later = [*changes(tmp_path / "after", *request), *changes(tmp_path / "after", "dist-upgrade")]
+    assert [row for row in later if row.startswith("p ")] == []
+
+
+@pytest.mark.parametrize("options", ["", NEVER, NEVER + POLICY])
+def test_dependency_that_is_phased_is_installed_with_the_lock(tmp_path: Path, options: str) -> None:
+    phased(tmp_path, "1.0", "install", options)
+    assert changes(tmp_path, *APT[1:], "install", "q=2.0") == ["p [1.0] (2.0", "q [1.0] (2.0"]
+
+
+@pytest.mark.parametrize("options", ["", 'APT::Get::Always-Include-Phased-Updates "1";\n'])
+def test_phased_version_does_not_replace_the_locked_one(tmp_path: Path, options: str) -> None:
+    phased(tmp_path, "1.0", "install", options)
+    pinned(tmp_path, "1.0")
+    assert changes(tmp_path, "dist-upgrade") == []
 
 
 # Text after the fence -> whether it is cleared.

@@ -871,7 +871,7 @@ def refusals(document: ClassDocument, seen: Observed, actions: Sequence[Action])
             Refusal(
                 "grub-defaults",
                 f"update-grub fails, and no later kernel would get into the menu: {error}.",
-                "Correct that line; `sh -n FILE` shows whether it is read.",
+                "Correct that line until `update-grub` prints no error, then run again.",
             )
         )
     rows = _overridden(seen)
