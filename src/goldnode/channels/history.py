@@ -212,9 +212,11 @@ def add(history: History, entry: HistoryEntry, signer: EnvelopeSigner) -> Histor
 
 
 def read(text: bytes, line: ChannelLine, trust: Sequence[SSlibKey] = (), *, where: str) -> History:
-    """Read a history and hold it against itself: the order, the chain, the line, and with `trust` every signature. Raises ImageError.
+    """Read a history and validate it: the order, the chain, the line, and with `trust` the signatures. Raises ImageError.
 
-    Without `trust` the signatures are not verified, and `signers` is empty.
+    A signature covers all entries before it, since each entry has the digest of the one before. So the last entry needs
+    a trusted signature, and a key that signed earlier ones can be withdrawn. Without `trust` the signatures are
+    not verified, and `signers` is empty.
     """
 
     def wrong(number: int, why: str) -> ImageError:
@@ -227,6 +229,9 @@ def read(text: bytes, line: ChannelLine, trust: Sequence[SSlibKey] = (), *, wher
 
     entries: list[HistoryEntry] = []
     signers: list[str] = []
+    unsigned: ImageError | None = (
+        None  # the first entry after the last one that a trusted key has signed
+    )
     previous: str | None = None
     for number, row in enumerate(text.splitlines(keepends=True), start=1):
         # The chain hashes rows with their line ends, so a cut row would change the next one.
@@ -251,8 +256,12 @@ def read(text: bytes, line: ChannelLine, trust: Sequence[SSlibKey] = (), *, wher
         if trust:
             try:
                 signers.append(signatures.open_envelope(row, trust).keyid)
+                unsigned = None
             except ImageError as problem:
-                raise wrong(number, f"has no good signature: {problem.message}") from None
+                why = f"has no good signature: {problem.message}"
+                unsigned = unsigned or wrong(number, why)
         entries.append(entry)
         previous = "sha256:" + hashlib.sha256(row).hexdigest()
+    if unsigned is not None:
+        raise unsigned
     return History(line, text, tuple(entries), tuple(dict.fromkeys(signers)))

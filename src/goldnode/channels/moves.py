@@ -140,7 +140,8 @@ class Move:
     `to` is the immutable tag of the image to promote. For a rollback it is `known-good`, or a tag or digest of
     the history; None for the previous image. `expect` is the digest, or its beginning, that the channel must
     point to now (`none`: to nothing). `trust` verifies histories, in addition to the signer's own key. `settle`
-    is the time in seconds until another writer's change is visible.
+    is the time in seconds until another writer's change is visible. `again` records an image that the channel
+    points to already, so that the history ends with a signature of this key.
     """
 
     line: ChannelLine
@@ -154,6 +155,7 @@ class Move:
     waivers: Sequence[RequirementWaiver] = ()
     approvals: Sequence[Approval] = ()
     settle: float = SETTLE
+    again: bool = False
     limits: VulnerabilityLimits = field(default_factory=VulnerabilityLimits)
     say: Say = lambda text: None
     now: dt.datetime | None = None
@@ -274,7 +276,7 @@ def promote(place: ChannelPlace, store: HistoryStore, move: Move, judging: Judge
         moved = MoveResult(line, channel, digest, tag, was)
         place.whole(line, digest)
         # An earlier run recorded the move, and was stopped before it moved the tag.
-        if last is not None and was == digest:
+        if last is not None and was == digest and not (move.again and pointed == digest):
             if pointed == digest:
                 moved.notes.append(f"{channel} of {line} is {tag} already")
             else:

@@ -53,6 +53,7 @@ class Decision:
     waive: tuple[str, ...] = ()
     approve_major: tuple[str, ...] = ()
     expect: str | None = None
+    sign_again: bool = False
 
     def waivers(self) -> list[RequirementWaiver]:
         """Return the waivers. Raises ImageError if the decider or the reason is missing."""
@@ -154,6 +155,12 @@ def approved(help_: str) -> Decorator:
             "--expect",
             metavar="DIGEST",
             help="Fail unless the channel points to this digest now; `none` for an empty channel.",
+        ),
+        click.option(
+            "--sign-again",
+            is_flag=True,
+            help="Also if the channel points to the image already: its history then ends with a signature of --key, and "
+            "keys that signed before can be withdrawn.",
         ),
     )
 
@@ -357,6 +364,7 @@ def promote(
             reason=decision.reason or "",
             to=tag,
             expect=decision.expect,
+            again=decision.sign_again,
             trust=trust,
             waivers=waivers,
             approvals=approvals,

@@ -6,8 +6,11 @@ class, an immutable tag is a build id, and a digest is that of the build's manif
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from goldnode.channels import moves
-from goldnode.channels.history import CHANNELS, History
+from goldnode.channels.history import CHANNELS, History, read
 from goldnode.channels.moves import Move, MoveResult
 from goldnode.channels.requirements import Requirement
 from goldnode.core.errors import DiskError, nearest
@@ -16,6 +19,9 @@ from goldnode.disks.lines import ClassLine
 from goldnode.disks.model import BuiltDisk
 from goldnode.disks.places import ChannelStore, DirectoryPlace, DiskStorePlace
 from goldnode.disks.requirements import judge
+
+if TYPE_CHECKING:
+    from securesystemslib.signer import SSlibKey
 
 
 def promote(place: DiskStorePlace | DirectoryPlace, store: ChannelStore, move: Move) -> MoveResult:
@@ -52,12 +58,18 @@ def _notes(before: BuiltDisk | None, disk: BuiltDisk) -> list[str]:
 
 
 def channel_head(
-    store: ChannelStore, line: ClassLine, channel: str, place: str | None = None
+    store: ChannelStore,
+    line: ClassLine,
+    channel: str,
+    place: str | None = None,
+    *,
+    trust: Sequence[SSlibKey] = (),
 ) -> BuiltDisk:
     """Return the build of the store that a channel points to, as the store last saw it.
 
-    `place` selects the channel's location; the default is the only known one. Raises DiskError if there is no
-    such build, or more than one.
+    `place` selects the channel's location; the default is the only known one. With `trust` the signed history
+    decides, and not the name that the store has for it. Raises DiskError if there is no such build, or more than one,
+    and ImageError for a history that is not signed.
     """
     if channel not in CHANNELS:
         raise DiskError(f'there is no channel "{channel}"', remedy=nearest(channel, CHANNELS))
@@ -67,7 +79,7 @@ def channel_head(
         places = [
             name for name, one in moves.saved_places(store) if one.repository == line.repository
         ]
-    digests = {name: store.named(moves.local_name(name, line, channel)) for name in places}
+    digests = {name: _pointed(store, name, line, channel, trust) for name in places}
     promoted = {digest for digest in digests.values() if digest is not None}
     if len(promoted) != 1:
         listed = ", ".join(places) or "no place"
@@ -83,3 +95,13 @@ def channel_head(
             remedy=f"pull it: goldnode disks pull {line}:{channel}",
         )
     return disk
+
+
+def _pointed(
+    store: ChannelStore, place: str, line: ClassLine, channel: str, trust: Sequence[SSlibKey]
+) -> str | None:
+    if not trust:
+        return store.named(moves.local_name(place, line, channel))
+    text = moves.saved_history(store, place, line)
+    last = read(text, line, trust, where=f"{place}/{line}").current(channel)
+    return last.now if last is not None else None

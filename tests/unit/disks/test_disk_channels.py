@@ -14,12 +14,13 @@ from typing import Any
 
 import pytest
 from tests.unit.disks.disk_samples import BUILDS, CLASS, make_build, prove, sign
+from tests.unit.images.registries import make_key
 
 from goldnode.channels import moves as channels_moves
 from goldnode.channels.history import CHANNELS, read
 from goldnode.channels.moves import Move, Repair, repair, rollback
 from goldnode.channels.requirements import Approval, Decisions, RequirementWaiver
-from goldnode.core.errors import DiskError, ImageError
+from goldnode.core.errors import DiskError, GoldnodeError, ImageError
 from goldnode.disks import requirements
 from goldnode.disks.channels import channel_head, promote
 from goldnode.disks.contents import digest_of
@@ -30,6 +31,7 @@ from goldnode.disks.places import ChannelStore, DirectoryPlace, DiskStorePlace
 from goldnode.disks.publish import publish
 from goldnode.disks.requirements import judge, judge_one
 from goldnode.evidence.signatures import load_public, load_signer
+from goldnode.fleet.nodes.disk_update import chosen_image
 
 pytestmark = pytest.mark.usefixtures("unsynced")
 LINE = line_of(CLASS)
@@ -450,6 +452,39 @@ def test_a_store_by_itself_has_channels_too(world: World) -> None:
     assert channel_head(world.store, LINE, "stable").build_id == BUILDS["a"]
     with pytest.raises(DiskError, match="known-good of cpu_node points to nothing"):
         channel_head(world.store, LINE, "known-good")
+
+
+def test_image_of_a_channel_is_opened_as_the_signed_history_has_it(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`disks update --image` and `rollout publish --image` with CLASS:CHANNEL."""
+    place, root = DiskStorePlace(world.store), world.store.root
+    for name in "ab":
+        world.build(name)
+        for channel in ("candidate", "canary", "stable"):
+            world.promote(name, channel, place=place)
+    site = tmp_path / "site.yml"
+    monkeypatch.setenv("GOLDNODE_SITE", str(site))
+    site.write_text("{}\n")
+    wanted = f"{LINE}:stable"
+
+    def refusal(text: str = wanted) -> str:
+        with pytest.raises(GoldnodeError) as caught:
+            chosen_image(text, root, "for this test")
+        return str(caught.value)
+
+    assert "names no key by which to believe a channel" in refusal()
+    site.write_text(f"images: {{public_key: {world.keys[1]}}}\n")
+    assert f"image {world.disks['b'].name} has no partition esp" in refusal(), "found, and it has no slots"
+    # Who can write the store moves its name of the channel: the history decides.
+    world.store.name_as(
+        channels_moves.local_name("store", LINE, "stable"), digest_of(world.disks["a"])
+    )
+    assert f"image {world.disks['b'].name} has no partition esp" in refusal()
+    assert "known-good of cpu_node points to nothing" in refusal(f"{LINE}:known-good")
+    other = make_key(tmp_path, "other")
+    site.write_text(f"images: {{public_key: {other[1]}}}\n")
+    assert "has no good signature" in refusal()
 
 
 @pytest.mark.parametrize("cut", ["before", "between"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from tests.unit.images.registries import (
 from tests.unit.vulnerability_samples import vulnerability_report
 
 from goldnode import evidence
-from goldnode.channels.history import CHANNELS, ChannelLine, line_of, read
+from goldnode.channels.history import CHANNELS, ChannelLine, History, add, line_of, read
 from goldnode.channels.moves import (
     Move,
     MoveResult,
@@ -616,7 +616,7 @@ class TestHistory:
             (lambda text: text + b"{}\n", "entry 3 cannot be read"),
             (
                 lambda text: text.replace(b'"sig":"', b'"sig":"AAAA', 1),
-                "entry 1 has no good signature",
+                "entry 2 does not follow",
             ),
         ],
         ids=["cut", "first-gone", "order", "added", "signature"],
@@ -643,6 +643,45 @@ class TestHistory:
         assert not status(
             world.place, world.layout, LINE
         ).verified  # nobody was asked: not verified, and not refused
+
+    def test_a_stolen_key_is_withdrawn_and_the_past_stays(
+        self, world: World, tmp_path: Path
+    ) -> None:
+        """The new key signs over the past; what the thief of the old one adds is refused by who trusts the new one."""
+        world.publish("a")
+        world.promote("a", "candidate")
+        old, new = world.keys, make_key(tmp_path, "new")
+        both, present = [*load_public(old[1]), *load_public(new[1])], load_public(new[1])
+        with pytest.raises(ImageError, match="entry 1 has no good signature"):
+            read(world.place.text(LINE), LINE, present, where="test")
+        world.keys = new
+        again = world.promote("a", "candidate", again=True, trust=both)
+        assert again.entry is not None
+        assert again.entry.was == again.entry.now
+        past = read(world.place.text(LINE), LINE, present, where="test")
+        assert [entry.by for entry in past.entries] == ["ana", "ana"]
+        assert past.signers == (present[0].keyid,)
+        thief = load_signer(old[0])
+        entry = replace(past.entries[-1], number=3, previous=past.head, channel="stable")
+        forged = add(past, entry, thief).text
+        with pytest.raises(ImageError, match="entry 3 has no good signature"):
+            read(forged, LINE, present, where="test")
+        assert read(forged, LINE, both, where="test").entries, (
+            "who trusts the old key still believes"
+        )
+
+    def test_a_thief_who_replaces_the_past_breaks_the_chain(
+        self, world: World, tmp_path: Path
+    ) -> None:
+        world.publish("a")
+        world.promote("a", "candidate")
+        old, world.keys = world.keys, make_key(tmp_path, "new")
+        world.promote("a", "candidate", again=True, trust=load_public(old[1]))
+        first, second = world.place.text(LINE).splitlines(keepends=True)
+        entry = read(first, LINE, where="test").entries[0]
+        other = add(History(LINE), replace(entry, reason="other"), load_signer(old[0])).text
+        with pytest.raises(ImageError, match="entry 2 does not follow"):
+            read(other + second, LINE, load_public(world.keys[1]), where="test")
 
     def test_one_of_another_line_is_refused(self, world: World) -> None:
         world.publish("a")

@@ -45,7 +45,8 @@ class BootOptions:
         "--image",
         metavar="IMAGE",
         show_default="newest build of the node's class",
-        help="Image to write: a build directory, its disk.json or raw disk, a name in the store, or a class.",
+        help="Image to write: a build directory, its disk.json or raw disk, a name in the store, a class, or CLASS:CHANNEL, "
+        "whose history and image have to be signed.",
     ),
     disk_store(),
     unverified_option("the node"),
@@ -99,7 +100,6 @@ def update(
     back.
     """
     from goldnode.core.errors import DiskError
-    from goldnode.disks.model import find, store_directory
     from goldnode.fleet.nodes import disk_update as updating
     from goldnode.inventory.selection import check_inventory
 
@@ -121,7 +121,6 @@ def update(
         # disk.json or the raw disk means the build that it is part of.
         image = str(named.parent) if named.is_file() else image
         say(f"checking {image}")
-        disk = find(image, store_directory(chosen.store))
-        opened = updating.open_image(disk, chosen.unverified, chosen.tries)
+        opened = updating.chosen_image(image, chosen.store, chosen.unverified, chosen.tries)
     after = updating.run(target, updating.DiskUpdate(opened, boot.reboot, boot.timeout), say)
     emit(form, after, lambda: updating.text(after, target.name))

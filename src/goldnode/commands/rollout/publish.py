@@ -51,15 +51,11 @@ class ReleaseOptions:
 
     def release(self) -> ChannelRelease:
         """Return the release, with images that were validated byte by byte."""
-        from goldnode.disks.model import find, store_directory
         from goldnode.fleet.control import delegations
         from goldnode.fleet.control.channel import ChannelRelease
-        from goldnode.fleet.nodes.disk_update import open_image
+        from goldnode.fleet.nodes.disk_update import chosen_image
 
-        images = [
-            open_image(find(name, store_directory(self.store)), self.unverified)
-            for name in self.images
-        ]
+        images = [chosen_image(name, self.store, self.unverified) for name in self.images]
         delegated = None if self.delegations is None else delegations.load(self.delegations)
         return ChannelRelease(images, delegated, self.role, self.release_days)
 
@@ -70,8 +66,8 @@ _RELEASE = options(
         "images",
         multiple=True,
         metavar="IMAGE",
-        help="Built disk that nodes may install: its directory, or its name in the store of disks. Repeatable; later "
-        "releases keep it.",
+        help="Built disk that nodes may install: its directory, its name in the store of disks, or CLASS:CHANNEL, whose history "
+        "and image have to be signed. Repeatable; later releases keep it.",
     ),
     unverified_option("each node"),
     disk_store(),

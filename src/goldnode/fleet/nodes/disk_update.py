@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from goldnode.channels.history import CHANNELS
 from goldnode.core import guarded
 from goldnode.core import program_file as nodefile
 from goldnode.core.data import ansible_environment
@@ -30,7 +31,10 @@ from goldnode.core.errors import DiskError
 from goldnode.core.extras import require
 from goldnode.core.site import load_site
 from goldnode.disks import tools
-from goldnode.disks.model import VERIFIED, BuiltDisk
+from goldnode.disks.channels import channel_head
+from goldnode.disks.lines import line_of
+from goldnode.disks.model import VERIFIED, BuiltDisk, find, store_directory
+from goldnode.disks.places import ChannelStore
 from goldnode.evidence.signatures import site_keys
 from goldnode.fleet.drain.choice import choose
 from goldnode.fleet.drain.protocol import DrainCaller, Drainer, NoDrainer, by_hand
@@ -184,6 +188,27 @@ def authentic(disk: BuiltDisk, keys: Sequence[SSlibKey]) -> None:
             f"`goldnode disks authenticate {disk.directory}` has the details: fetch it again from where it is "
             f"published, or, if it was built here, sign it with `goldnode disks evidence {disk.directory}`",
         )
+
+
+def chosen_image(
+    text: str, store: Path | None, unverified: str | None = None, tries: int = 3
+) -> UpdateImage:
+    """Open the image that `text` names: a build, or CLASS:CHANNEL as the signed history of the channel has it.
+
+    A channel needs keys of the site: its history and the image have to be signed. Raises as `open_image`.
+    """
+    class_, colon, channel = text.partition(":")
+    if not colon or "/" in text or channel not in CHANNELS:
+        return open_image(find(text, store_directory(store)), unverified, tries)
+    keys = site_keys()
+    if not keys:
+        raise DiskError(
+            f"{text} cannot be installed: this site names no key by which to believe a channel and its images",
+            remedy="name the builders' keys in images.public_key of the site file, or name a build",
+        )
+    own = ChannelStore(store_directory(store))
+    disk = channel_head(own, line_of(class_), channel, trust=keys)
+    return open_image(disk, unverified, tries)
 
 
 def open_image(disk: BuiltDisk, unverified: str | None = None, tries: int = 3) -> UpdateImage:
