@@ -475,7 +475,9 @@ def test_image_of_a_channel_is_opened_as_the_signed_history_has_it(
 
     assert "names no key by which to believe a channel" in refusal()
     site.write_text(f"images: {{public_key: {world.keys[1]}}}\n")
-    assert f"image {world.disks['b'].name} has no partition esp" in refusal(), "found, and it has no slots"
+    assert f"image {world.disks['b'].name} has no partition esp" in refusal(), (
+        "found, and it has no slots"
+    )
     # Who can write the store moves its name of the channel: the history decides.
     world.store.name_as(
         channels_moves.local_name("store", LINE, "stable"), digest_of(world.disks["a"])
