@@ -184,6 +184,10 @@ def _provable(row: KnownBad, workload: Workload | None) -> str | None:
             [remedies.framework("torch", version, row.fix, workload)], otherwise=_NO_FIX
         )
     part = next((name for name in _FIXES if name in conditions), None)
+    later_branch = re.fullmatch(r"(?:use )?(?:driver )?(\d{3}) or later", row.fix)
+    if later_branch is not None and part == "driver":
+        named_branch = remedies.driver(later_branch[1], "driver branch {} or later")
+        return CompatRemedy.of([named_branch], otherwise=_NO_FIX)
     named = re.match(r"(?:use )?((?:driver |CUDA |ROCm )?)(?=\d+\.\d)", row.fix)
     if text is None or part is None or named is None:
         return text

@@ -6,7 +6,7 @@ Values only; the rules are in `compat.rules_*`, the engine is `compat.check`.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypedDict, Unpack
@@ -15,6 +15,7 @@ from goldnode.core.errors import GoldnodeError
 from goldnode.facts.host import GpuModel, ModuleFlavour, Origin
 
 if TYPE_CHECKING:
+    from goldnode.compat.remedies import RemedyOption
     from goldnode.facts.wheels import GpuWheel  # start-up time: it loads packaging
 
 # block: known not to work, or must not be used. warn: works within stated limits. unknown: no source states
@@ -40,6 +41,9 @@ class StatedRemedy(Protocol):
 
     def text(self) -> str:
         """Return the words of what holds."""
+
+    def options(self) -> Sequence[RemedyOption]:
+        """Return what holds, as changes of a combination."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,13 @@ class CompatFinding:
         if self.way_out is None or isinstance(self.way_out, str):
             return self.way_out
         return self.way_out.text()
+
+    @property
+    def options(self) -> Sequence[RemedyOption]:
+        """Return what the remedy names, as changes of the combination; empty if it is words alone."""
+        return (
+            () if self.way_out is None or isinstance(self.way_out, str) else self.way_out.options()
+        )
 
 
 @dataclass(frozen=True)

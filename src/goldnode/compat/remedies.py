@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import takewhile
 from typing import Any
 
 from goldnode.compat import rules
@@ -104,7 +105,7 @@ class _Proof:
     before: Callable[[], Weights]
     judge: Judge
     combination: Combination
-    shown: str | None = None
+    shown: tuple[RemedyOption, ...] | None = None
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Proof) and self.remedy == other.remedy
@@ -114,15 +115,17 @@ class _Proof:
 
     def text(self) -> str:
         """Return the remedy with the options that hold."""
+        return self.remedy.frame.around([option.text for option in self.options()])
+
+    def options(self) -> tuple[RemedyOption, ...]:
+        """Return the options that hold, one of each group."""
         if self.shown is None:
-            texts = []
-            for group in self.remedy.groups:
-                for option in group:
-                    if option.change is None or self.holds(option.change):
-                        texts.append(option.text)
-                        break
-            self.shown = self.remedy.frame.around(texts)
+            first = (next(filter(self._holds, group), None) for group in self.remedy.groups)
+            self.shown = tuple(option for option in first if option is not None)
         return self.shown
+
+    def _holds(self, option: RemedyOption) -> bool:
+        return option.change is None or self.holds(option.change)
 
     def holds(self, change: Callable[[Combination], Combination]) -> bool:
         """Return whether a change removes the finding."""
@@ -369,6 +372,39 @@ def python(version: str) -> RemedyOption:
     return of_workload(f"Python {version}", python=version)
 
 
+# Those that a remedy may name.
+PYTHONS = tuple(f"3.{number}" for number in range(8, 16))
+
+
+def pythons(fitting: Iterable[str], have: str | None) -> list[RemedyOption]:
+    """Return the options of the Pythons that fit, the nearest first; the newest first if none is stated."""
+    ordered = sorted(fitting, key=numbers, reverse=True)
+    if have is not None:
+        minor = numbers(have)[1]
+        ordered.sort(key=lambda item: abs(numbers(item)[1] - minor))
+    return [python(item) for item in ordered]
+
+
+def unpin(library: str, workload: Workload, text: str) -> RemedyOption:
+    """Return the option of a file that does not pin a library ("cudnn"), which its framework then installs."""
+    name = re.compile(rf"nvidia-{library}-cu\d\d")
+    pins = {key: value for key, value in workload.pins.items() if not name.fullmatch(key)}
+    families = {key: value for key, value in workload.families.items() if not name.fullmatch(key)}
+    majors = {key: value for key, value in workload.library_cuda.items() if key != library}
+    fields = {"pins": pins, "families": families, "library_cuda": majors, library: None}
+    return of_workload(text, **fields)
+
+
+def without(name: str, workload: Workload, text: str) -> RemedyOption:
+    """Return the option of a file without a package that uses the GPU."""
+    return of_workload(
+        text,
+        pins={key: value for key, value in workload.pins.items() if key != name},
+        uses_gpu={key: value for key, value in workload.uses_gpu.items() if key != name},
+        families={key: value for key, value in workload.families.items() if key != name},
+    )
+
+
 def pin(name: str, version: str, text: str) -> RemedyOption:
     """Return the option of another pin in a requirements file."""
 
@@ -392,12 +428,17 @@ def pin(name: str, version: str, text: str) -> RemedyOption:
 
 
 def nearest(version: str, known: Iterable[str], count: int = 8) -> list[str]:
-    """Return the known versions around `version`, the nearest first: the next below, the next above, and so on."""
+    """Return the known versions around `version`, the nearest first.
+
+    That is one of the same series (2.8.1 for 2.8.0) before others, and of these the next below before the next above.
+    """
     ordered = sorted(known, key=numbers)
-    below = [item for item in reversed(ordered) if numbers(item) <= numbers(version)]
-    above = [item for item in ordered if numbers(item) > numbers(version)]
-    nearby: list[str] = []
-    while (below or above) and len(nearby) < count:
-        nearby += [*below[:1], *above[:1]]
-        below, above = below[1:], above[1:]
-    return nearby[:count]
+    above = sum(numbers(item) <= numbers(version) for item in ordered)
+
+    def distance(index: int) -> tuple[int, int, bool]:
+        pairs = zip(numbers(ordered[index]), numbers(version), strict=False)
+        series = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        steps = index - above if index >= above else above - 1 - index
+        return -series, steps, index >= above
+
+    return [ordered[index] for index in sorted(range(len(ordered)), key=distance)[:count]]

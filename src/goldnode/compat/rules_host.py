@@ -862,7 +862,15 @@ def fabric_manager(
             "fabric-manager",
             message,
             origins,
-            remedy=f"use a stack with `driver.fabric_manager: {{package: {expected}}}` from NVIDIA's repository",
+            remedy=CompatRemedy.of(
+                [
+                    remedies.of_host(
+                        f"a stack with `driver.fabric_manager: {{package: {expected}}}` from NVIDIA's repository",
+                        fabric_manager=host.driver or host.branch,
+                        fabric_manager_package=expected,
+                    )
+                ]
+            ),
         )
     yield from _subnet_manager(host)
     yield from _board_without_nvswitch(host)
@@ -882,7 +890,14 @@ def _subnet_manager(host: CompatHost) -> Iterator[CompatFinding]:
         f"the NVSwitches of {boards[0]} need {package} beside the fabric manager, and the stack carries none: "
         "the fabric is not set up, and CUDA does not start (error 802)",
         facts.origins("nvidia_drivers.yml", ["gdc", "fmug"]),
-        remedy=f"add {package} to the packages of the driver",
+        remedy=CompatRemedy.of(
+            [
+                remedies.of_host(
+                    f"{package} among the packages of the driver",
+                    packages=(*host.packages, package),
+                )
+            ]
+        ),
     )
 
 
@@ -918,13 +933,26 @@ def toolkit_floor(
         return
     message = f"container toolkit {host.toolkit} is affected by {', '.join(rules.toolkit_faults(host.toolkit))}"
     floor = rules.toolkit_floor()
-    safe = remedies.of_host(f"{floor} or later, or null for the newest", toolkit=floor)
+    safe = [remedies.of_host(f"{floor} or later, or null for the newest", toolkit=floor)]
+    if host.engine is not None:
+        # An engine that cannot read the specs of that toolkit moves with it.
+        least = _engine_for_cdi(host.engine)
+        both = f"{floor} or later with {host.engine} {least} or later"
+        fields = {"toolkit": floor, "engine_version": least, "toolkit_mode": "cdi"}
+        safe.append(remedies.of_host(both, **fields))
     yield about(host, "toolkit").block(
         "toolkit-floor",
         message,
         rules.toolkit_origins(host.toolkit),
-        remedy=CompatRemedy.of([safe]),
+        remedy=CompatRemedy.of(safe),
     )
+
+
+def _engine_for_cdi(engine: str) -> str:
+    """Return the first version of an engine that reads the CDI specs of the newest toolkits."""
+    data = facts.load("container_toolkit.yml")["runtime_minimum"]
+    limits = data["toolkit_1_19_1_and_later_cdi_0_7"]
+    return str(limits.get(engine, data["cdi_in_docker"]["docker"]))
 
 
 def toolkit_cdi(
@@ -950,7 +978,7 @@ def toolkit_cdi(
         for name in (host.engine, f"{host.engine}.io")
         if name in row
     ]
-    least = str(limits.get(host.engine, data["runtime_minimum"]["cdi_in_docker"]["docker"]))
+    least = _engine_for_cdi(host.engine)
     newer = remedies.of_host(
         f"{host.engine} {least} or later", engine_version=least, toolkit_mode="cdi"
     )

@@ -7,7 +7,7 @@ one day.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -24,7 +24,7 @@ from goldnode.compat.model import (
     FindingSubject,
     Workload,
 )
-from goldnode.compat.remedies import CompatRemedy, nearest
+from goldnode.compat.remedies import PYTHONS, CompatRemedy, RemedyOption, nearest
 from goldnode.compat.rules_workload import (
     framework_python,
     framework_version,
@@ -36,8 +36,6 @@ from goldnode.facts.workload import covers, key, public
 from goldnode.facts.workload import torch as torch_build
 from goldnode.node.ground.text import and_more, phrase
 
-# that are looked for where a workload states none
-PYTHONS = tuple(f"3.{number}" for number in range(8, 16))
 # Pins that framework-libraries judges.
 _JUDGED = re.compile(r"nvidia-(?:cudnn|nccl)-cu\d\d")
 _FRAMEWORKS = ("torch", "tensorflow", "jax")
@@ -371,7 +369,12 @@ def _missing(workload: Workload) -> Iterator[CompatFinding]:
                 workload=workload,
                 name=name,
                 message=f"{name} {version} requires {text}, of which the package index had no wheel",
-                remedy=f"use another release of {name}, or an index that has {text}",
+                remedy=_other_release(
+                    name,
+                    version,
+                    fits=lambda release: not release.missing,
+                    otherwise=f"use an index that has {text}, or another release of {name} and what is pinned for it",
+                ),
             )
 
 
@@ -536,7 +539,11 @@ def _needs(host: CompatHost, workload: Workload) -> Iterator[CompatFinding]:
                 f"{name}{phrase(' {}', version)} needs compute capability {least} or higher; {gpu.sku} of {host.subject} "
                 f"has {have}",
                 need.origins,
-                remedy="use GPUs of a later architecture, or leave the package out",
+                remedy=CompatRemedy.of(
+                    [RemedyOption("use GPUs of a later architecture")],
+                    [remedies.without(name, workload, f"leave {name} out")],
+                    verb="",
+                ),
             )
 
 
@@ -575,7 +582,12 @@ def wheel_tags(host: CompatHost | None, workload: Workload | None) -> Iterator[C
                 workload=workload,
                 name=name,
                 message=f"{called} has no wheel for {machine}, only for {' and '.join(release.wheels)}",
-                remedy=f"use a release that has one for {machine}",
+                remedy=_other_release(
+                    name,
+                    version,
+                    fits=lambda release: bool(release.tags(machine)),
+                    otherwise=f"build a wheel for {machine}: no release is known that has one and fits the rest",
+                ),
             )
             continue
         served = {
@@ -593,7 +605,7 @@ def wheel_tags(host: CompatHost | None, workload: Workload | None) -> Iterator[C
                 workload=workload,
                 name=name,
                 message=f"{called} has {_spans(served)} on {machine}, and the workload has Python {workload.python}",
-                remedy=_other_python(served),
+                remedy=_other_python(served, python),
             )
     if limits:
         yield _common_python(workload, limits, fitting)
@@ -622,7 +634,7 @@ def _implied_tags(
                 workload=workload,
                 name=name,
                 message=f"{name} {version}, which {chain} requires, has {_spans(served)} on {closure.machine}",
-                remedy=_other_python(served),
+                remedy=_other_python(served, python),
             )
 
 
@@ -668,11 +680,17 @@ def _spans(pythons: Iterable[str]) -> str:
     return f"wheels for Python {ordered[0]}" + (f" to {ordered[-1]}" if len(ordered) > 1 else "")
 
 
-def _other_python(pythons: Iterable[str]) -> CompatRemedy:
-    newest = reversed(_ordered(pythons))
-    return CompatRemedy.of(
-        [remedies.python(item) for item in newest], otherwise="use another release"
-    )
+def _other_python(fitting: Iterable[str], have: str | None = None) -> CompatRemedy:
+    return CompatRemedy.of(remedies.pythons(fitting, have), otherwise="use another release")
+
+
+def _other_release(
+    name: str, version: str, fits: Callable[[wheels.WheelRelease], bool], otherwise: str
+) -> CompatRemedy:
+    """Return the remedy of the nearest releases of a package that fit."""
+    known = [item for item, release in wheels.packages()[name].items() if fits(release)]
+    options = [remedies.pin(name, item, f"pin {name}=={item}") for item in nearest(version, known)]
+    return CompatRemedy.of(options, verb="", otherwise=otherwise)
 
 
 RULES: tuple[CompatRule, ...] = (

@@ -25,10 +25,10 @@ from goldnode.compat.model import (
     Workload,
     about,
 )
-from goldnode.compat.remedies import CompatRemedy, RemedyOption, nearest
+from goldnode.compat.remedies import PYTHONS, CompatRemedy, RemedyOption, nearest
 from goldnode.facts import wheels
 from goldnode.facts import workload as facts
-from goldnode.facts.host import GpuModel, Origin, load, origins, read_until
+from goldnode.facts.host import GpuModel, Origin, fixed_branches, load, origins, read_until
 from goldnode.facts.workload import CudaMinor, closest, key, minor, same, satisfies
 from goldnode.node.ground.text import and_more, phrase
 
@@ -1342,14 +1342,18 @@ def framework_python(host: CompatHost | None, workload: Workload | None) -> Iter
                 spans = [f"3.{item.removeprefix('cp3')}" for item in tags]
                 have = f"has wheels for Python {spans[0]} to {spans[-1]}"
             message = f"{name} {version} {have}, and the workload has Python {workload.python}"
-            newest = [f"3.{item.removeprefix('cp3')}" for item in reversed(tags or ())]
+            fitting = [
+                item
+                for item in ([f"3.{tag.removeprefix('cp3')}" for tag in tags or ()] or PYTHONS)
+                if _matches(item, wanted)
+            ]
             text = f"use Python {row['requires_python']}"
             yield about(workload).block(
                 "framework-python",
                 message,
                 facts.framework_sources(row),
                 remedy=CompatRemedy.of(
-                    [remedies.python(item) for item in newest],
+                    remedies.pythons(fitting, minor(workload.python)),
                     otherwise=text if not tags else _PYTHONS,
                 ),
             )
@@ -1775,7 +1779,11 @@ def _pins(workload: Workload, library: str, pinned: str) -> Iterator[CompatFindi
                 rule,
                 f"{title} {pinned} is pinned for CUDA {major}, and {called} uses libraries of CUDA {cuda_major}",
                 build.sources,
-                remedy=f"pin nvidia-{library}-cu{cuda_major}, or leave it to torch",
+                remedy=CompatRemedy.of(
+                    [RemedyOption(f"pin nvidia-{library}-cu{cuda_major}")],
+                    [remedies.unpin(library, workload, "leave it to torch")],
+                    verb="",
+                ),
                 doubt=build.doubt,
             )
         else:
@@ -1796,7 +1804,7 @@ def _pins(workload: Workload, library: str, pinned: str) -> Iterator[CompatFindi
                     build.sources,
                     remedy=CompatRemedy.of(
                         [_library(workload, library, wanted, f"pin {title} {wanted}")],
-                        [RemedyOption("leave it to torch")],
+                        [remedies.unpin(library, workload, "leave it to torch")],
                         verb="",
                     ),
                     doubt=build.doubt,
@@ -1808,7 +1816,10 @@ def _pins(workload: Workload, library: str, pinned: str) -> Iterator[CompatFindi
                 rule,
                 f"{name} needs {title} {wanted}, and the requirements pin {pinned}",
                 facts.framework_sources(row),
-                remedy=f"leave {title} to {name.split()[0]}",
+                remedy=CompatRemedy.of(
+                    [remedies.unpin(library, workload, f"leave {title} to {name.split()[0]}")],
+                    verb="",
+                ),
             )
 
 
@@ -2161,7 +2172,14 @@ def image_architecture(
     yield about(workload).block(
         "image-architecture",
         f"the image is built for {workload.architecture}, and {host.subject} is {host.architecture}",
-        remedy=f"use the image of the same version for {host.architecture}",
+        remedy=CompatRemedy.of(
+            [
+                remedies.of_workload(
+                    f"the image of the same version for {host.architecture}",
+                    architecture=host.architecture,
+                )
+            ]
+        ),
     )
 
 
@@ -2309,7 +2327,14 @@ def _one_condition(condition: str, host: CompatHost, workload: Workload) -> Iter
             f"the image's own condition (NVIDIA_REQUIRE_*: {wanted} …) admits neither driver {driver} "
             f"nor the GPUs of {host.subject}",
             sources,
-            remedy="use an image that names this branch, or a newer driver",
+            remedy=CompatRemedy.of(
+                [
+                    remedies.driver(name, "driver branch {} or later")
+                    for name in fixed_branches()
+                    if branch is not None and int(name) > branch
+                ],
+                [RemedyOption("an image that names this branch")],
+            ),
         )
 
 

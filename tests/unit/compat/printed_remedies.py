@@ -141,6 +141,12 @@ def _bare(
 _ENGINE = ("docker", "podman", "containerd")
 _READ: tuple[tuple[str, Make], ...] = (
     (
+        rf"(\d[\d.]+) or later with ({'|'.join(_ENGINE)}) (\d+\.[\d.]+)",
+        lambda found, *_: [
+            remedies.of_host("", toolkit=found[1], engine_version=found[3], toolkit_mode="cdi")
+        ],
+    ),
+    (
         r"modules.* driver (\d+\.[\d.]+)",
         lambda found, *_: [
             remedies.flavour("open", "", driver=found[1]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from tests.unit.compat import (
     vendor_rows,
 )
 from tests.unit.compat.printed_remedies import untrue
+from tests.unit.compat.remedy_walk import WalkEnd, walk
 from tests.unit.compat.test_rules_workload import node
 
 from goldnode.compat import check, remedies, workloads
@@ -86,6 +88,79 @@ def test_remedy_that_was_not_judged_is_found_out(
     monkeypatch.setattr(remedies, "proved", lambda found, *_: list(found))
     cases = list(_combinations("combinations", tmp_path))
     assert [text for host, loads in cases for text in untrue(host, loads)] != []
+
+
+# Remedies that no version of a combination carries out, by what they ask for. Each states that nothing else is known.
+DEAD_ENDS = {
+    "another class": r"^move the workload to another class$|^use a class with GPUs|^use GPUs of a later architecture",
+    "several environments or nodes": r"^install the two in separate environments|^put them into different nodes$",
+    "another stack": r"^(choose|move to) a supported (stack|release)|^use one of ubuntu\d+",
+    "a kernel or OS of another kind": r"^use (a non-RT kernel|GA kernel|Ubuntu) ?",
+    "another image": r"^use (the same versions built for|an older release of the image|an image with PyTorch for CUDA: no wheel)",
+    "nothing that is known": r"no (single )?(version|release|known build)\b.* (is known|fits the rest)|does not fit the rest of it$",
+    "another build": r"^use (a framework that contains its own cuDNN|a later release of PyTorch|another release of \S+, or build it)",
+    "the lock again": r"^r$",  # the remedy of the lock's own error
+}
+
+
+def _dead_end(end: WalkEnd) -> bool:
+    remedy = end.block.remedy or "" if end.block is not None else ""
+    return any(re.search(pattern, remedy) for pattern in DEAD_ENDS.values())
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_remedies_lead_to_ok_or_to_a_stated_dead_end(name: str, tmp_path: Path) -> None:
+    """A part of the large tables; `test_all_remedies_lead_to_ok_or_to_a_stated_dead_end` reads them whole."""
+    step = 1 if name in ALL[:3] else 13
+    ends = [walk(*case) for case in list(_combinations(name, tmp_path))[::step]]
+    assert [str(end) for end in ends if end.block is not None and not _dead_end(end)] == []
+    assert not any(end.endless for end in ends)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ALL)
+def test_all_remedies_lead_to_ok_or_to_a_stated_dead_end(name: str, tmp_path: Path) -> None:
+    ends = [walk(*case) for case in _combinations(name, tmp_path)]
+    assert [str(end) for end in ends if end.block is not None and not _dead_end(end)] == []
+    # A dead end is the exception: three of four blocks can be removed by what their remedies name.
+    blocked = [end for end in ends if end.remedies or end.block is not None]
+    assert sum(end.block is None for end in blocked) > 0.68 * len(blocked)
+
+
+def test_walk_follows_several_remedies() -> None:
+    """V100 with a driver of 535 and a torch for CUDA 13 in a file that pins its libraries."""
+    end = walk(node("V100-SXM2-32GB", "535.309.01"), [_file(python="3.14", torch="2.5.1")])
+    assert str(end) == "Python 3.13 -> ok"
+
+
+def test_walk_that_ends_names_the_block() -> None:
+    end = walk(
+        node("V100-SXM2-32GB", "580.178.04"), [_file(jax="0.9.0", library_cuda={"jax": "13"})]
+    )
+    assert end.block is not None
+    assert "use GPUs of a later architecture" in str(end)
+
+
+@pytest.mark.parametrize(
+    ("version", "known", "first"),
+    [
+        ("9.1.0.70", ["8.9.7.29", "9.1.1.17", "9.13.1.26"], "9.1.1.17"),
+        ("2.8.0", ["2.7.1", "2.8.1", "2.9.0"], "2.8.1"),
+        ("2.10.0", ["2.9.1", "2.11.0"], "2.9.1"),
+        ("3.9", ["3.10", "3.11", "3.12"], "3.10"),
+        ("1.0", ["2.0", "0.9"], "0.9"),
+    ],
+)
+def test_nearest_known_version_is_the_nearest(version: str, known: list[str], first: str) -> None:
+    assert remedies.nearest(version, known)[0] == first
+    assert sorted(remedies.nearest(version, known)) == sorted(known)
+
+
+def test_nearest_python_is_named() -> None:
+    (remedy,) = _remedies(
+        "framework-python", node("A100-SXM4-40GB", "580.178.04"), _file("3.9", torch="2.10.0")
+    )
+    assert remedy == "use Python 3.10"
 
 
 def _remedies(rule: str, host: CompatHost, *loads: Workload) -> list[str | None]:
