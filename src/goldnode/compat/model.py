@@ -6,7 +6,7 @@ Values only; the rules are in `compat.rules_*`, the engine is `compat.check`.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypedDict, Unpack
@@ -15,7 +15,6 @@ from goldnode.core.errors import GoldnodeError
 from goldnode.facts.host import GpuModel, ModuleFlavour, Origin
 
 if TYPE_CHECKING:
-    from goldnode.compat.remedies import RemedyOption
     from goldnode.facts.wheels import GpuWheel  # start-up time: it loads packaging
 
 # block: known not to work, or must not be used. warn: works within stated limits. unknown: no source states
@@ -36,13 +35,25 @@ def declared(place: DeclaredAt | None) -> dict[str, Any]:
     return {} if place is None else {"file": place.file, "line": place.line}
 
 
+class StatedOption(Protocol):
+    """One way out of a finding, and what it makes of a combination; see `compat.remedies`."""
+
+    @property
+    def text(self) -> str:
+        """Return its words."""
+
+    @property
+    def change(self) -> Callable[[Any], Any] | None:
+        """Return what it makes of a combination of host and workload; None for words alone."""
+
+
 class StatedRemedy(Protocol):
     """A remedy that is judged before it is printed; see `compat.remedies`."""
 
     def text(self) -> str:
         """Return the words of what holds."""
 
-    def options(self) -> Sequence[RemedyOption]:
+    def options(self) -> Sequence[StatedOption]:
         """Return what holds, as changes of a combination."""
 
 
@@ -78,7 +89,7 @@ class CompatFinding:
         return self.way_out.text()
 
     @property
-    def options(self) -> Sequence[RemedyOption]:
+    def options(self) -> Sequence[StatedOption]:
         """Return what the remedy names, as changes of the combination; empty if it is words alone."""
         return (
             () if self.way_out is None or isinstance(self.way_out, str) else self.way_out.options()

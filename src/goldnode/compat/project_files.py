@@ -137,10 +137,13 @@ def _uv_lock(file: ProjectFile, reading: RequirementReading) -> ReadNote:
         name for root in roots for name in as_dict(root.get("optional-dependencies"))
     }
     require_known_extras(file, offered)
-    wanted = {*file.extras, *_default_groups(file, groups)}
-    walk = _UvWalk(file, reading, packages, _uv_active(roots, wanted))
+    default = _default_groups(file, groups)
+    wanted = {*file.extras, *default}
+    walk = _UvWalk(file, reading, packages, _uv_active(roots, file.extras, default))
     for root in roots:
-        walk.add(root, [name for name in wanted if name in _extras_of(root)])
+        # An extra of the name of a default group is another list.
+        own = [name for name in file.extras if name in _extras_of(root)]
+        walk.add(root, [*own, *(f"{_GROUP}{name}" for name in default)])
     walk.run()
     what = f"{len(walk.seen)} packages of {file.path.name} for Python {python} on {reading.machine}"
     return ReadNote(
@@ -183,13 +186,19 @@ def _extras_of(row: Mapping[str, Any]) -> set[str]:
     return {*as_dict(row.get("optional-dependencies")), *as_dict(row.get("dev-dependencies"))}
 
 
-def _uv_active(roots: Sequence[Mapping[str, Any]], wanted: Iterable[str]) -> set[str]:
+_GROUP = "group "  # before the name of a default group, in the place of an extra
+
+
+def _uv_active(
+    roots: Sequence[Mapping[str, Any]], extras: Iterable[str], groups: Iterable[str]
+) -> set[str]:
     """Return the names that uv's markers have for extras and groups that exclude each other."""
+    named = [("extra", name) for name in extras]
+    named += [("group", name) for name in (*extras, *groups)]
     return {
         f"{kind}-{len(root['name'])}-{root['name']}-{name}"
         for root in roots
-        for name in wanted
-        for kind in ("extra", "group")
+        for kind, name in named
     }
 
 
@@ -220,8 +229,11 @@ class _UvWalk:
                     self._follow(row, extra)
 
     def _follow(self, row: dict[str, Any], extra: str) -> None:
-        table = as_dict(row.get("optional-dependencies")), as_dict(row.get("dev-dependencies"))
-        of_extra = [*(table[0].get(extra) or ()), *(table[1].get(extra) or ())]
+        optional, groups = (
+            as_dict(row.get(key)) for key in ("optional-dependencies", "dev-dependencies")
+        )
+        group = extra.removeprefix(_GROUP)
+        of_extra = [*(optional.get(extra) or ()), *(groups.get(group) or ())]
         for need in of_extra if extra else row.get("dependencies") or ():
             if not self._holds(need.get("marker")):
                 continue

@@ -104,6 +104,13 @@ def test_extras_of_a_uv_lock_that_exclude_each_other(tmp_path: Path) -> None:
     assert "flash-attn is not pinned: it is built from git+https://git.example" in report.message
 
 
+def test_extra_of_the_name_of_a_default_group_is_not_read(tmp_path: Path) -> None:
+    """uv installs the group "dev" by itself, and not an extra of that name (newton-physics/newton)."""
+    text = UV.replace("cu128 = [{ name", 'dev = [{ name = "xformers" }]\ncu128 = [{ name')
+    assert "xformers" not in read(tmp_path, "uv.lock", text).pins
+    assert "xformers" in read(tmp_path, "uv.lock", text, extras="[dev]").pins
+
+
 def test_override_of_a_lock_is_a_warning_and_no_block(tmp_path: Path) -> None:
     found = [
         item for item in check(None, [read(tmp_path, "uv.lock", UV)]) if item.severity != "unknown"
