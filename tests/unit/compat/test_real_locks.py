@@ -17,10 +17,9 @@ from tests.unit.compat.test_rules_workload import node
 from goldnode.compat import workloads
 from goldnode.compat.check import check
 
-CASES: list[dict[str, Any]] = yaml.load(
-    (Path(__file__).parents[2] / "cases/compat/locks.yml").read_text(encoding="utf-8"),
-    Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader),
-)
+TEXT = (Path(__file__).parents[2] / "cases/compat/locks.yml").read_text(encoding="utf-8")
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+CASES: list[dict[str, Any]] = yaml.load(TEXT, Loader=LOADER)  # noqa: S506 - a safe loader
 NODE = node("H100-SXM5-80GB", "610.43.02", unknown="block")
 
 
