@@ -25,10 +25,41 @@ class RolloutHours:
         if day.weekday() not in self.days or self.begin == self.end:
             return None
         last = day + timedelta(days=1) if self.end < self.begin else day
-        # Seconds since the epoch: a window keeps its wall-clock times over a change to summer time.
-        begin = datetime.combine(day, self.begin, self.zone).timestamp()
-        end = datetime.combine(last, self.end, self.zone).timestamp()
+        # Seconds since the epoch: a window keeps its wall-clock times over a change of the clock. A time that
+        # comes twice is taken so that the window is open within its hours only.
+        opens = datetime.combine(day, self.begin, self.zone)
+        closes = datetime.combine(last, self.end, self.zone)
+        if _comes_twice(opens) and not (_comes_twice(closes) and day == last):
+            opens = opens.replace(fold=1)
+        begin, end = _instant(opens), _instant(closes)
         return (begin, end) if begin < end else None
+
+
+def _comes_twice(moment: datetime) -> bool:
+    """Return whether the clock shows a time twice: an hour of the day on which it is put back."""
+    first, second = (_offset(moment.replace(fold=fold)) for fold in (0, 1))
+    return first > second
+
+
+def _instant(moment: datetime) -> float:
+    """Return a time of a zone as seconds since the epoch. One that the clock skips is the moment of the change."""
+    before, after = (_offset(moment.replace(fold=fold)) for fold in (0, 1))
+    if before >= after:
+        return moment.timestamp()
+    # PEP 495: of a skipped time, fold 1 gives a moment before the change, and fold 0 one after it.
+    low, high = (int(moment.replace(fold=fold).timestamp()) for fold in (1, 0))
+    while high - low > 1:
+        middle = (low + high) // 2
+        if _offset(datetime.fromtimestamp(middle, moment.tzinfo)) == before:
+            low = middle
+        else:
+            high = middle
+    return float(high)
+
+
+def _offset(moment: datetime) -> timedelta:
+    """Return the offset of a time with a zone from UTC."""
+    return moment.utcoffset() or timedelta()
 
 
 def opening(windows: Sequence[RolloutHours], now: float) -> tuple[float, float] | None:
