@@ -3,7 +3,8 @@
 #
 # A reinstallation changes no version, so apt does not count it as a change of a held package: -y needs no --allow-change-held-packages, with or
 # without `=VERSION`. dpkg then sets the selection to `install`, and the next upgrade may replace the package. `apt-get install` of
-# the version that is there leaves the hold alone. apt 3.0 (Debian 13) behaves alike. Who reinstalls a damaged file of a held package has to hold it again.
+# the version that is there leaves the hold alone. apt 3.0.4 (Debian 13) and 3.3.5 behave alike. Who
+# reinstalls a damaged file of a held package has to hold it again.
 # Expected: the hold stays, or apt asks. Needs Debian's apt and unshare with user namespaces. Ends with 0 while the behaviour is this, 1 if it
 # has changed.
 set -euo pipefail

@@ -545,10 +545,12 @@ def _start(host: Host) -> List[str]:
         return []
     messages = []
     for unit in systemd.units(host, names).values():
-        name = unit["Id"]
-        if unit["LoadState"] != "loaded" or unit["UnitFileState"] not in systemd.ENABLED:
+        name, enabled = unit["Id"], unit["UnitFileState"]
+        if enabled == "disabled":  # as first asked for, until a daemon-reload
+            enabled = host.run("systemctl", "is-enabled", name).out.strip() or enabled
+        if unit["LoadState"] != "loaded" or enabled not in systemd.ENABLED:
             messages.append(
-                f"gate: {name} stays down: it is {unit['UnitFileState'] or unit['LoadState']}, which an "
+                f"gate: {name} stays down: it is {enabled or unit['LoadState']}, which an "
                 "administrator decided"
             )
         elif unit["ActiveState"] in ("inactive", "failed"):

@@ -659,6 +659,7 @@ def test_release_takes_the_gate_away(node: Node) -> None:
 # -- container runtimes
 
 SYSTEMCTL = r"""echo "systemctl $*" >> $DIR/log
+[ "$1" != is-enabled ] || sed -n 's/^Files=//p' "$DIR/$2"
 [ "$1" = show ] || exit 0
 shift 3
 for unit; do cat "$DIR/$unit"; echo; done"""
@@ -686,6 +687,8 @@ def systemd(node: Node, **state: str) -> None:
         ({}, True),
         ({"ActiveState": "failed"}, True),
         ({"UnitFileState": "disabled"}, False),
+        ({"UnitFileState": "disabled", "Files": "disabled"}, False),
+        ({"UnitFileState": "disabled", "Files": "enabled"}, True),  # the manager has an old answer
         ({"LoadState": "masked", "UnitFileState": "masked"}, False),
         ({"LoadState": "not-found", "UnitFileState": ""}, False),
         ({"ActiveState": "active"}, False),
