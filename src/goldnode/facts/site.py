@@ -32,6 +32,7 @@ SECTIONS: Mapping[str, Mapping[str, Callable[[Mapping[str, Any]], str]]] = {
     "health.yml": {"memory_sets": _sku},
     "known_bad.yml": {"known_bad": lambda row: str(row["id"])},
     "module_builds.yml": {"builds": lambda row: " ".join(module_build_key(row))},
+    "parts.yml": {"builds_on": lambda row: " ".join((row["part"], row["os"], *row["kernels"]))},
     "performance.yml": {"dense_peaks": lambda row: ", ".join(sorted(row["skus"]))},
 }
 

@@ -93,3 +93,22 @@ def test_module_whose_package_is_a_part_is_judged_as_that_part(tmp_path: Path) -
     found = findings_of(view(tmp_path, stack=stack))
     assert [item.rule for item in found if "mlx5_core" in item.message] == []
     assert {item.rule for item in of_parts(found)} == {"part-network"}
+
+
+def test_site_adds_a_kernel_on_which_it_has_seen_a_part_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = 'parts: {lustre: "2.15.8"}\n'
+    place = tmp_path / "catalog"
+    assert [item.severity for item in of_parts(findings_of(view(place, own, lock=LOCK)))] == [
+        "unknown"
+    ]
+    text = """meta: {subject: builds of this site, compiled: '2026-11-01'}
+sources: {canary: {title: canary of this site, date: '2026-11-01'}}
+builds_on:
+- {part: lustre, os: debian 12, kernels: ['6.1'], versions: [=2.15.8], source: canary}
+"""
+    write(place, {"facts/parts.yml": text})
+    monkeypatch.setenv("GOLDNODE_CATALOG", str(place))
+    assert facts.site_faults() == []
+    assert of_parts(findings_of(view(place, own, lock=LOCK))) == []
