@@ -77,7 +77,11 @@ AFFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("tests/conftest.py", (EVERYTHING,)),
     # The recipes of docs/adding.md.
     ("src/goldnode/node/verdict/*", KINDS),
-    ("src/goldnode/node/state/kinds.py", (*KINDS, "tests/unit/node/verdict")),
+    (
+        "src/goldnode/node/state/kinds.py",
+        (*KINDS, "tests/unit/node/verdict", "tests/faults/test_carried_rows.py"),
+    ),
+    ("src/goldnode/facts/log_lines.yml", ("tests/faults/test_log_remedies.py",)),
     ("src/goldnode/node/ground/known.py", ("tests/unit/node/verdict",)),
     ("src/goldnode/node/ground/log_lines.py", ("tests/unit/node/verdict", "tests/unit/node/probe")),
     ("src/goldnode/facts/*", FACTS),
@@ -102,7 +106,11 @@ AFFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     (
         "tests/cases/logs/*",
-        ("tests/unit/node/probe/test_logs.py", "tests/unit/node/program/test_watch.py"),
+        (
+            "tests/unit/node/probe/test_logs.py",
+            "tests/unit/node/program/test_watch.py",
+            "tests/faults/test_log_remedies.py",
+        ),
     ),
     ("tests/cases/loader/*", ("tests/unit/node/effective/test_loader.py",)),
     ("tests/cases/containerd*.json", ("tests/unit/node/effective/test_containerd.py",)),
