@@ -56,12 +56,12 @@ UNCARRIED = {
 def in_scoreboard() -> set[str]:
     """Rows whose remedy the faults of simulated boards carry out."""
     finds = [row.find for row in FAULTS if row.name not in carried.SOFTWARE]
-    plain = [find.replace("\\", "") for find in finds]
+    patterns = [find.replace("\\", "") for find in finds]
     return {
         name
         for name in KINDS
         if any(re.fullmatch(find, name.replace("*", "1")) for find in finds)
-        or any(fnmatchcase(find, name) for find in plain)
+        or any(fnmatchcase(find, name) for find in patterns)
     }
 
 
