@@ -45,12 +45,13 @@ def _histories(directory: Path) -> Iterator[Path]:
 
 
 def _versions(directory: Path) -> list[int]:
-    names = (path.name.split(".")[0] for path in (directory / "metadata").glob("*.targets.json"))
+    """Return the versions of a published channel: each publication has a snapshot, of a release or of orders alone."""
+    names = (path.name.split(".")[0] for path in (directory / "metadata").glob("*.snapshot.json"))
     return sorted(int(name) for name in names if name.isdigit())
 
 
 def _published(directory: Path, version: int) -> FleetEvent:
-    file = directory / "metadata" / f"{version}.targets.json"
+    file = directory / "metadata" / f"{version}.snapshot.json"
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     return FleetEvent(
         id=identity("published", digest),

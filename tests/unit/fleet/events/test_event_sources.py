@@ -219,12 +219,12 @@ def test_an_entry_that_cannot_be_read_is_an_event_too(tmp_path: Path) -> None:
 def test_versions_of_a_published_channel_are_events(tmp_path: Path) -> None:
     directory = tmp_path / "h100"
     (directory / "metadata").mkdir(parents=True)
-    (directory / "metadata/9.targets.json").write_text("nine")
+    (directory / "metadata/9.snapshot.json").write_text("nine")
     found = delivery(tmp_path, **HOOK)
     found.channels = (directory,)
     found.collect()
     for version in (10, 11):
-        (directory / f"metadata/{version}.targets.json").write_text(str(version))
+        (directory / f"metadata/{version}.snapshot.json").write_text(str(version))
     assert found.collect() == 2
     assert [one.details["version"] for one in found.outbox.events()] == [10, 11]
 
