@@ -25,7 +25,15 @@ from goldnode.node.ground.optional import group
 # Options of pip that take a value. Those that name an index may imply a CUDA or ROCm build of its
 # wheels.
 _INDEX = ("--index-url", "-i", "--extra-index-url", "--find-links", "-f")
-_VALUED = (*_INDEX, "--trusted-host", "--no-binary", "--only-binary", "--use-feature", "--proxy")
+_VALUED = (
+    *_INDEX,
+    "--trusted-host",
+    "--no-binary",
+    "--only-binary",
+    "--use-feature",
+    "--proxy",
+    "--config-settings",
+)
 _FLAGS = (
     "--pre",
     "--no-index",
@@ -363,6 +371,7 @@ def _pinned(
 ) -> None:
     if not _matters(name):
         return
+    version = _normalized(version)
     other = reading.pins.get(name)
     if other is not None and not _same_pin(version, other.version):
         raise line.error(
@@ -376,6 +385,14 @@ def _pinned(
         reading.asked.setdefault(name, line)
     # An earlier, unpinned mention of the package is settled by this pin.
     reading.open = [item for item in reading.open if f"{name} is not pinned" not in item[1]]
+
+
+def _normalized(version: str) -> str:
+    """Return a version as the index has it (PEP 440): v2.8.0 is 2.8.0."""
+    try:
+        return str(Version(version))
+    except InvalidVersion:
+        return version
 
 
 def _same_pin(version: str, other: str) -> bool:

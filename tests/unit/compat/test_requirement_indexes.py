@@ -131,3 +131,20 @@ def test_package_built_from_source_is_not_pinned(
         "it is built from" in item.message and "secret" not in item.message for item in reports
     )
     assert all(item.place is not None and item.place.line == 1 for item in reports)
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("torch==v2.8.0", "2.8.0"),
+        ("torch==2.8.0-rc1", "2.8.0rc1"),
+        ("torch===2.8.0", "2.8.0"),
+        ("Torch (==2.8.0)", "2.8.0"),
+        ("torch==2.8.0,!=2.8.1", "2.8.0"),
+        ("--config-settings x=y\ntorch==2.8.0", "2.8.0"),
+        ("torch \\\n==2.8.0 \\\n  --hash=sha256:aa", "2.8.0"),
+    ],
+)
+def test_pin_is_read_as_pip_reads_it(text: str, version: str, tmp_path: Path) -> None:
+    (tmp_path / "r.txt").write_text(text + "\n", encoding="utf-8")
+    assert workloads.requirements(tmp_path / "r.txt", python="3.12").pins == {"torch": version}
