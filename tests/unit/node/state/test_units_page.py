@@ -83,7 +83,7 @@ ROWS: Mapping[str, UnitRow] = {
     ),
     "goldnode-hostname.service": UnitRow(9.5, "names a node without a name", "", "a guest"),
     "goldnode-lease-name.service": UnitRow(9.6, "names a node after its DHCP lease", "", "a guest"),
-    "goldnode-ssh-keys.service": UnitRow(9.6, "makes missing ssh host keys"),
+    "goldnode-ssh-keys.service": UnitRow(9.6, "makes missing ssh host keys", "", _CONTAINER),
     "goldnode-fleet.service": UnitRow(
         8.3, "lock service of the fleet", "", f"{_CONTAINER}, without the credential"
     ),
