@@ -1,4 +1,4 @@
-"""`python -m release --out DIRECTORY`: build the files of a release from a tree. See scripts/release."""
+"""`python -m release --out DIRECTORY`: build the files of a release from a tree, and sign them. See scripts/release."""
 
 from __future__ import annotations
 
@@ -10,11 +10,16 @@ import sys
 import tempfile
 from pathlib import Path
 
-from release import collection, sbom
+from goldnode.core.errors import GoldnodeError
+from goldnode.evidence.release_files import PROGRAMS, PROVENANCE, SUMS
+from release import collection, provenance, sbom
+
+NO_COMMIT = "0" * 40  # of a tree that is no commit, as in tests
+LOCKS = ("base.lock", "all.lock")
 
 
-def build(tree: Path, out: Path, epoch: int) -> list[Path]:
-    """Build wheel, sdist, collection, SBOM and SHA256SUMS in `out`; return their paths.
+def build(tree: Path, out: Path, epoch: int, commit: str = NO_COMMIT) -> list[Path]:
+    """Build wheel, sdist, collection, program, locks, SBOM, provenance and SHA256SUMS in `out`; return their paths.
 
     Their bytes depend on the tree, `epoch` (seconds, the time in the files) and the installed tools alone. Raises
     CalledProcessError.
@@ -43,15 +48,41 @@ def build(tree: Path, out: Path, epoch: int) -> list[Path]:
             text=True,
         )
         collection.build(tree, work, out, epoch)
+    version = next(path.name.split("-")[1] for path in out.iterdir() if path.suffix == ".whl")
+    for name, writer in zip(PROGRAMS, (False, True), strict=True):
+        _program(tree, out / name, writer)
+    for name in LOCKS:
+        (out / f"goldnode-{version}-{name}").write_bytes(
+            (tree / "requirements" / name).read_bytes()
+        )
     found = sorted(out.iterdir())
-    version = next(path.name.split("-")[1] for path in found if path.suffix == ".whl")
     bill = out / f"goldnode-{version}.cdx.json"
-    bill.write_bytes(sbom.document(version, found, epoch))
-    found = sorted([*found, bill])
-    sums = out / "SHA256SUMS"
-    lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in found]
+    bill.write_bytes(sbom.document(version, found, epoch, tree))
+    digests = _digests([*found, bill])
+    origin = out / f"goldnode-{version}{PROVENANCE}"
+    origin.write_bytes(provenance.document(digests, tree, commit, epoch))
+    found = sorted([*found, bill, origin])
+    sums = out / SUMS
+    lines = [f"{digest}  {name}\n" for name, digest in _digests(found).items()]
     sums.write_text("".join(lines), encoding="ascii")
     return [*found, sums]
+
+
+def _program(tree: Path, file: Path, writer: bool) -> None:
+    """Write the program of nodes. A process of its own, because the sources are those of the tree."""
+    script = (
+        "import sys; from goldnode.core.program_file import build; "
+        f"sys.stdout.buffer.write(build(writer={writer}))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(tree.resolve() / "src")}
+    command = [sys.executable, "-B", "-c", script]
+    done = subprocess.run(command, env=environment, check=True, capture_output=True)
+    file.write_bytes(done.stdout)
+    file.chmod(0o755)
+
+
+def _digests(paths: list[Path]) -> dict[str, str]:
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
 
 
 def main() -> None:
@@ -66,13 +97,17 @@ def main() -> None:
     parser.add_argument(
         "--epoch", type=int, required=True, help="time in the files, in seconds since 1970"
     )
+    parser.add_argument("--commit", default=NO_COMMIT, help="id of the commit that the trees are")
+    parser.add_argument("--key", type=Path, help="sign with this secret key, ECDSA P-256 in PEM")
     options = parser.parse_args()
     first, *others = options.tree
     try:
-        files = build(first, options.out, options.epoch)
+        # A wrong key must not cost a build.
+        signer = provenance.signer(options.key) if options.key else None
+        files = build(first, options.out, options.epoch, options.commit)
         for other in others:
             with tempfile.TemporaryDirectory(prefix="goldnode-release-") as name:
-                again = build(other, Path(name, "again"), options.epoch)
+                again = build(other, Path(name, "again"), options.epoch, options.commit)
                 differ = [
                     one.name
                     for one, two in zip(files, again, strict=True)
@@ -84,6 +119,15 @@ def main() -> None:
         sys.exit(
             f"scripts/release: {' '.join(map(str, problem.cmd))} failed:\n{problem.stdout}{problem.stderr}"
         )
+    except GoldnodeError as problem:
+        sys.exit(f"scripts/release: {problem}")
+    if signer is None:
+        print(
+            "not signed: give --key FILE, or sign later with `python -m release.sign DIRECTORY --key FILE`"
+        )
+    else:
+        provenance.sign(options.out, signer)
+        print(f"signed by key {signer.keyid}")
     print((options.out / "SHA256SUMS").read_text(encoding="ascii"), end="")
 
 

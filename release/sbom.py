@@ -1,4 +1,4 @@
-"""The CycloneDX SBOM of a release: the wheel, and what an installation of it was tested with."""
+"""The CycloneDX SBOM of a release: the wheel, and every package of every extra with its hashes and licence."""
 
 from __future__ import annotations
 
@@ -13,19 +13,24 @@ from typing import Any
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from goldnode.core.extras import EXTRAS as MODULES
+from goldnode.evidence import licences
 from goldnode.evidence.cyclonedx_bom import validate
+from release import dependencies, locked
 
 _NAMESPACE = uuid.UUID("5f0f6f6c-646e-5f64-9573-626f6d730002")
-EXTRAS = ("ansible", "images", "test")
+EXTRAS = tuple(sorted(MODULES))
 
 
-def document(version: str, artifacts: list[Path], epoch: int) -> bytes:
+def document(version: str, artifacts: list[Path], epoch: int, tree: Path) -> bytes:
     """Return the SBOM as bytes of JSON, valid against the official schema.
 
-    Components are the distributions of this environment (requirements/dev.lock) that goldnode requires, with the
-    extras as optional. `artifacts` are the files of the release; `epoch` (seconds) is the time in the document.
+    Components are the distributions of this environment that goldnode requires, with the extras as optional.
+    Their hashes are those of `requirements/all.lock` in `tree`, and licences come from their metadata.
+    `artifacts` are the files of the release; `epoch` (seconds) is the time in the document.
     """
-    base, every = _closure(("",)), _closure(("", *EXTRAS))
+    base, every = closure(("",)), closure(("", *EXTRAS))
+    hashes, decided = locked.hashes(tree), dependencies.decisions(tree)
     sums = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in artifacts}
     root = f"pkg:pypi/goldnode@{version}"
     refs = {name: f"pkg:pypi/{name}@{distribution(name).version}" for name in every}
@@ -37,6 +42,8 @@ def document(version: str, artifacts: list[Path], epoch: int) -> bytes:
             "version": distribution(name).version,
             "purl": refs[name],
             "scope": "required" if name in base else "optional",
+            "licenses": [{"expression": licence_of(name, decided)}],
+            "externalReferences": [_distribution(name, hashes)],
         }
         for name in sorted(every)
     ]
@@ -82,7 +89,34 @@ def document(version: str, artifacts: list[Path], epoch: int) -> bytes:
     return data
 
 
-def _closure(extras: tuple[str, ...]) -> dict[str, set[str]]:
+def packages() -> dict[str, str]:
+    """Return name -> version of every package of every extra in this environment."""
+    return {name: distribution(name).version for name in sorted(closure(("", *EXTRAS)))}
+
+
+def licence_of(name: str, decided: dict[str, dependencies.Decision]) -> str:
+    """Return the licence of a distribution as SPDX expression, of its metadata or as decided; NOASSERTION else."""
+    headers: dict[str, list[str]] = {}
+    for key, value in distribution(name).metadata.items():
+        headers.setdefault(key.lower(), []).append(value)
+    stated = licences.wheel(headers)
+    row = decided.get(name)
+    if row is not None and row.licence and (stated is None or licences.references(stated)):
+        return row.licence
+    return stated or "LicenseRef-NOASSERTION"
+
+
+def _distribution(name: str, hashes: dict[tuple[str, str], list[str]]) -> dict[str, Any]:
+    """Return where the files of a distribution are, with the hash of each: one for every platform and the source."""
+    version = distribution(name).version
+    return {
+        "type": "distribution",
+        "url": f"https://pypi.org/project/{name}/{version}/",
+        "hashes": [{"alg": "SHA-256", "content": row} for row in hashes[name, version]],
+    }
+
+
+def closure(extras: tuple[str, ...]) -> dict[str, set[str]]:
     """Return every distribution that goldnode with `extras` requires, each with those that it requires itself."""
     found: dict[str, set[str]] = {}
     todo = [(name, wanted) for name, wanted in _direct("goldnode", extras).items()]

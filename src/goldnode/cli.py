@@ -42,6 +42,9 @@ _SECTIONS = {
         "matrix": ("matrix", "Show the compatibility matrix of all stacks and classes."),
         "schema": ("schema.command", "Print or write the JSON Schemas of all files and documents."),
     },
+    "Keys and releases": {
+        "verify-release": ("verify_release", "Verify files of a release of goldnode."),
+    },
     "Lock and mirror packages": {
         "lock": ("lock", "Resolve the packages of a stack and write its lock."),
         "mirror": ("mirror", "Fetch locked packages and publish them as signed apt repositories."),

@@ -198,7 +198,15 @@ AFFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("inventories/*", ("tests/unit/inventory", "marker:real")),
     # A release.
     ("hatch_build.py", (RELEASE, "tests/unit/core/test_data.py", "tests/e2e/test_collection.py")),
-    ("release/*", (RELEASE, "tests/e2e/test_collection.py")),
+    (
+        "release/*",
+        (
+            RELEASE,
+            "tests/unit/test_dependencies.py",
+            "tests/unit/evidence/test_release_files.py",
+            "tests/e2e/test_collection.py",
+        ),
+    ),
     # Molecule.
     (".config/molecule/*", ("tests/unit/testing/lab", "tests/lab")),
     ("molecule/*", ("tests/unit/testing/lab", "tests/unit/commands/test_reference.py")),

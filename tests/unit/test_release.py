@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -15,15 +16,18 @@ from typing import Any
 
 import pytest
 import yaml
+from release import provenance
 from release.__main__ import build
 from tests.release_files import EPOCH, ROOT, Installed, export, install
 from tests.unit.ansible.test_blocked_class import THERE
 from tests.unit.ansible.test_cohorts import ELDER, YOUNGER
 from tests.unit.catalog.test_accept_reject import write
+from tests.unit.images.registries import make_ecdsa_key
 
 from goldnode.core.data import data
 
 pytestmark = pytest.mark.xdist_group("release")
+SIGNED = ("SHA256SUMS.sig", "goldnode-0.2.0.intoto.jsonl")
 COMMANDS = (
     "--version",
     "classes",
@@ -49,11 +53,20 @@ def trees(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.fixture(scope="module")
-def release(trees: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build a release into a relative directory, as `scripts/release` does without an argument."""
+def keys(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Make a key of releases; secret and public half."""
+    return make_ecdsa_key(tmp_path_factory.mktemp("keys"), "release")
+
+
+@pytest.fixture(scope="module")
+def release(
+    trees: tuple[Path, Path], keys: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """Build a signed release into a relative directory, as `scripts/release` does without a directory."""
     where = tmp_path_factory.mktemp("release")
     with contextlib.chdir(where):
         build(trees[0], Path("dist"), EPOCH)
+        provenance.sign(Path("dist"), provenance.signer(keys[0]))
     return where / "dist"
 
 
@@ -76,8 +89,8 @@ def test_two_builds_have_the_same_bytes(
 ) -> None:
     build(trees[1], tmp_path / "again", EPOCH)
     assert (tmp_path / "again/SHA256SUMS").read_text() == (release / "SHA256SUMS").read_text()
-    names = {path.name for path in release.iterdir()}
-    assert len(names) == 5
+    names = {path.name for path in release.iterdir() if path.name not in SIGNED}
+    assert len(names) == 10
     for line in (release / "SHA256SUMS").read_text().splitlines():
         digest, _, name = line.partition("  ")
         assert hashlib.sha256((release / name).read_bytes()).hexdigest() == digest
@@ -90,9 +103,102 @@ def test_the_bill_names_what_an_installation_needs(release: Path) -> None:
     scopes = {row["name"]: row["scope"] for row in bill["components"]}
     assert scopes["click"] == scopes["pydantic-core"] == "required"
     assert scopes["ansible-core"] == scopes["docker"] == scopes["pytest"] == "optional"
-    assert {row["name"] for row in bill["metadata"]["component"]["components"]} == {
-        path.name for path in release.iterdir() if path.suffix in (".whl", ".gz")
-    }
+    for name in ("uvicorn", "h11", "sqlalchemy", "tuf", "duckdb", "pyarrow", "scipy", "psycopg"):
+        assert scopes[name] == "optional"
+    assert all(row["licenses"][0]["expression"] for row in bill["components"])
+    assert all(row["externalReferences"][0]["hashes"] for row in bill["components"])
+    artifacts = {row["name"] for row in bill["metadata"]["component"]["components"]}
+    others = ("SHA256SUMS", "goldnode-0.2.0.cdx.json", "goldnode-0.2.0.provenance.json", *SIGNED)
+    assert artifacts == {path.name for path in release.iterdir()} - set(others)
+    assert {"goldnode-node", "goldnode-node-follow"} <= artifacts
+
+
+def verify(installed: Installed, *words: object) -> tuple[int, str]:
+    """Run `goldnode verify-release`; return its exit status and output."""
+    done = installed.run("goldnode", "verify-release", *map(str, words))
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_a_release_proves_itself(
+    release: Path, installed: Installed, keys: tuple[Path, Path]
+) -> None:
+    """With the wheel that it verifies, which has no cryptography of Python: openssl verifies."""
+    status, output = verify(installed, release, "--key", keys[1])
+    assert status == 0, output
+    assert "with its provenance" in output
+    assert output.count("as released") == 9
+    commands = (
+        f"openssl dgst -sha256 -verify {keys[1]} -signature SHA256SUMS.sig SHA256SUMS",
+        "sha256sum --check --strict SHA256SUMS",
+    )
+    for line in commands:
+        done = subprocess.run(
+            line.split(), cwd=release, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+
+
+def bare_root(root: Path) -> Path:
+    """Make a root directory with a shell, openssl and sha256sum, and nothing else that runs."""
+    for name in ("sh", "openssl", "sha256sum"):
+        program = shutil.which(name)
+        assert program is not None
+        files = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout
+        for file in {program, *re.findall(r"(/\S+) \(0x", files)}:
+            target = root / (f"bin/{name}" if file == program else file.lstrip("/"))
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(file, target)
+    (root / "release").mkdir()
+    return root
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="chroot is root's")
+def test_a_machine_with_openssl_and_sha256sum_verifies_a_release(
+    release: Path, keys: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """The line of docs/how-to/install.md, on a machine that has no Python and no checkout."""
+    root = bare_root(tmp_path / "root")
+    for path in release.iterdir():
+        shutil.copy(path, root / "release")
+    shutil.copy(keys[1], root / "goldnode-release.pub")
+    page = (ROOT / "docs/how-to/install.md").read_text()
+    line = next(line for line in page.splitlines() if line.startswith("$ openssl dgst"))
+    script = f"cd /release && {line.removeprefix('$ ')}"
+
+    def run() -> subprocess.CompletedProcess[str]:
+        command = ["chroot", str(root), "/bin/sh", "-c", script]
+        environment = {"PATH": "/bin", "OPENSSL_CONF": "/dev/null"}
+        return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+
+    done = run()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Verified OK" in done.stdout
+    assert done.stdout.count(": OK") == 9
+    program = root / "release/goldnode-node"
+    data = bytearray(program.read_bytes())
+    data[len(data) // 2] ^= 1
+    program.write_bytes(data)
+    assert "goldnode-node: FAILED" in run().stdout
+    with (root / "release/SHA256SUMS").open("a") as sums:
+        sums.write("\n")
+    done = run()
+    assert done.returncode != 0
+    assert ": OK" not in done.stdout, "files are compared with sums that are not signed"
+
+
+@pytest.mark.parametrize("name", ["whl", "goldnode-node", "SHA256SUMS", "sig", "provenance.json"])
+def test_one_changed_byte_is_refused(
+    release: Path, installed: Installed, keys: tuple[Path, Path], tmp_path: Path, name: str
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(release, copy)
+    path = next(path for path in sorted(copy.iterdir()) if path.name.endswith(name))
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    status, output = verify(installed, copy, "--key", keys[1])
+    assert status == 1, output
+    assert "Traceback" not in output
 
 
 def test_the_wheel_has_the_data_of_the_tree(release: Path) -> None:
