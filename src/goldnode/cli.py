@@ -43,6 +43,7 @@ _SECTIONS = {
         "schema": ("schema.command", "Print or write the JSON Schemas of all files and documents."),
     },
     "Keys and releases": {
+        "keys": ("keys", "Show, make and revoke the keys of a site."),
         "verify-release": ("verify_release", "Verify files of a release of goldnode."),
     },
     "Lock and mirror packages": {

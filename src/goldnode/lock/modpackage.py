@@ -22,6 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from goldnode.core import secret_files
 from goldnode.core.errors import ModulesError
 from goldnode.core.site import Site
 from goldnode.lock.builder import ModuleBuild, ModuleBuildInputs, modinfo
@@ -66,6 +67,7 @@ class Signing:
                 raise ModulesError(
                     f"{path} is not there", file=site.file, remedy="correct `module_signing`"
                 )
+        secret_files.require(key, secret_files.MODULE_KEY)
         public = _openssl(
             ["x509", "-in", str(certificate), "-noout", "-pubkey"],
             f"{certificate} is no certificate",

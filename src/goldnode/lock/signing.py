@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from goldnode.core import secret_files
 from goldnode.core.errors import SigningKeyError
 from goldnode.core.keys import armor
 from goldnode.node.ground.openpgp import OpenPGPError, dearmor, primary_fingerprints
@@ -128,6 +129,7 @@ def open_signer(
         where: Path | None = None
         if not _NAMED.match(key):
             home, where = scratch, base / Path(key).expanduser()
+            secret_files.require(where, secret_files.MIRROR_KEY)
             _import(home, where)
         keys = _secret_keys(home, key.removeprefix("0x") if home is None else None)
         if not keys:

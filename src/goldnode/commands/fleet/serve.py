@@ -87,6 +87,12 @@ def nodes(file: Path, where: str | None, form: str) -> None:
         help="Authority of the certificates of nodes: a node may then ask only for itself.",
     ),
     click.option(
+        "--client-crl",
+        type=FILE,
+        metavar="FILE",
+        help="Certificates of nodes that are revoked, PEM; read again when it changes.",
+    ),
+    click.option(
         "--data",
         type=DIRECTORY,
         metavar="DIRECTORY",

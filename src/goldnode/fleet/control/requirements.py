@@ -23,8 +23,9 @@ from typing import Any
 
 import urllib3
 
+from goldnode.core import secret_files
 from goldnode.core.command_environment import without_secrets
-from goldnode.core.errors import GoldnodeError
+from goldnode.core.errors import GoldnodeError, SigningKeyError
 from goldnode.core.site import Site
 from goldnode.documents.rollout import RolloutCommand, RolloutPrometheus, seconds
 from goldnode.fleet.control import dual_reports, floors
@@ -176,6 +177,7 @@ def _request(given: RequirementSources, text: str) -> tuple[int, bytes]:
         context = ssl.create_default_context(cafile=given.ca)
         headers = {"Accept": "application/json", "User-Agent": "goldnode"}
         if given.token is not None:
+            secret_files.require(given.token, secret_files.TOKEN)
             headers["Authorization"] = f"Bearer {given.token.read_text(encoding='utf-8').strip()}"
         end = time.monotonic() + given.timeout
         with urllib3.PoolManager(ssl_context=context) as pool:
@@ -204,6 +206,8 @@ def _request(given: RequirementSources, text: str) -> tuple[int, bytes]:
         raise _Unknown(f"no answer within {given.timeout:g} s") from None
     except urllib3.exceptions.HTTPError as problem:
         raise _Unknown(f"Prometheus cannot be asked: {problem}") from None
+    except SigningKeyError as problem:
+        raise _Unknown(f"Prometheus is not asked: {problem}") from None
     except OSError as problem:  # files of the token and of the authority
         raise _Unknown(
             f"Prometheus cannot be asked: {problem.strerror}: {problem.filename}"

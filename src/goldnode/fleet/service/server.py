@@ -16,6 +16,7 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from goldnode.core import secret_files
 from goldnode.core.errors import GoldnodeError
 from goldnode.fleet.service.app import LockService, ServiceSettings
 from goldnode.fleet.store import schema
@@ -30,6 +31,7 @@ _HEALTHY = (
     2.0  # seconds in which a client that is not slow gets its answer, also when many come at once
 )
 _FILES = 65_536  # open files that the service asks for
+_TICKS = 50  # of uvicorn, between two looks at the list of revoked certificates
 _UNSENT = 64 << 20  # bytes of answers that clients have not read
 
 
@@ -42,6 +44,7 @@ class Listen:
     certificate: Path | None = None
     key: Path | None = None
     client_ca: Path | None = None
+    client_crl: Path | None = None  # certificates of nodes that are revoked
     plain: bool = False  # HTTP without TLS on another address than the loopback
     any_client: bool = False  # TLS without certificates of nodes there
     data: Path | None = None  # directory of captures; None: they are not accepted
@@ -54,6 +57,11 @@ class Listen:
         if self.client_ca is not None and self.certificate is None:
             raise GoldnodeError(
                 "certificates of nodes need TLS", remedy="give --tls-certificate and --tls-key too"
+            )
+        if self.client_crl is not None and self.client_ca is None:
+            raise GoldnodeError(
+                "a list of revoked certificates needs their authority",
+                remedy="give --client-ca too",
             )
         if self.host in _LOOPBACK or self.client_ca is not None:
             return
@@ -176,8 +184,30 @@ class _Server(uvicorn.Server):
     """A server with a long queue in the kernel, of which asyncio accepts a few at a time.
 
     asyncio has one number for both. Once open files run out, it would fail that often, with a
-    traceback each time.
+    traceback each time. It reads the list of revoked certificates again when the file has changed.
     """
+
+    def __init__(self, config: uvicorn.Config, crl: Path | None = None) -> None:
+        super().__init__(config)
+        self._crl = crl
+        self._read = None if crl is None else crl.stat().st_mtime_ns
+
+    async def on_tick(self, counter: int) -> bool:
+        """Look for a new list each five seconds, with what uvicorn does each tenth of a second."""
+        if self._crl is not None and counter % _TICKS == 0:
+            self._reload(self._crl)
+        return await super().on_tick(counter)
+
+    def _reload(self, crl: Path) -> None:
+        try:
+            changed = crl.stat().st_mtime_ns
+            if changed != self._read and self.config.ssl is not None:
+                self._read = changed
+                _revoke(self.config.ssl, crl)
+                LOGGER.info("%s was read again", crl)
+        except (OSError, GoldnodeError) as problem:
+            # The list that was read before stays in force.
+            LOGGER.warning("the list of revoked certificates was not read again: %s", problem)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         asyncio.get_running_loop().set_exception_handler(_logged)
@@ -226,13 +256,37 @@ def server(store: StoreDatabase, listen: Listen, signing_key: Path | None = None
         log_config=_LOGGING,
         **_tls(listen),
     )
+    if listen.client_crl is not None:
+        config.load()
+        if config.ssl is not None:  # always: a list requires TLS
+            _revoke(config.ssl, listen.client_crl)
+        return _Server(config, listen.client_crl)
     return _Server(config)
+
+
+def _revoke(context: ssl.SSLContext, crl: Path) -> None:
+    """Refuse certificates of nodes that a list names. Raise GoldnodeError for a file that is no list."""
+    try:
+        data = crl.read_text(encoding="ascii", errors="replace")
+        if "BEGIN X509 CRL" not in data:
+            raise ssl.SSLError("it has no list in PEM")
+        context.load_verify_locations(str(crl))
+    except (OSError, ssl.SSLError) as problem:
+        raise GoldnodeError(
+            f"the list of revoked certificates cannot be used: {problem}",
+            file=crl,
+            remedy="write it with `goldnode keys revoke NODE --authority DIR`",
+        ) from problem
+    # Without a list of the authority, no certificate is accepted then.
+    context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
 
 
 def _tls(listen: Listen) -> dict[str, Any]:
     """Return the TLS options of uvicorn. Raise GoldnodeError for files that cannot be used."""
     if listen.certificate is None:
         return {}
+    if listen.key is not None:
+        secret_files.require(listen.key, secret_files.TLS_KEY)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         context.load_cert_chain(str(listen.certificate), str(listen.key))

@@ -1,0 +1,166 @@
+"""Commands `goldnode keys …`."""
+
+from __future__ import annotations
+
+import datetime as dt
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from goldnode.commands.options import DIRECTORY, OLD_DIRECTORY
+from goldnode.commands.output import emit, reports, table
+from goldnode.core.errors import GoldnodeError
+
+if TYPE_CHECKING:
+    from goldnode.fleet.keys.inventory import SiteKey
+
+_AUTHORITY = click.option(
+    "--authority",
+    type=OLD_DIRECTORY,
+    metavar="DIRECTORY",
+    help="Directory of the authority of nodes.",
+)
+_OUT = click.option(
+    "--out", type=DIRECTORY, required=True, metavar="DIRECTORY", help="Directory for the files."
+)
+_MADE = ("authority", "documents", "images", "log", "mirror", "modules", "release", "webhook")
+
+
+@click.group()
+def keys() -> None:
+    """Show, make and revoke the keys of a site."""
+
+
+@keys.command("list")
+@_AUTHORITY
+@click.option(
+    "--channel",
+    "channels",
+    type=OLD_DIRECTORY,
+    multiple=True,
+    metavar="DIRECTORY",
+    help="Directory of a published channel. May be repeated.",
+)
+@click.option(
+    "--within",
+    type=click.IntRange(1, 3650),
+    default=30,
+    show_default=True,
+    metavar="DAYS",
+    help="Report keys that expire within so many days.",
+)
+@reports("keys")
+def list_(authority: Path | None, channels: tuple[Path, ...], within: int, form: str) -> None:
+    """List every key of the site: purpose, where it is trusted, mode and end.
+
+    Exit status: 0 nothing to do, 1 a key expires, has expired, is missing, or others can read it.
+    """
+    from goldnode.core.site import load_site
+    from goldnode.fleet.keys import inventory
+    from goldnode.fleet.keys.kinds import KINDS
+
+    found = list(inventory.site_keys(load_site()))
+    found += inventory.authority_keys(authority) if authority else []
+    for channel in channels:
+        found += inventory.channel_keys(channel)
+    about, now = {kind.name: kind for kind in KINDS}, dt.datetime.now(dt.UTC)
+    content = [
+        {
+            "kind": key.kind,
+            "named": key.named,
+            "purpose": about[key.kind].purpose,
+            "trusted": about[key.kind].trusted,
+            "file": None if key.file is None else str(key.file),
+            "mode": key.mode or None,
+            "expires": None if key.end is None else key.end.isoformat(),
+            "warning": key.warning(now, within) or None,
+        }
+        for key in found
+    ]
+    warnings = [key for key in found if key.warning(now, within)]
+    lines = [f"{key.kind} {key.named}: {key.warning(now, within)}" for key in warnings]
+    emit(form, {"keys": content}, lambda: "\n".join([_table(found), *lines]))
+    sys.exit(1 if warnings else 0)
+
+
+def _table(found: list[SiteKey]) -> str:
+    from goldnode.fleet.keys.kinds import KINDS
+
+    trusted = {kind.name: kind.trusted for kind in KINDS}
+    if not found:
+        return "the site file names no key"
+    rows = [("kind", "named", "mode", "expires", "trusted by")]
+    rows += [
+        (key.kind, key.named, key.mode or "-", _day(key.end), trusted[key.kind]) for key in found
+    ]
+    return table(rows)
+
+
+def _day(end: dt.datetime | None) -> str:
+    return "-" if end is None else f"{end:%Y-%m-%d}"
+
+
+@keys.command()
+@click.argument("kind", type=click.Choice(_MADE))
+@_OUT
+@click.option(
+    "--name", default="goldnode", show_default=True, metavar="TEXT", help="Name in the key."
+)
+def make(kind: str, out: Path, name: str) -> None:
+    """Make a key of a KIND in a directory: the secret half has mode 0600. A key that is there stays.
+
+    The page of keys has what follows: where the public half goes, and how a key is rotated.
+    """
+    from goldnode.fleet.keys import making
+
+    for path in making.make(kind, out, name, dt.datetime.now(dt.UTC)):
+        click.echo(f"wrote {path}")
+
+
+@keys.command()
+@click.argument("node")
+@_AUTHORITY
+@_OUT
+@click.option(
+    "--days",
+    type=click.IntRange(1, 3650),
+    default=365,
+    show_default=True,
+    metavar="DAYS",
+    help="How long the certificate is valid.",
+)
+@click.option("--server", "serves", is_flag=True, help="For the lock service, by its DNS name.")
+def issue(node: str, authority: Path | None, out: Path, days: int, serves: bool) -> None:
+    """Issue a certificate for a NODE, by its id in the store: NODE.pem and NODE.key."""
+    from goldnode.fleet.keys import authority as nodes
+
+    now = dt.datetime.now(dt.UTC)
+    path = nodes.issue(_given(authority), node, out, now, days, serves=serves)
+    click.echo(f"wrote {path} and {path.with_suffix('.key')}")
+
+
+@keys.command()
+@click.argument("node")
+@_AUTHORITY
+def revoke(node: str, authority: Path | None) -> None:
+    """Revoke the certificates of a NODE before their end.
+
+    A service that runs with `--client-crl DIR/revoked.pem` refuses them from its next look at the file on, five
+    seconds later at most.
+    """
+    from goldnode.fleet.keys import authority as nodes
+
+    directory = _given(authority)
+    count = nodes.revoke(directory, node, dt.datetime.now(dt.UTC))
+    click.echo(f"revoked {count} certificates of {node}: wrote {directory / nodes.REVOKED}")
+
+
+def _given(authority: Path | None) -> Path:
+    if authority is None:
+        raise GoldnodeError(
+            "an authority of nodes is needed",
+            remedy="give --authority DIR; `goldnode keys make authority --out DIR` makes one",
+        )
+    return authority

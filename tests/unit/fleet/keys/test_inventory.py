@@ -1,0 +1,201 @@
+"""The list of a site's keys: kinds, modes, ends; and the commands that refuse a wider mode."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from goldnode.cli import main
+from goldnode.core.errors import SigningKeyError
+from goldnode.core.site import load_site
+from goldnode.fleet.control import requirements
+from goldnode.fleet.keys import authority, inventory, making
+from goldnode.fleet.keys.kinds import KINDS
+from goldnode.fleet.service.server import Listen, server
+from goldnode.fleet.store.database import StoreDatabase
+from goldnode.lock import signing
+from goldnode.lock.modpackage import Signing
+
+NOW = dt.datetime.now(dt.UTC)
+SITE = """\
+mirror: {url: "https://mirror.example", directory: www, key: mirror/mirror.asc, signing_key: mirror/mirror-signing.asc}
+module_signing: {key: modules/modules.key, certificate: modules/modules.pem}
+images: {signing_key: images/images.pem, public_key: images/images.pub}
+fleet:
+  signing_key: log/log.pem
+  public_key: log/log.pub
+  document_key: documents/documents.pub
+  prometheus: {url: "http://prometheus.example", token: token}
+events:
+  hooks:
+    chat: {webhook: {url: "https://chat.example/hook", secret: webhook/webhook.secret}}
+    alerts: {alertmanager: {url: "https://alerts.example", token: token}}
+"""
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make a site with a key of each kind; return its directory."""
+    for kind in ("mirror", "modules", "images", "log", "documents", "webhook"):
+        making.make(kind, tmp_path / kind, "test", NOW)
+    (tmp_path / "token").write_text("secret")
+    (tmp_path / "token").chmod(0o600)
+    (tmp_path / "site.yml").write_text(SITE)
+    monkeypatch.setenv("GOLDNODE_SITE", str(tmp_path / "site.yml"))
+    return tmp_path
+
+
+def listed(*words: str) -> tuple[int, list[dict[str, str]]]:
+    done = CliRunner().invoke(main, ["keys", "list", "--format", "json", *words])
+    return done.exit_code, json.loads(done.stdout)["keys"]
+
+
+def test_every_key_of_a_site_is_listed(site: Path) -> None:
+    authority.create(site / "ca", "fleet", NOW)
+    authority.issue(site / "ca", "n1", site / "ca/nodes", NOW)
+    status, rows = listed("--authority", str(site / "ca"))
+    assert status == 0, rows
+    kinds = [row["kind"] for row in rows]
+    assert kinds == [
+        *("mirror", "modules", "images", "log", "documents"),
+        *("token", "token", "webhook", "authority", "node"),
+    ]
+    assert all(row["purpose"] and row["trusted"] for row in rows)
+    ends = {row["kind"] for row in rows if row["expires"]}
+    assert ends == {"mirror", "modules", "authority", "node"}
+
+
+@pytest.mark.parametrize(
+    ("file", "mode", "kind"),
+    [
+        ("mirror/mirror-signing.asc", 0o640, "mirror"),
+        ("modules/modules.key", 0o640, "modules"),
+        ("images/images.pem", 0o644, "images"),
+        ("log/log.pem", 0o604, "log"),
+        ("webhook/webhook.secret", 0o644, "webhook"),
+        ("token", 0o646, "token"),
+    ],
+)
+def test_a_mode_that_is_too_wide_is_reported(site: Path, file: str, mode: int, kind: str) -> None:
+    (site / file).chmod(mode)
+    status, rows = listed()
+    assert status == 1
+    wrong = [row for row in rows if row["warning"]]
+    assert {row["kind"] for row in wrong} == {kind}
+    assert f"its mode is {mode:04o}" in wrong[0]["warning"]
+    assert "chmod" in wrong[0]["warning"]
+
+
+def test_a_missing_key_and_a_public_key_that_others_can_change_are_reported(site: Path) -> None:
+    (site / "images/images.pem").unlink()
+    (site / "documents/documents.pub").chmod(0o666)
+    status, rows = listed()
+    warnings = {row["kind"]: row["warning"] for row in rows if row["warning"]}
+    assert status == 1
+    assert warnings == {
+        "images": "the file is not there",
+        "documents": "others can change it: run chmod go-w",
+    }
+
+
+def test_an_end_that_is_near_is_reported(site: Path) -> None:
+    authority.create(site / "ca", "fleet", NOW, days=20)
+    authority.issue(site / "ca", "n1", site / "ca/nodes", NOW, days=5)
+    status, rows = listed("--authority", str(site / "ca"), "--within", "10")
+    assert status == 1
+    assert [row["named"] for row in rows if row["warning"]] == ["n1"]
+    assert listed("--authority", str(site / "ca"), "--within", "3")[0] == 0
+    authority.revoke(site / "ca", "n1", NOW)
+    assert listed("--authority", str(site / "ca"), "--within", "10")[0] == 0
+
+
+def root(expires: str, version: int = 1, threshold: int = 2) -> str:
+    roles = {"root": {"keyids": ["a", "b", "c"], "threshold": threshold}}
+    body = {"_type": "root", "version": version, "expires": expires, "roles": roles}
+    return json.dumps({"signed": body, "signatures": []})
+
+
+def test_the_newest_root_of_a_channel_is_listed(site: Path) -> None:
+    place = site / "channel"
+    place.mkdir()
+    (place / "1.root.json").write_text(root("2020-01-01T00:00:00Z"))
+    (place / "root.json").write_text("{}")
+    (place / "2.root.json").write_text(root("2090-01-01T00:00:00Z", 2))
+    status, rows = listed("--channel", str(place))
+    assert status == 0
+    assert rows[-1]["named"] == "root: 2 of 3 keys, root version 2"
+    (place / "2.root.json").unlink()
+    status, rows = listed("--channel", str(place))
+    assert rows[-1]["warning"] == "it has expired on 2020-01-01"
+    assert status == 1
+
+
+def open_mirror(site: Path) -> None:
+    with signing.open_signer("mirror/mirror-signing.asc", site):
+        pass
+
+
+def open_modules(site: Path) -> None:
+    Signing.of(load_site())
+
+
+def open_tls(site: Path) -> None:
+    authority.create(site / "web", "web", NOW)
+    authority.issue(site / "web", "localhost", site / "tls", NOW)
+    (site / "tls/localhost.key").chmod(0o644)
+    own = (site / "tls/localhost.pem", site / "tls/localhost.key")
+    server(StoreDatabase(str(site / "fleet.db")), Listen("127.0.0.1", 9180, *own))
+
+
+def open_authority(site: Path) -> None:
+    authority.create(site / "ca", "fleet", NOW)
+    (site / "ca/authority.key").chmod(0o640)
+    authority.issue(site / "ca", "n1", site / "ca/nodes", NOW)
+
+
+@pytest.mark.parametrize(
+    ("file", "read"),
+    [
+        ("mirror/mirror-signing.asc", open_mirror),
+        ("modules/modules.key", open_modules),
+        ("", open_tls),
+        ("", open_authority),
+    ],
+)
+def test_a_secret_with_a_wide_mode_is_not_read(
+    site: Path, file: str, read: Callable[[Path], None]
+) -> None:
+    if file:
+        read(site)  # as it is made, it is read
+        (site / file).chmod(0o644)
+    with pytest.raises(SigningKeyError, match="others can read or change the secret key"):
+        read(site)
+
+
+def test_a_token_with_a_wide_mode_is_not_sent(site: Path) -> None:
+    (site / "token").chmod(0o644)
+    with pytest.raises(Exception, match="others can read or change the token"):
+        requirements.query(requirements.sources(load_site()), "up")
+
+
+def test_the_page_has_the_table_of_kinds() -> None:
+    page = (Path(__file__).parents[4] / "docs/how-to/keys.md").read_text()
+    for kind in KINDS:
+        row = f"| `{kind.name}` | {kind.purpose} | {kind.trusted} | {kind.thief} | {kind.rotate} | {kind.revoke} |"
+        assert row in page, f"docs/how-to/keys.md lacks: {row}"
+
+
+def test_an_authority_that_is_damaged_is_an_error(site: Path) -> None:
+    authority.create(site / "ca", "fleet", NOW)
+    with pytest.raises(SigningKeyError, match="no DNS name"):
+        authority.issue(site / "ca", "../n1", site / "ca/nodes", NOW)
+    with pytest.raises(SigningKeyError, match="no certificate of this authority"):
+        authority.revoke(site / "ca", "n1", NOW)
+    (site / "ca/issued.json").write_text("{")
+    with pytest.raises(SigningKeyError, match="cannot be read"):
+        list(inventory.authority_keys(site / "ca"))
