@@ -111,7 +111,7 @@ def _distribution(name: str, hashes: dict[tuple[str, str], list[str]]) -> dict[s
     version = distribution(name).version
     return {
         "type": "distribution",
-        "url": f"https://pypi.org/project/{name}/{version}/",
+        "url": f"pkg:pypi/{name}@{version}",
         "hashes": [{"alg": "SHA-256", "content": row} for row in hashes[name, version]],
     }
 

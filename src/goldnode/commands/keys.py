@@ -61,10 +61,10 @@ def list_(authority: Path | None, channels: tuple[Path, ...], within: int, form:
     from goldnode.fleet.keys import inventory
     from goldnode.fleet.keys.kinds import KINDS
 
-    found = list(inventory.site_keys(load_site()))
-    found += inventory.authority_keys(authority) if authority else []
+    rows = list(inventory.site_keys(load_site()))
+    rows += inventory.authority_keys(authority) if authority else []
     for channel in channels:
-        found += inventory.channel_keys(channel)
+        rows += inventory.channel_keys(channel)
     about, now = {kind.name: kind for kind in KINDS}, dt.datetime.now(dt.UTC)
     content = [
         {
@@ -77,25 +77,25 @@ def list_(authority: Path | None, channels: tuple[Path, ...], within: int, form:
             "expires": None if key.end is None else key.end.isoformat(),
             "warning": key.warning(now, within) or None,
         }
-        for key in found
+        for key in rows
     ]
-    warnings = [key for key in found if key.warning(now, within)]
+    warnings = [key for key in rows if key.warning(now, within)]
     lines = [f"{key.kind} {key.named}: {key.warning(now, within)}" for key in warnings]
-    emit(form, {"keys": content}, lambda: "\n".join([_table(found), *lines]))
+    emit(form, {"keys": content}, lambda: "\n".join([_table(rows), *lines]))
     sys.exit(1 if warnings else 0)
 
 
-def _table(found: list[SiteKey]) -> str:
+def _table(rows: list[SiteKey]) -> str:
     from goldnode.fleet.keys.kinds import KINDS
 
     trusted = {kind.name: kind.trusted for kind in KINDS}
-    if not found:
+    if not rows:
         return "the site file names no key"
-    rows = [("kind", "named", "mode", "expires", "trusted by")]
-    rows += [
-        (key.kind, key.named, key.mode or "-", _day(key.end), trusted[key.kind]) for key in found
+    head = ("kind", "named", "mode", "expires", "trusted by")
+    lines = [
+        (key.kind, key.named, key.mode or "-", _day(key.end), trusted[key.kind]) for key in rows
     ]
-    return table(rows)
+    return table([head, *lines])
 
 
 def _day(end: dt.datetime | None) -> str:

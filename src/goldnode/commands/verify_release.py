@@ -12,7 +12,7 @@ from goldnode.commands.options import EXISTING, FILE
 from goldnode.commands.output import emit, reports
 
 if TYPE_CHECKING:
-    from goldnode.evidence.release_files import Release
+    from goldnode.evidence.release_files import VerifiedRelease
 
 
 @click.command("verify-release")
@@ -74,11 +74,11 @@ def _row(path: Path, digest: str, problem: str) -> dict[str, str]:
     return {"what": str(path), "found": f"as released ({digest[:16]}…)", "problem": problem}
 
 
-def _on(release: Release, host: str) -> dict[str, str]:
+def _on(release: VerifiedRelease, host: str) -> dict[str, str]:
     from goldnode.evidence import release_files
 
     try:
-        found, problem = release_files.compare_program(release, host), ""
+        answer, problem = release_files.compare_program(release, host), ""
     except release_files.ReleaseError as refusal:
-        found, problem = "", str(refusal)
-    return {"what": host, "found": found, "problem": problem}
+        answer, problem = "", str(refusal)
+    return {"what": host, "found": answer, "problem": problem}

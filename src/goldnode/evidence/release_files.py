@@ -38,7 +38,7 @@ class ReleaseError(GoldnodeError):
 
 
 @dataclass(frozen=True)
-class Release:
+class VerifiedRelease:
     """A verified SHA256SUMS: file name -> digest, and the id of the key that signed it.
 
     `attested` is whether a signed provenance of these files was verified as well.
@@ -50,7 +50,7 @@ class Release:
     attested: bool
 
 
-def verify(directory: Path, key: Path) -> Release:
+def verify(directory: Path, key: Path) -> VerifiedRelease:
     """Verify SHA256SUMS of a release, and its provenance if it is there. Raises ReleaseError."""
     pem = _public(key)
     sums = _read(directory / SUMS, _MOST_SUMS)
@@ -62,10 +62,10 @@ def verify(directory: Path, key: Path) -> Release:
             remedy=f"do not install these files; compare {key} with the key that the project names",
         )
     files = _rows(sums, directory / SUMS)
-    return Release(directory, files, _key_id(pem), _attested(directory, files, pem))
+    return VerifiedRelease(directory, files, _key_id(pem), _attested(directory, files, pem))
 
 
-def verify_file(release: Release, path: Path) -> str:
+def verify_file(release: VerifiedRelease, path: Path) -> str:
     """Return the digest of a file that is as released. Raises ReleaseError."""
     wanted = release.files.get(path.name)
     if wanted is None and path.name in (SUMS, SIGNATURE):
@@ -78,16 +78,16 @@ def verify_file(release: Release, path: Path) -> str:
         )
     try:
         with path.open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as problem:
         raise ReleaseError(f"the file cannot be read: {problem.strerror}", file=path) from problem
-    if found != wanted:
+    if digest != wanted:
         raise ReleaseError(
-            f"this is not the released file: its SHA-256 is {found}, expected {wanted}",
+            f"this is not the released file: its SHA-256 is {digest}, expected {wanted}",
             file=path,
             remedy="fetch it again, and do not install this one",
         )
-    return found
+    return digest
 
 
 def members(directory: Path) -> list[Path]:
@@ -98,7 +98,7 @@ def members(directory: Path) -> list[Path]:
     return rows
 
 
-def compare_program(release: Release, host: str) -> str:
+def compare_program(release: VerifiedRelease, host: str) -> str:
     """Return which program of the release a node has. Raises ReleaseError for another one.
 
     The node is asked over ssh. Who is root on it can answer what they like.
@@ -156,15 +156,15 @@ def _differing(released: bytes, found: bytes) -> list[str]:
 
 def _contents(data: bytes) -> dict[str, bytes]:
     """Return name -> content of the files in a program. Raises ValueError for one that is too large."""
-    found = {"(start)": data[: data.index(b"PK\x03\x04")]}
+    content = {"(start)": data[: data.index(b"PK\x03\x04")]}
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         if sum(row.file_size for row in archive.infolist()) > _MOST_PROGRAM:
             raise ValueError("too large")
         for row in archive.infolist():
-            if row.filename in found:
+            if row.filename in content:
                 raise ValueError("two files of one name")
-            found[row.filename] = archive.read(row)
-    return found
+            content[row.filename] = archive.read(row)
+    return content
 
 
 def _rows(sums: bytes, path: Path) -> dict[str, str]:
@@ -216,16 +216,16 @@ def _attested(directory: Path, files: Mapping[str, str], pem: str) -> bool:
 def _public(path: Path) -> str:
     """Return the public key in a file, in PEM. Raises ReleaseError."""
     text = _read(path, _MOST_STATEMENT).decode("ascii", "replace")
-    found = re.findall(
+    blocks = re.findall(
         r"-----BEGIN PUBLIC KEY-----\n.+?\n-----END PUBLIC KEY-----", text, re.DOTALL
     )
-    if len(found) != 1 or "PRIVATE" in text:
+    if len(blocks) != 1 or "PRIVATE" in text:
         raise ReleaseError(
             "expected one public key in PEM",
             file=path,
             remedy="name the key of the project, which begins with BEGIN PUBLIC KEY",
         )
-    return f"{found[0]}\n"
+    return f"{blocks[0]}\n"
 
 
 def _key_id(pem: str) -> str:
@@ -256,7 +256,7 @@ def _read(path: Path, most: int) -> bytes:
     return data
 
 
-def verify_all(release: Release, paths: Sequence[Path]) -> list[tuple[Path, str, str]]:
+def verify_all(release: VerifiedRelease, paths: Sequence[Path]) -> list[tuple[Path, str, str]]:
     """Return (file, digest, problem) of each file; the problem is empty where the file is as released."""
     rows = []
     for path in paths:

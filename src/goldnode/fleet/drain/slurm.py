@@ -19,7 +19,9 @@ from goldnode.fleet.drain.protocol import GATE, DrainState, Run, SchedulerDraine
 from goldnode.fleet.drain.questions import Ask, ScheduledNode, expected_end
 from goldnode.node.ground import scheduler
 from goldnode.node.ground.drained import PREFIX, mark
+from goldnode.node.ground.text import shortened
 
+_MOST_HOSTS = 100_000  # of one list; no cluster has as many nodes
 BUSY = {"ALLOCATED", "MIXED", "COMPLETING"}  # states of a node that still has jobs
 
 
@@ -183,21 +185,37 @@ def maintained(text: str, own: str | None) -> dict[str, str]:
 
 
 def expand(hosts: str) -> Iterator[str]:
-    """Yield the names of a Slurm host list such as `n[001-003,7],m1`."""
+    """Yield the names of a Slurm host list such as `n[001-003,7],m1`. Raises GoldnodeError for another text."""
+    left = _MOST_HOSTS
     for item in re.findall(r"(?:[^,\[\]]|\[[^\]]*\])+", hosts):
         parts = [
-            list(_numbers(part[1:-1])) if part.startswith("[") else [part]
+            list(_numbers(part[1:-1], hosts)) if part.startswith("[") else [part]
             for part in re.split(r"(\[[^\]]*\])", item)
             if part
         ]
+        left -= math.prod(map(len, parts))
+        if left < 0:
+            raise _no_host_list(hosts)
         if item != "(null)":
             yield from ("".join(words) for words in itertools.product(*parts))
 
 
-def _numbers(ranges: str) -> Iterator[str]:
+def _numbers(ranges: str, hosts: str) -> Iterator[str]:
     for item in ranges.split(","):
-        first, _, last = item.partition("-")
-        if not last:
+        first, dash, last = item.partition("-")
+        if not dash:
             yield first
             continue
+        # Eight digits: neither a long text nor a range that never ends.
+        if not re.fullmatch("[0-9]{1,8}", first) or not re.fullmatch("[0-9]{1,8}", last):
+            raise _no_host_list(hosts)
+        if int(last) - int(first) >= _MOST_HOSTS:
+            raise _no_host_list(hosts)
         yield from (str(number).zfill(len(first)) for number in range(int(first), int(last) + 1))
+
+
+def _no_host_list(text: str) -> GoldnodeError:
+    return GoldnodeError(
+        f"Slurm names hosts as {shortened(text, 60)!r}, which is no list of at most {_MOST_HOSTS}",
+        remedy="see `scontrol show hostnames` for this list",
+    )

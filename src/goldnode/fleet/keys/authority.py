@@ -107,19 +107,19 @@ def issue(
 def revoke(directory: Path, node: str, now: dt.datetime) -> int:
     """Revoke the certificates of a node; return how many. Raises SigningKeyError if it has none that counts."""
     rows = issued(directory)
-    found = [row for row in rows if row["node"] == node and row["revoked"] is None]
-    if not found:
+    valid = [row for row in rows if row["node"] == node and row["revoked"] is None]
+    if not valid:
         raise SigningKeyError(
             f"{node} has no certificate of this authority that is not revoked",
             file=directory / ISSUED,
             remedy="see `goldnode keys list --authority DIR`",
         )
     _opened(directory)  # before the record: a wrong key must not leave a record without its list
-    for row in found:
+    for row in valid:
         row["revoked"] = now.isoformat()
     _write_issued(directory, rows)
     _write_revoked(directory, now)
-    return len(found)
+    return len(valid)
 
 
 def issued(directory: Path) -> list[dict[str, Any]]:

@@ -149,7 +149,8 @@ def _secret(
     if path is None:
         return SiteKey(kind, f"{named}, in a keyring of GnuPG", None, end=end, problem=fault)
     wrong = secret_files.fault(path, rule)
-    return SiteKey(kind, named, path, _mode(path), end, _missing(path) or str(wrong or fault))
+    problem = _missing(path) or str(wrong or fault)
+    return SiteKey(kind, named, path, _mode(path), end=end, problem=problem)
 
 
 def _public(kind: str, named: str, path: Path) -> SiteKey:

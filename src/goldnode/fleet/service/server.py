@@ -31,7 +31,7 @@ _HEALTHY = (
     2.0  # seconds in which a client that is not slow gets its answer, also when many come at once
 )
 _FILES = 65_536  # open files that the service asks for
-_TICKS = 50  # of uvicorn, between two looks at the list of revoked certificates
+TICKS = 50  # of uvicorn, between two looks at the list of revoked certificates
 _UNSENT = 64 << 20  # bytes of answers that clients have not read
 
 
@@ -194,7 +194,7 @@ class _Server(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         """Look for a new list each five seconds, with what uvicorn does each tenth of a second."""
-        if self._crl is not None and counter % _TICKS == 0:
+        if self._crl is not None and counter % TICKS == 0:
             self._reload(self._crl)
         return await super().on_tick(counter)
 

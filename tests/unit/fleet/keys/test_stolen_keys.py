@@ -79,7 +79,7 @@ class Service:
 def lock_service(
     tmp_path: Path, migrated: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Service]:
-    monkeypatch.setattr(service, "_TICKS", 1)
+    monkeypatch.setattr(service, "TICKS", 1)
     for name in ("web", "ca"):
         authority.create(tmp_path / name, name, NOW)
     authority.issue(tmp_path / "web", "localhost", tmp_path / "web", NOW, serves=True)

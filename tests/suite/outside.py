@@ -1,0 +1,207 @@
+"""Parsers of what comes from outside: how each is called, which errors it may raise, and its seeds.
+
+`tests/unit/test_outside.py` calls each with generated input in every run; `python -m tests.suite.fuzz NAME` searches
+with the coverage of the code as its guide. A parser may refuse any input with the errors of its row, in bounded
+time; any other exception is a fault.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+import itertools
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from goldnode.core import elf
+from goldnode.core import keys as openpgp_keys
+from goldnode.core.errors import GoldnodeError
+from goldnode.explain import answer
+from goldnode.fleet.drain import kubectl, slurm
+from goldnode.fleet.drain import record as drain_record
+from goldnode.fleet.ingest import report
+from goldnode.inspect import archives
+from goldnode.inventory import schedulers
+from goldnode.node.effective import cdi, enginetext, grub, grub_defaults, kmod, ldcache, yamltext
+from goldnode.node.ground import boot, openpgp
+from goldnode.node.ground.errors import NodeError
+from goldnode.node.probe import logs, smi, smitext
+
+ROOT = Path(__file__).parents[2]
+NOW = dt.datetime(2026, 11, 28, tzinfo=dt.UTC)
+_MOST_SEED = 60_000  # bytes: a longer one makes a run slow and finds no more
+_MOST_NAMES = 100_000
+
+
+@dataclass(frozen=True)
+class OutsideParser:
+    """A parser. `seeds` are patterns of files below the root, or texts; `kind` is how inputs are changed."""
+
+    call: Callable[[bytes], object]
+    refuses: tuple[type[Exception], ...]
+    seeds: tuple[str, ...]
+    kind: str = "text"  # text, json or bytes
+
+    def inputs(self) -> list[bytes]:
+        """Return the seeds, the smallest first."""
+        found: list[bytes] = []
+        for seed in self.seeds:
+            paths = sorted(ROOT.glob(seed)) if seed.startswith(("tests/", "src/")) else []
+            found += [path.read_bytes()[:_MOST_SEED] for path in paths[:6]]
+            found += [] if paths else [seed.encode()]
+        return sorted(found, key=len)
+
+
+def _text(call: Callable[[str], object]) -> Callable[[bytes], object]:
+    return lambda data: call(data.decode("utf-8", "replace"))
+
+
+def _report(data: bytes) -> object:
+    document = report.load(data)
+    return report.report_of(document, data, report.ReportOrigin("n1"), NOW)
+
+
+def _archive(data: bytes) -> object:
+    kind = archives.kind_of(data[: archives.HEAD])
+    if kind not in ("tar", "zip", "gzip"):
+        return None
+    rows = archives.members(kind, io.BytesIO(data), "outside", 1 << 20)
+    return [row.path for row in itertools.islice(rows, 1000)]
+
+
+def _release(data: bytes) -> object:
+    rows = data.split(b"\0", 1)
+    return grub.next_boot(rows[0].decode("utf-8", "replace"), rows[-1])
+
+
+PARSERS: dict[str, OutsideParser] = {
+    "capture": OutsideParser(
+        _report,
+        (GoldnodeError,),
+        ("tests/cases/recorded/*/capture.json", '{"schema": "goldnode.capture/1"}'),
+        "json",
+    ),
+    "nvml-xml": OutsideParser(
+        lambda data: smi.parse(data, "x"), (NodeError,), ("tests/unit/node/fixtures/smi/*.xml",)
+    ),
+    "nvidia-smi-text": OutsideParser(
+        lambda data: smitext.parse(data, "x"), (NodeError,), ("tests/unit/node/fixtures/smi/*.txt",)
+    ),
+    "kernel-log": OutsideParser(
+        lambda data: [logs.candidates(data), logs.parse(data.splitlines())],
+        (),
+        ("tests/cases/logs/lines.yml", "6,1,1,-;NVRM: Xid (PCI:0000:41:00): 79, pid=1, off bus"),
+    ),
+    "explain": OutsideParser(
+        _text(answer.explain), (), ("NVRM: Xid (PCI:0000:41:00): 79", "tests/reports/gpu/*.yml")
+    ),
+    "slurm-nodes": OutsideParser(
+        _text(schedulers.slurm_hosts),
+        (GoldnodeError,),
+        ("tests/unit/inventory/answers/scontrol.txt",),
+    ),
+    "kubectl-nodes": OutsideParser(
+        _text(schedulers.kubernetes_hosts),
+        (GoldnodeError,),
+        ("tests/unit/inventory/answers/*.json",),
+        "json",
+    ),
+    "slurm-drain": OutsideParser(
+        _text(lambda text: [slurm.slurm_rows(text), slurm.slurm_ends(text)]),
+        (GoldnodeError,),
+        ("n1|drain|goldnode|2026-11-28T00:00:00\n", "n1|IDLE+DRAIN|reason|root\n"),
+    ),
+    "slurm-maintenance": OutsideParser(
+        _text(lambda text: slurm.maintained(text, "own")),
+        (GoldnodeError,),
+        ("ReservationName=m Nodes=n[001-003,7],m1 Flags=MAINT State=ACTIVE\n",),
+    ),
+    "slurm-host-list": OutsideParser(
+        _text(lambda text: list(itertools.islice(slurm.expand(text), _MOST_NAMES))),
+        (GoldnodeError,),
+        ("n[001-003,7],m1", "a[1-2]b[3-4]", "(null)"),
+    ),
+    "kubectl-pods": OutsideParser(
+        _text(lambda text: kubectl.pods(lambda _: text)),
+        (GoldnodeError,),
+        ("n1 2026-11-28T00:00:00Z 3600 Job\n", "n1 <none> <none> ReplicaSet\n"),
+    ),
+    "drain-record": OutsideParser(
+        _text(drain_record.parse), (GoldnodeError, ValueError), ('{"schema": 1}',), "json"
+    ),
+    "openpgp": OutsideParser(
+        lambda data: [openpgp.primary_fingerprints(data), openpgp_keys.states(data)],
+        (openpgp.OpenPGPError,),
+        ("tests/**/*.asc", "tests/**/*.gpg"),
+        "bytes",
+    ),
+    "elf": OutsideParser(elf.dynamic, (), ("\x7fELF\x02\x01\x01",), "bytes"),
+    "archive": OutsideParser(_archive, archives.ERRORS, ("ustar",), "bytes"),
+    "grub": OutsideParser(
+        _release,
+        (grub.GrubError,),
+        ("menuentry 'a' $menuentry_id_option 'b' {\n linux /vmlinuz-6.1 quiet\n}\n\0# GRUB\n",),
+    ),
+    "grub-environment": OutsideParser(
+        grub.environment, (), ("# GRUB Environment Block\nsaved_entry=a>b\n####",), "bytes"
+    ),
+    "grub-defaults": OutsideParser(
+        _text(lambda text: grub_defaults.of({"/etc/default/grub": text})),
+        (grub_defaults.GrubSyntaxError,),
+        ("GRUB_CMDLINE_LINUX=\"a ${b} 'c'\"\nGRUB_DEFAULT=saved # x\n",),
+    ),
+    "modprobe": OutsideParser(
+        _text(lambda text: kmod.parsed("a.conf", text)),
+        (),
+        ("options nvidia NVreg_A=1\nblacklist nouveau\ninstall a /bin/false \\\n b\n",),
+    ),
+    "ld-cache": OutsideParser(
+        lambda data: ldcache.cached(data, "libcuda.so.1", "x86_64"),
+        (ValueError,),
+        ("glibc-ld.so.cache1.1\x01\x00\x00\x00",),
+        "bytes",
+    ),
+    "yaml": OutsideParser(
+        _text(yamltext.read), (yamltext.YamlError,), ("a:\n  - b: 1\n    c: [1, 'x']\n",)
+    ),
+    "cdi": OutsideParser(
+        _text(cdi.read_cdi),
+        (ValueError,),
+        ('{"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": [{"name": "0"}]}',),
+        "json",
+    ),
+    "daemon-json": OutsideParser(
+        _text(enginetext.read_json),
+        (enginetext.BrokenError,),
+        ('{"runtimes": {"nvidia": {"path": "a"}}}',),
+        "json",
+    ),
+    "containerd-toml": OutsideParser(
+        _text(enginetext.read_toml),
+        (enginetext.BrokenError,),
+        ('version = 2\n[plugins."io.containerd.grpc.v1.cri"]\n a = "b"\n',),
+    ),
+    "uptime": OutsideParser(
+        _text(lambda text: [boot.uptime(text), boot.seconds(text), boot.identity("a", text)]),
+        (),
+        ("123.4 5\n", "btime 17\n"),
+    ),
+}
+
+
+def check(name: str, data: bytes) -> None:
+    """Give input to a parser; its errors are an answer, and any other exception is raised."""
+    parser = PARSERS[name]
+    try:
+        parser.call(data)
+    except parser.refuses:
+        return
+
+
+def stored(name: str, folder: Path) -> list[bytes]:
+    """Return the inputs that an earlier search has found for a parser."""
+    path = folder / f"{name}.json"
+    rows = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    return [bytes.fromhex(row["input"]) for row in rows]
