@@ -23,11 +23,13 @@ def rows() -> list[list[str]]:
 
 @cache
 def names(path: Path) -> frozenset[str]:
-    """Return the functions, classes and methods of a module, methods as CLASS.METHOD too."""
+    """Return the functions, classes, methods (CLASS.METHOD too) and constants of a module."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ClassDef):
             found |= {f"{node.name}.{one.name}" for one in node.body if hasattr(one, "name")}
+        if isinstance(node, ast.Assign):
+            found |= {one.id for one in node.targets if isinstance(one, ast.Name)}
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             found.add(node.name)
     return frozenset(found)
