@@ -97,8 +97,9 @@ def packages() -> dict[str, str]:
 def licence_of(name: str, decided: dict[str, dependencies.Decision]) -> str:
     """Return the licence of a distribution as SPDX expression, of its metadata or as decided; NOASSERTION else."""
     headers: dict[str, list[str]] = {}
-    for key, value in distribution(name).metadata.items():
-        headers.setdefault(key.lower(), []).append(value)
+    metadata = distribution(name).metadata
+    for key in metadata:
+        headers[key.lower()] = metadata.get_all(key) or []
     stated = licences.wheel(headers)
     row = decided.get(name)
     if row is not None and row.licence and (stated is None or licences.references(stated)):

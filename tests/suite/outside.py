@@ -23,6 +23,7 @@ from goldnode.fleet.drain import kubectl, slurm
 from goldnode.fleet.drain import record as drain_record
 from goldnode.fleet.ingest import report
 from goldnode.inspect import archives
+from goldnode.inspect.devicecode import HEAD
 from goldnode.inventory import schedulers
 from goldnode.node.effective import cdi, enginetext, grub, grub_defaults, kmod, ldcache, yamltext
 from goldnode.node.ground import boot, openpgp
@@ -64,7 +65,7 @@ def _report(data: bytes) -> object:
 
 
 def _archive(data: bytes) -> object:
-    kind = archives.kind_of(data[: archives.HEAD])
+    kind = archives.kind_of(data[:HEAD])
     if kind not in ("tar", "zip", "gzip"):
         return None
     rows = archives.members(kind, io.BytesIO(data), "outside", 1 << 20)
@@ -145,7 +146,10 @@ PARSERS: dict[str, OutsideParser] = {
         ("menuentry 'a' $menuentry_id_option 'b' {\n linux /vmlinuz-6.1 quiet\n}\n\0# GRUB\n",),
     ),
     "grub-environment": OutsideParser(
-        grub.environment, (), ("# GRUB Environment Block\nsaved_entry=a>b\n####",), "bytes"
+        grub.environment,
+        (grub.GrubError,),
+        ("# GRUB Environment Block\nsaved_entry=a>b\n####",),
+        "bytes",
     ),
     "grub-defaults": OutsideParser(
         _text(lambda text: grub_defaults.of({"/etc/default/grub": text})),
@@ -168,8 +172,11 @@ PARSERS: dict[str, OutsideParser] = {
     ),
     "cdi": OutsideParser(
         _text(cdi.read_cdi),
-        (ValueError,),
-        ('{"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": [{"name": "0"}]}',),
+        (),
+        (
+            '{"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": [{"name": "0", '
+            '"containerEdits": {"deviceNodes": [{"path": "/dev/nvidia0", "major": 195, "minor": 0}]}}]}',
+        ),
         "json",
     ),
     "daemon-json": OutsideParser(

@@ -41,7 +41,7 @@ def test_lower_bounds_exclude_versions_with_advisories() -> None:
     assert len(fixed) >= 10
     missing = []
     for extra in GROUPS:
-        bounds = {
+        bounds: dict[str, Version | None] = {
             canonicalize_name(row.name): dependencies.floor(row)
             for name, row in requirements()
             if name in ("", extra)

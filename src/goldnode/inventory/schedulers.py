@@ -88,7 +88,7 @@ def kubernetes_hosts(text: str) -> list[SchedulerHost]:
     try:
         items = json.loads(text)["items"]
         return [_kubernetes_host(item) for item in items]
-    except (ValueError, LookupError, TypeError, AttributeError) as problem:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as problem:
         raise InventoryError(
             f"kubectl's answer is no list of nodes: {type(problem).__name__}: {problem}",
             remedy=f"compare with `kubectl {' '.join(KUBERNETES_WORDS)}`",

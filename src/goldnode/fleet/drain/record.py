@@ -61,7 +61,10 @@ class DrainRecord:
 
 def parse(text: str) -> DrainRecord:
     """Return the record that a file holds. Raises ValueError where it holds none."""
-    content = json.loads(text)
+    try:
+        content = json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
     if not isinstance(content, dict) or content.pop("schema", None) != SCHEMA:
         raise ValueError(f"schema is not {SCHEMA}")
     try:

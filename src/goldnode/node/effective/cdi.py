@@ -50,6 +50,8 @@ def read_cdi(text: str) -> CdiSpec:
 def _read(text: str) -> CdiSpec:
     try:
         document = json.loads(text)
+    except RecursionError:
+        return CdiSpec(None, error="it is nested too deeply")
     except ValueError:
         from . import yamltext  # start-up time: few nodes have a spec
 
@@ -59,7 +61,7 @@ def _read(text: str) -> CdiSpec:
             return CdiSpec(None, error=str(problem))
     try:
         return _object(document)
-    except (AttributeError, KeyError, TypeError, ValueError):
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
         return CdiSpec(None, error="no CDI spec")
 
 

@@ -28,6 +28,7 @@ _KEY = re.compile(
 )
 _INTEGER = re.compile(r"[-+]?(?:0o?[0-7]+|0x[0-9a-fA-F]+|0|[1-9][0-9]*)\Z")
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+\.[0-9]*(?:[eE][-+][0-9]+)?|[0-9]+[eE][-+]?[0-9]+)\Z")
+_LONGEST_NUMBER = 100  # characters
 _DEEPEST = 120  # a spec has 30 columns at most, and Python limits the recursion
 _WORDS: Dict[str, Any] = {"~": None, "null": None}
 _WORDS.update(dict.fromkeys(("true", "yes", "on"), True))
@@ -43,7 +44,8 @@ def read(text: str) -> Any:
 def _scalar(text: str) -> Any:
     """Return the value of a plain scalar (YAML 1.1, as the CDI libraries read it)."""
     if text[:1] in "+-.0123456789":
-        if _INTEGER.match(text):
+        # Python refuses to convert 4,300 digits (sys.set_int_max_str_digits); no number of a spec is as long.
+        if len(text) < _LONGEST_NUMBER and _INTEGER.match(text):
             sign, digits = (-1 if text[0] == "-" else 1), text.lstrip("+-")
             if digits[:2] == "0x":
                 return sign * int(digits, 16)
