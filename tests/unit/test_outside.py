@@ -16,7 +16,7 @@ _SLOWEST = 5.0  # seconds for one input, on a busy machine
 
 
 @pytest.mark.parametrize("name", PARSERS)
-def test_what_was_found_is_repaired(name: str) -> None:
+def test_stored_inputs_are_read_or_refused(name: str) -> None:
     for data in stored(name, FOUND):
         began = time.process_time()
         check(name, data)
