@@ -38,7 +38,7 @@ def names(path: Path) -> frozenset[str]:
 @pytest.mark.parametrize("row", rows(), ids=lambda row: row[0][:40])
 def test_a_row_leads_to_the_function_that_verifies(row: list[str]) -> None:
     asset, protection, verified, risk = row
-    assert asset and protection and risk
+    assert all((asset, protection, risk))
     places = _PLACE.findall(verified)
     assert places, f"{asset}: no file is named in {verified!r}"
     for file, functions in places:
