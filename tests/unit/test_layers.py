@@ -66,6 +66,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "fleet": (
         "shared",
+        "keys",
         "ingest",
         "report",
         "rollout",

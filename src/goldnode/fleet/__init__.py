@@ -3,6 +3,7 @@
 The rooms, from low to high. A room imports only rooms above it in this list (tests/unit/test_layers.py)::
 
     shared    used by several rooms: who acts, the deny list, the text of metrics
+    keys      the keys of a site: kinds, making, the list of them, the authority of nodes
     ingest    captures and verdicts of nodes, flattened into Parquet files
     report    views over these files, and the documents and pages made of them
     rollout   decisions: the document, the state and `plan`, called for real nodes and by the simulator
