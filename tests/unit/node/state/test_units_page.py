@@ -47,7 +47,7 @@ ROWS: Mapping[str, UnitRow] = {
     "goldnode-sanity.service": UnitRow(9.6, _READS, _DEVICES, _GUEST),
     "goldnode-watch.service": UnitRow(9.6, _READS, _DEVICES, _GUEST),
     "goldnode-events.service": UnitRow(
-        4.7, "waits for lines of the kernel's log, starts the check"
+        4.7, "waits for lines of the kernel's log, starts the check", "", "a guest"
     ),
     "goldnode-policy.service": UnitRow(
         9.6,
