@@ -126,7 +126,7 @@ def read() -> dict[str, set[str]]:
             and place.name != "environment.py"
         ):
             for name in re.findall(
-                r"\bGOLDNODE_[A-Z_]*[A-Z]\b", path.read_text("utf-8", "replace")
+                r"\bGOLDNODE_[A-Z0-9_]*[A-Z]\b", path.read_text("utf-8", "replace")
             ):
                 found.setdefault(name, set()).add(str(place))
     return found
