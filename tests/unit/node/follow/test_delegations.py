@@ -228,6 +228,21 @@ def test_a_circle_of_delegations_ends(tmp_path: Path) -> None:
     assert of_reference(clients, "a") is None
 
 
+@pytest.mark.parametrize(("terminating", "found"), [(True, None), (False, b"a of two")])
+def test_terminating_delegation_ends_the_search_in_other_branches_too(
+    tmp_path: Path, terminating: bool, found: bytes | None
+) -> None:
+    both = (("one", ("*",), False, False), ("two", ("*",), False, False))
+    roles = (
+        Delegated("targets", (), both),
+        Delegated("one", (), (("three", ("*",), terminating, False),)),
+        Delegated("two", ("a",)),
+        Delegated("three"),
+    )
+    clients = Clients(Tree(tmp_path / "channel", roles).write(), tmp_path / "state")
+    assert of_node(clients, "a") == of_reference(clients, "a") == found
+
+
 def delegating(place: Path, *, fault: str = "none") -> Tree:
     team = Delegated("team", ("x/a",), fault=fault)
     return Tree(place, (Delegated("targets", ("a",), (("team", ("x/*",), True, False),)), team))
