@@ -166,7 +166,7 @@ def test_a_machine_with_openssl_and_sha256sum_verifies_a_release(
     script = f"cd /release && {line.removeprefix('$ ')}"
 
     def run() -> subprocess.CompletedProcess[str]:
-        command = ["chroot", str(root), "/bin/sh", "-c", script]
+        command = [shutil.which("chroot") or "/usr/sbin/chroot", str(root), "/bin/sh", "-c", script]
         environment = {"PATH": "/bin", "OPENSSL_CONF": "/dev/null"}
         return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 

@@ -67,7 +67,6 @@ class Signing:
                 raise ModulesError(
                     f"{path} is not there", file=site.file, remedy="correct `module_signing`"
                 )
-        secret_files.require(key, secret_files.MODULE_KEY)
         public = _openssl(
             ["x509", "-in", str(certificate), "-noout", "-pubkey"],
             f"{certificate} is no certificate",
@@ -76,6 +75,7 @@ class Signing:
             ["pkey", "-in", str(key), "-pubout", *_pin()],
             f"{key} is no private key, or its passphrase is not in KBUILD_SIGN_PIN",
         )
+        secret_files.require(key, secret_files.MODULE_KEY)
         if public.strip() != own.strip():
             raise ModulesError(
                 f"the certificate {certificate} is not of the key {key}",

@@ -129,7 +129,6 @@ def open_signer(
         where: Path | None = None
         if not _NAMED.match(key):
             home, where = scratch, base / Path(key).expanduser()
-            secret_files.require(where, secret_files.MIRROR_KEY)
             _import(home, where)
         keys = _secret_keys(home, key.removeprefix("0x") if home is None else None)
         if not keys:
@@ -143,6 +142,8 @@ def open_signer(
                 file=where,
                 remedy="export it with `gpg --armor --export-secret-keys`",
             )
+        if where is not None:
+            secret_files.require(where, secret_files.MIRROR_KEY)
         wanted = _fingerprints(public, public_file) if public is not None else [keys[0].fingerprint]
         if public is None and len(keys) > 1:
             raise SigningKeyError(

@@ -53,6 +53,7 @@ class Maker:
 
     def files(self, key: SigningKey, passphrase: str = "") -> tuple[Path, Path]:
         secret, public = key.home / "secret.asc", key.home / "public.asc"
+        secret.touch(0o600)
         secret.write_text(self.gpg(key, "--armor", "--export-secret-keys", passphrase=passphrase))
         public.write_text(self.gpg(key, "--armor", "--export"))
         return secret, public
@@ -128,6 +129,7 @@ def expired_at_nodes(maker: Maker, _: Path) -> tuple[Path, Path]:
     public.write_text(maker.gpg(key, "--armor", "--export", ended))
     maker.gpg(key, "--quick-set-expire", ended, "20351231T000000")
     secret = key.home / "secret.asc"
+    secret.touch(0o600)
     secret.write_text(maker.gpg(key, "--armor", "--export-secret-keys", ended))
     return secret, public
 

@@ -285,6 +285,7 @@ def test_site_without_a_server_and_unreadable_files_are_unknown(tmp_path: Path) 
 
 def test_query_and_token_reach_the_server(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("secret\n")
+    (tmp_path / "token").chmod(0o600)
     with serving(replies(vector(({}, "1")))) as (url, asked):
         given = RequirementSources(url, tmp_path / "token")
         evaluator(tmp_path, "prometheus: {query: 'a + b', max: 2}", given).read("prometheus", 0)
