@@ -109,7 +109,7 @@ def test_upgrade_of_the_fleet_reports_every_class_image_and_cohort(fleet: Path) 
     found = document("--to", "fleet_r580", "-i", "hosts.yml")
     assert {(item["name"], item["before"], item["after"]) for item in found["subjects"]} == {
         ("infer_l4", "limits", "fits"),
-        ("registry.example.org/infer/engines:7", "fits", "blocked"),
+        ("vllm/vllm-openai:v0.15.1", "limits", "blocked"),
         ("registry.example.org/infer/server:cu130", "blocked", "fits"),
         ("train_a100", "limits", "fits"),
         ("nvidia/cuda:12.4.1-cudnn-runtime-ubuntu22.04", "fits", "fits"),
@@ -125,7 +125,7 @@ def test_upgrade_of_the_fleet_reports_every_class_image_and_cohort(fleet: Path) 
         "train_h100": 32,
     }
     assert [(step["do"], step["what"]) for step in found["order"]] == [
-        ("replace", ["image registry.example.org/infer/engines:7 on class infer_l4"]),
+        ("replace", ["image vllm/vllm-openai:v0.15.1 on class infer_l4"]),
         ("move", ["class infer_l4", "class train_a100", "class train_h100"]),
         ("start", ["image registry.example.org/infer/server:cu130 on class infer_l4"]),
         ("drop", ["stack fleet_r570"]),
@@ -143,7 +143,7 @@ def test_upgrade_of_the_fleet_reports_every_class_image_and_cohort(fleet: Path) 
         "nvidia-fabricmanager-570": "removed",
         "nvidia-fabricmanager": "new",
     }
-    assert "admits neither driver 580.178.04" in reasons(found, "infer_l4")
+    assert "known to be bad (vllm-image-own-compat)" in reasons(found, "infer_l4")
     assert [item["class"] for item in found["rollouts"]] == ["train_a100", "train_h100"]
 
 

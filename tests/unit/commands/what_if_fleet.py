@@ -58,18 +58,9 @@ stack: fleet_r570
 platform: generic
 gpu: {model: L4, count: 1}
 images:
-  - {ref: "registry.example.org/infer/engines:7", metadata: engines.json}
+  - vllm/vllm-openai:v0.15.1
   - {ref: "registry.example.org/infer/server:cu130", cuda: "13.0", forward_compat: false}
 """,
-}
-# An image of the site itself: its engines were built with driver 570, and its owner has declared that.
-_ENGINES = {
-    "Config": {
-        "Env": ["CUDA_VERSION=12.8.1", "NVIDIA_REQUIRE_CUDA=cuda>=12.8,driver>=570,driver<580"],
-        "Labels": {},
-    },
-    "Architecture": "amd64",
-    "Os": "linux",
 }
 _HOSTS = """\
 train_h100:
@@ -125,7 +116,6 @@ def write_fleet(directory: Path) -> Path:
         "catalog/stacks/fleet_r570.yml": old,
         "catalog/stacks/fleet_r580.yml": new,
         **{f"catalog/classes/{name}.yml": text for name, text in _CLASSES.items()},
-        "catalog/classes/engines.json": json.dumps([_ENGINES]),
         "hosts.yml": _HOSTS,
         "goldnode-site.yml": _SITE,
     }
@@ -220,7 +210,7 @@ def excerpts(report: WhatIfDocument) -> dict[str, str]:
     parts = of("stack fleet_r570").partition("\npackages of")[0]
     return {
         "verdicts": f"{of('3 classes')}\n\n{of('subject')}",
-        "finding": of("image registry.example.org/infer/engines:7"),
+        "finding": of("image vllm/vllm-openai:v0.15.1"),
         "parts": parts,
         "order": of("order"),
         "rollout": of("rollout of class train_a100"),

@@ -40,7 +40,7 @@ def _pylock(case: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def test_there_are_forty_locks_of_several_tools() -> None:
+def test_stored_locks_are_forty_or_more_of_several_tools() -> None:
     assert len({case["source"] for case in CASES}) == len(CASES) >= 40
     assert len({case["by"] for case in CASES}) >= 4
 

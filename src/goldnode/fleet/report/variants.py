@@ -32,8 +32,8 @@ _QUERY = (
 def variants(directory: Path, at: datetime) -> dict[str, frozenset[HardwareVariant]]:
     """Return what each node with a capture has. Raise GoldnodeError for a directory without data."""
     kinds = {key: kind for kind, key in KINDS.items()}
-    found: dict[str, set[HardwareVariant]] = {}
+    by_node: dict[str, set[HardwareVariant]] = {}
     with connect(directory, ReadLimits(at=at, last=True)) as connection:
         for node, key, value in connection.execute(_QUERY).fetchall():
-            found.setdefault(node, set()).add(HardwareVariant(kinds[key], value))
-    return {node: frozenset(rows) for node, rows in found.items()}
+            by_node.setdefault(node, set()).add(HardwareVariant(kinds[key], value))
+    return {node: frozenset(rows) for node, rows in by_node.items()}

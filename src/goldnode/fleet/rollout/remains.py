@@ -100,13 +100,11 @@ def _of(settings: RolloutSettings, state: RolloutState, name: str) -> Iterator[R
     elif record.target in state.denied and _has_target(state, name, step):
         yield _in_denied_state(settings, state, name, step)
     elif not back and step is not None and gave_up(step):
-        yield RemainingNode(
-            name,
-            f"has the earlier state: it {step.cause}. Update it when it is free",
-            f"ansible-playbook -i INVENTORY site.yml --limit {name}"
-            if settings.target.startswith("sha256:")
-            else f"goldnode disks update -i INVENTORY {name}",
-        )
+        command = f"goldnode disks update -i INVENTORY {name}"
+        if settings.target.startswith("sha256:"):
+            command = f"ansible-playbook -i INVENTORY site.yml --limit {name}"
+        reason = f"has the earlier state: it {step.cause}. Update it when it is free"
+        yield RemainingNode(name, reason, command)
 
 
 def _has_target(state: RolloutState, name: str, step: Step | None) -> bool:

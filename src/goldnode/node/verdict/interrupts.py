@@ -61,17 +61,17 @@ def interrupts(node: Node) -> Answer:
 
 def _fast(node: Node) -> Dict[str, List[str]]:
     """Return the names of interfaces and InfiniBand devices that are up and fast, by PCI address."""
-    found: Dict[str, List[str]] = {}
+    names: Dict[str, List[str]] = {}
     for name, row in as_map(node.capture.get("network")).items():
         speed = fetch(row, "speed_mbps")
         if fetch(row, "state") == "up" and is_number(speed) and speed >= FAST_MBPS:
-            found.setdefault(str(fetch(row, "address")), []).append(name)
+            names.setdefault(str(fetch(row, "address")), []).append(name)
     for name, row in as_map(node.capture.get("infiniband")).items():
         ports = as_map(fetch(row, "ports")).values()
         rates = [fetch(port, "rate_gbps") for port in ports if fetch(port, "state") == "active"]
         if any(is_number(rate) and rate >= FAST_GBPS for rate in rates):
-            found.setdefault(str(fetch(row, "address")), []).append(name)
-    return found
+            names.setdefault(str(fetch(row, "address")), []).append(name)
+    return names
 
 
 def _near(node: Node, own: Any, section: Json) -> Set[int]:
