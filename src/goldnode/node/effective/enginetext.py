@@ -55,6 +55,8 @@ def read_json(text: str) -> Dict[str, Any]:
         document = json.loads(text, object_pairs_hook=pairs)
     except json.JSONDecodeError as error:
         raise BrokenError(error.msg, error.lineno, error.colno) from None
+    except BrokenError:  # of `pairs`
+        raise
     except RecursionError:
         raise BrokenError("it is nested too deeply", 1, 1) from None
     except ValueError as error:  # a number of more digits than Python converts
