@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 from docker import DockerClient
 from docker.models.containers import Container
+from release import provenance
 from tests.images.registry_server import PASSWORD, USER, DockerRegistry
 from tests.unit.images.registries import make_ecdsa_key, make_image, make_key, prove
 
 from goldnode import evidence
 from goldnode.core.errors import ImageError
-from goldnode.evidence import cosign
+from goldnode.evidence import cosign, release_files
 from goldnode.evidence.signatures import load_public, load_signer, statement
 from goldnode.evidence.trust import load_trust
 from goldnode.images.cosign_tags import layers
@@ -188,6 +189,29 @@ def test_cosign_verifies_the_image(
     status, text = tools.cosign("verify", other, image.name)
     assert status != 0
     assert "invalid signature" in text or "no matching signatures" in text
+
+
+def test_cosign_verifies_the_signature_of_a_release(tools: VerifierContainer) -> None:
+    """By the line of docs/how-to/install.md, and not after one byte has changed."""
+    directory = tools.directory / "release"
+    directory.mkdir()
+    sums = directory / release_files.SUMS
+    sums.write_bytes(b"0" * 64 + b"  goldnode-0.2.0-py3-none-any.whl\n")
+    secret, _ = make_ecdsa_key(directory, "release")
+    provenance.sign(directory, provenance.signer(secret))
+    words = (
+        *("cosign", "verify-blob", "--key", "/t/release/release.pub", "--insecure-ignore-tlog"),
+        *(
+            "--signature",
+            f"/t/release/{release_files.SIGNATURE}",
+            f"/t/release/{release_files.SUMS}",
+        ),
+    )
+    status, text = tools.run(*words)
+    assert (status, "Verified OK" in text) == (0, True), text
+    sums.write_bytes(b"1" + sums.read_bytes()[1:])
+    status, text = tools.run(*words)
+    assert status != 0, text
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from goldnode.commands.options import DIRECTORY, OLD_DIRECTORY
+from goldnode.commands.options import DIRECTORY, NEW_FILE, OLD_DIRECTORY
 from goldnode.commands.output import emit, reports, table
 from goldnode.core.errors import GoldnodeError
+from goldnode.core.files import replace_file
 
 if TYPE_CHECKING:
     from goldnode.fleet.keys.inventory import SiteKey
@@ -51,16 +52,30 @@ def keys() -> None:
     metavar="DAYS",
     help="Report keys that expire within so many days.",
 )
-@reports("keys")
-def list_(authority: Path | None, channels: tuple[Path, ...], within: int, form: str) -> None:
+@click.option(
+    "--out",
+    type=NEW_FILE,
+    metavar="FILE",
+    help="With --format prometheus: write to this file, whole or not at all, for node_exporter's textfile collector.",
+)
+@reports("keys", "prometheus")
+def list_(
+    authority: Path | None,
+    channels: tuple[Path, ...],
+    within: int,
+    out: Path | None,
+    form: str,
+) -> None:
     """List every key of the site: purpose, where it is trusted, mode and end.
 
     Exit status: 0 nothing to do, 1 a key expires, has expired, is missing, or others can read it.
     """
     from goldnode.core.site import load_site
-    from goldnode.fleet.keys import inventory
+    from goldnode.fleet.keys import inventory, metrics
     from goldnode.fleet.keys.kinds import KINDS
 
+    if out is not None and form != "prometheus":
+        raise click.UsageError("--out needs --format prometheus")
     rows = list(inventory.site_keys(load_site()))
     rows += inventory.authority_keys(authority) if authority else []
     for channel in channels:
@@ -81,7 +96,12 @@ def list_(authority: Path | None, channels: tuple[Path, ...], within: int, form:
     ]
     warnings = [key for key in rows if key.warning(now, within)]
     lines = [f"{key.kind} {key.named}: {key.warning(now, within)}" for key in warnings]
-    emit(form, {"keys": content}, lambda: "\n".join([_table(rows), *lines]))
+    if form != "prometheus":
+        emit(form, {"keys": content}, lambda: "\n".join([_table(rows), *lines]))
+    elif out is None:
+        click.echo(metrics.text(rows), nl=False)
+    else:
+        replace_file(out, metrics.text(rows).encode())
     sys.exit(1 if warnings else 0)
 
 

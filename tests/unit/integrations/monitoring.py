@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from goldnode.fleet.events import metrics as event_metrics
+from goldnode.fleet.keys import metrics as key_metrics
 from goldnode.fleet.report import metrics as report_metrics
 from goldnode.fleet.service import metrics as service_metrics
 from goldnode.node.serve import metrics as node_metrics
@@ -24,6 +25,7 @@ WRITTEN = {
     **service_metrics.METRICS,
     **report_metrics.METRICS,
     **event_metrics.METRICS,
+    **key_metrics.METRICS,
 }
 # Prometheus' own, node_exporter's, and those of dcgm-exporter up to 4.8: etc/default-counters.csv of
 # https://github.com/NVIDIA/dcgm-exporter, tag 4.6.0-4.8.3.

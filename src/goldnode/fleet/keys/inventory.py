@@ -114,7 +114,7 @@ def channel_keys(directory: Path) -> Iterator[SiteKey]:
     version, end, roles, path = max(signed, key=lambda row: row[0])
     for name in sorted(roles):
         threshold, count = roles[name]
-        kind = "root" if name == "root" else "online"
+        kind = name if name in ("root", "targets") else "online"
         about = f"{name}: {threshold} of {count} keys, root version {version}"
         yield SiteKey(kind, about, path, end=end if name == "root" else None)
 

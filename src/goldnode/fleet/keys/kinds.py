@@ -20,6 +20,8 @@ class SiteKeyKind:
     revoke: str
 
 
+ROTATE = "`goldnode rollout rotate-keys`, `goldnode facts rotate`"
+WITHDRAW = "rotate: a root without it withdraws it"
 KINDS = (
     SiteKeyKind(
         name="mirror",
@@ -106,16 +108,32 @@ KINDS = (
         purpose="signs the root of a channel, which names all other keys of it",
         trusted="nodes and clients, by the root that they were given",
         thief="with as many keys as the threshold: all of the channel; with fewer: nothing",
-        rotate="`goldnode rollout rotate-keys`, `goldnode facts rotate-keys`",
+        rotate=ROTATE,
         revoke="rotate: a root of the old and of the new keys withdraws it",
     ),
     SiteKeyKind(
-        name="online",
-        purpose="signs the short-lived roles of a channel",
+        name="targets",
+        purpose="signs what a channel releases: states, images, the node program, and who else signs for what",
         trusted="nodes and clients, by the root",
-        thief="see SECURITY.md, channel of rollouts",
-        rotate="`goldnode rollout rotate-keys`, `goldnode facts rotate-keys`",
-        revoke="rotate: a root without it withdraws it",
+        thief="with as many keys as the threshold and the online key: the program that runs as root; with fewer: nothing",
+        rotate=ROTATE,
+        revoke=WITHDRAW,
+    ),
+    SiteKeyKind(
+        name="orders",
+        purpose="signs a controller's orders among released states",
+        trusted="nodes, by the keys of targets",
+        thief="freezes, begins waves and lifts denials, all of released states; installs nothing else",
+        rotate="`goldnode rollout publish --order-key` with the keys of targets",
+        revoke="a release without it withdraws it",
+    ),
+    SiteKeyKind(
+        name="online",
+        purpose="signs snapshot and timestamp of a channel",
+        trusted="nodes and clients, by the root",
+        thief="withholds news until the orders expire; without a key of orders of its own it is that key too",
+        rotate=ROTATE,
+        revoke=WITHDRAW,
     ),
     SiteKeyKind(
         name="release",

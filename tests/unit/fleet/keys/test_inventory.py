@@ -135,6 +135,19 @@ def test_the_newest_root_of_a_channel_is_listed(site: Path) -> None:
     assert status == 1
 
 
+def test_metrics_have_the_end_and_the_fault_of_each_key(site: Path) -> None:
+    (site / "token").chmod(0o644)
+    out = site / "keys.prom"
+    words = ["keys", "list", "--format", "prometheus", "--out", str(out)]
+    assert CliRunner().invoke(main, words).exit_code == 1
+    lines = out.read_text().splitlines()
+    assert 'goldnode_key_wrong{kind="token",named="fleet.prometheus.token"} 1' in lines
+    assert 'goldnode_key_wrong{kind="images",named="images.signing_key"} 0' in lines
+    ends = [line for line in lines if line.startswith("goldnode_key_expires_timestamp_seconds{")]
+    assert ends
+    assert all(float(line.split()[-1]) > NOW.timestamp() for line in ends)
+
+
 def open_mirror(site: Path) -> None:
     with signing.open_signer("mirror/mirror-signing.asc", site):
         pass
