@@ -131,6 +131,8 @@ def test_builtin_catalog_has_its_classes_and_stacks_past_end_of_life() -> None:
         "mi300x",
         "workstation",
         "workstation_debian13",
+        "arc_b580",
+        "flex_170",
     }
     assert catalog.node_class("demo_a100").item.simulated
     assert [name for name, entry in catalog.classes.items() if entry.item.simulated] == [

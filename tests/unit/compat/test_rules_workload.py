@@ -122,6 +122,8 @@ CASES: list[Any] = [
     ("cuda-driver", node(A100, "535.309.01"), {"cuda": "11.8.0"}, None, ()),
     ("cuda-driver", node(A100, "580.178.04"), {"cuda": "13.0.2"}, None, ()),
     ("cuda-driver", node(A100, "615.71.09"), {"cuda": "13.4"}, None, ()),
+    # The compatibility package that is made of driver 620.70.06 is that of CUDA 13.5.
+    ("cuda-driver", node(A100, "620.70.06"), {"cuda": "13.5"}, None, ()),
     # -- minor-version compatibility: allowed, with its limits
     (
         "cuda-driver",
@@ -159,10 +161,10 @@ CASES: list[Any] = [
     ),
     (
         "cuda-driver",
-        node(A100, "620.10.01"),
+        node(A100, "625.10.01"),
         {"cuda": "13.5"},
         "warn",
-        ("no source says which CUDA is native to branch 620",),
+        ("no source says which CUDA is native to branch 625",),
     ),
     ("cuda-driver", node(V100, "535.309.01"), {"cuda": "12.9"}, "warn", ("use driver 575.51.03",)),
     # -- forward compatibility: the package, a data-centre GPU, a branch of its list

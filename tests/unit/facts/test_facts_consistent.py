@@ -24,7 +24,7 @@ from goldnode.facts.models import FILES
 BROKEN = {
     "no-date": (
         "cuda.yml",
-        "compiled: '2026-11-21',\n    complete_until",
+        "compiled: '2026-11-28',\n    complete_until",
         "compiled: soon,\n    complete_until",
         '"meta.compiled" is "soon", expected text of the form',
     ),

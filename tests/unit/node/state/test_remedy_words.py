@@ -59,6 +59,8 @@ SECTIONS = {
 }  # fmt: skip
 # Settings of firmware and answers of a person that are in quotes and are no commands.
 OTHERS = ("Above 4G decoding", "-e goldnode_reboot=true", "gate: {drain: […], resume: […]}", "X")
+# A loop of the shell names what its command names.
+LOOP = re.compile(r"for \w+ in \S+; do (?P<command>[^;]+); done")
 SETTING = re.compile(r"(baseline|policy|compat|pcie)\.[\w.]+(: \w+)?")
 
 
@@ -83,6 +85,8 @@ def quoted() -> Iterator[tuple[str, str]]:
 
 def fault(text: str) -> str | None:
     """What is wrong with a text in backticks; None if it names something that exists."""
+    if loop := LOOP.fullmatch(text):
+        return fault(loop["command"])
     words = text.split()
     if (
         text in OTHERS or SETTING.fullmatch(text) or words[0] == "goldnode"
@@ -122,6 +126,8 @@ def test_remedy_with_an_unknown_command_or_row_is_refused() -> None:
         "goldnode-node ack --id gpu.nothing",
         "gpu.nothing",
         "nvidia-smi -q -d HEAT",
+        "for irq in /sys/X/msi_irqs/*; do irqtune /proc/irq/${irq##*/}; done",
+        "for irq in /sys/X/msi_irqs/*; do cat /sys/X/local_cpulist",
     )
     assert all(fault(text) for text in wrong)
     assert not any(
