@@ -74,7 +74,9 @@ def _program(tree: Path, file: Path, writer: bool) -> None:
         "import sys; from goldnode.core.program_file import build; "
         f"sys.stdout.buffer.write(build(writer={writer}))"
     )
-    environment = {**os.environ, "PYTHONPATH": str(tree.resolve() / "src")}
+    # The sources of the tree come first; the packages may be where the caller has them.
+    places = [str(tree.resolve() / "src"), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, places))}
     command = [sys.executable, "-B", "-c", script]
     done = subprocess.run(command, env=environment, check=True, capture_output=True)
     file.write_bytes(done.stdout)

@@ -210,7 +210,6 @@ AFFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     # Parsers of what comes from outside, and the table of assets.
     ("tests/suite/outside.py", ("tests/unit/test_outside.py",)),
     ("tests/suite/fuzz*.py", ("tests/unit/test_outside.py",)),
-    ("tests/found/outside/*", ("tests/unit/test_outside.py",)),
     ("SECURITY.md", ("tests/unit/test_security_table.py",)),
     # Molecule.
     (".config/molecule/*", ("tests/unit/testing/lab", "tests/lab")),

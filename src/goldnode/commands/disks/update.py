@@ -99,7 +99,11 @@ def update(
     Exit status: 0 done, and with --reboot the image is good; 2 the update was refused or failed, or the node fell
     back.
     """
+    from goldnode.core import extras
     from goldnode.core.errors import DiskError
+
+    # Signatures of images as well: the module below needs both.
+    extras.require("ansible", "images")
     from goldnode.fleet.nodes import disk_update as updating
     from goldnode.inventory.selection import check_inventory
 

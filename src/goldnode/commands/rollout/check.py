@@ -101,8 +101,8 @@ def check(document: Path, inventory: str | None, assumed: RolloutAssumptions, fo
 
     from goldnode.cache import rollout as caches
     from goldnode.classdoc.load import load_catalog
+    from goldnode.fleet.control import state_locks
     from goldnode.fleet.control.document_files import load
-    from goldnode.fleet.rollout import both_states
     from goldnode.fleet.rollout import check as checking
 
     if inventory is not None and assumed.size is not None:
@@ -115,16 +115,18 @@ def check(document: Path, inventory: str | None, assumed: RolloutAssumptions, fo
     basis = checking.EstimateBasis(assumed.confidence, assumed.minutes * 60, time.time())
     catalog, site = load_catalog(), load_site()
     cold = caches.cold(file.document, catalog, site, assumed.locks)
-    states = both_states.read_states(file.document, catalog, site, assumed.locks)
+    states = state_locks.read_states(file.document, catalog, site, assumed.locks)
     checked = checking.check(
         file,
         nodes=nodes,
         size=assumed.size,
         catalog=catalog,
         basis=basis,
-        earlier=_earlier(file.document.class_),
-        states=states,
-        variants=_variants(site) if nodes else None,
+        known=checking.KnownOfClass(
+            earlier=_earlier(file.document.class_),
+            states=states,
+            variants=_variants(site) if nodes else None,
+        ),
     )
     content = {
         "rollout": file.document.rollout,

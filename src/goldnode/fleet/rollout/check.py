@@ -114,15 +114,10 @@ def check(
     size: int | None = None,
     catalog: Catalog | None = None,
     basis: EstimateBasis | None = None,
-    earlier: StepOutcomes | None = None,
-    states: BothStates | None = None,
-    variants: Variants | None = None,
+    known: KnownOfClass | None = None,
 ) -> RolloutReport:
-    """Judge a document alone, with the nodes of its class, or with the number of them.
-
-    `earlier` are the steps of completed rollouts of the class, `states` its nodes before and after,
-    `variants` the hardware by captures.
-    """
+    """Judge a document alone, with the nodes of its class, or with the number of them."""
+    known = known or KnownOfClass()
     checker = _Checker(file)
     checker.waves()
     checker.requirements()
@@ -135,12 +130,12 @@ def check(
         checker.catalog(catalog)
     if nodes is not None:
         checker.nodes(nodes)
-    if earlier is not None:
-        checker.base_rate(earlier)
-    if states is not None:
-        checker.states(states, nodes)
-    if nodes and variants:
-        checker.cover(nodes, variants)
+    if known.earlier is not None:
+        checker.base_rate(known.earlier)
+    if known.states is not None:
+        checker.states(known.states, nodes)
+    if nodes and known.variants:
+        checker.cover(nodes, known.variants)
     basis = basis or EstimateBasis()
     count = len(nodes) if nodes is not None else size
     sizes = _sizes(file.settings, nodes, count)
@@ -159,6 +154,19 @@ class StepOutcomes:
     rollouts: int
     done: int
     failed: int  # did not return in time, or failed with a software finding
+
+
+@dataclass(frozen=True)
+class KnownOfClass:
+    """What is known of a class besides its nodes. None is not known.
+
+    `earlier` are the steps of its completed rollouts, `states` its nodes before and after,
+    `variants` the hardware of its nodes by captures.
+    """
+
+    earlier: StepOutcomes | None = None
+    states: BothStates | None = None
+    variants: Variants | None = None
 
 
 class _Checker:

@@ -13,7 +13,7 @@ from tests.unit.fleet.control.controlled import controlled
 from tests.unit.fleet.rollout import documents
 
 from goldnode.cli import main
-from goldnode.fleet.rollout.check import StepOutcomes, check
+from goldnode.fleet.rollout.check import KnownOfClass, StepOutcomes, check
 from goldnode.fleet.rollout.model import RolloutPhase
 from goldnode.fleet.store import history
 
@@ -22,7 +22,7 @@ HALF = ("base_rate: 0.2%", "base_rate: 0.1%")
 
 
 def _warned(directory: Path, earlier: StepOutcomes, *changes: tuple[str, str]) -> bool:
-    found = check(documents.written(directory, *changes), earlier=earlier)
+    found = check(documents.written(directory, *changes), known=KnownOfClass(earlier=earlier))
     return any(finding.code == "base-rate" for finding in found.findings)
 
 
@@ -39,7 +39,9 @@ def test_rate_that_is_too_low_by_half_is_named(tmp_path: Path) -> None:
 
 
 def test_finding_has_the_line_and_the_figures(tmp_path: Path) -> None:
-    found = check(documents.written(tmp_path, HALF), earlier=StepOutcomes(1, 9_978, 22))
+    found = check(
+        documents.written(tmp_path, HALF), known=KnownOfClass(earlier=StepOutcomes(1, 9_978, 22))
+    )
     (finding,) = [finding for finding in found.findings if finding.code == "base-rate"]
     assert str(finding).startswith(
         f"{tmp_path}/rollout.yml:14: warning: 22 of 10000 nodes failed in 1 completed"

@@ -16,8 +16,9 @@ from goldnode.classdoc.load import load_catalog
 from goldnode.cli import main
 from goldnode.compat.model import CompatHost, Workload
 from goldnode.core.site import Site
-from goldnode.fleet.rollout.both_states import AFTER, BEFORE, BothStates, read_states
-from goldnode.fleet.rollout.check import RolloutFinding, check
+from goldnode.fleet.control.state_locks import read_states
+from goldnode.fleet.rollout.both_states import AFTER, BEFORE, BothStates
+from goldnode.fleet.rollout.check import KnownOfClass, RolloutFinding, check
 
 
 def states(before: dict[str, str], after: dict[str, str], driver: str = "580.95.05") -> BothStates:
@@ -47,7 +48,9 @@ def about(found: tuple[RolloutFinding, ...], *codes: str) -> list[RolloutFinding
 def test_cohort_that_moves_node_by_node_is_judged_with_both_versions(
     tmp_path: Path, before: dict[str, str], after: dict[str, str], severity: str | None, says: str
 ) -> None:
-    report = check(written(tmp_path), nodes=COHORT, states=states(before, after))
+    report = check(
+        written(tmp_path), nodes=COHORT, known=KnownOfClass(states=states(before, after))
+    )
     found = about(report.findings, "coexistence")
     assert [item.severity for item in found] == ([severity] if severity else [])
     assert all('cohort "train"' in item.message and says in item.message for item in found)
@@ -56,23 +59,35 @@ def test_cohort_that_moves_node_by_node_is_judged_with_both_versions(
 
 def test_remedy_of_a_split_cohort_removes_the_finding(tmp_path: Path) -> None:
     both = states({}, {}, driver="595.91.07")
-    (finding,) = about(check(written(tmp_path), nodes=COHORT, states=both).findings, "coexistence")
+    (finding,) = about(
+        check(written(tmp_path), nodes=COHORT, known=KnownOfClass(states=both)).findings,
+        "coexistence",
+    )
     assert "cohort-driver" in finding.message
     assert "{per: {cohort: all-or-none}}" in finding.remedy
-    whole = check(written(tmp_path, WHOLE), nodes=COHORT, states=both)
+    whole = check(written(tmp_path, WHOLE), nodes=COHORT, known=KnownOfClass(states=both))
     assert about(whole.findings, "coexistence") == []
 
 
 def test_nodes_without_a_cohort_may_differ(tmp_path: Path) -> None:
     both = states({"nccl": "2.27.5"}, {"nccl": "2.28.3"}, driver="595.91.07")
-    assert about(check(written(tmp_path), nodes=NODES, states=both).findings, "coexistence") == []
-    assert about(check(written(tmp_path), states=both).findings, "coexistence") == []
+    assert (
+        about(
+            check(written(tmp_path), nodes=NODES, known=KnownOfClass(states=both)).findings,
+            "coexistence",
+        )
+        == []
+    )
+    assert (
+        about(check(written(tmp_path), known=KnownOfClass(states=both)).findings, "coexistence")
+        == []
+    )
 
 
 def test_cluster_with_two_network_drivers_is_warned_of_once(tmp_path: Path) -> None:
     both = states({"doca": "3.1.0"}, {"doca": "3.3.0"})
     for changes in ((), (WHOLE,)):
-        report = check(written(tmp_path, *changes), nodes=COHORT, states=both)
+        report = check(written(tmp_path, *changes), nodes=COHORT, known=KnownOfClass(states=both))
         (finding,) = about(report.findings, "coexistence")
         assert (finding.severity, "all nodes of a cluster" in finding.message) == ("warning", True)
 
@@ -86,7 +101,10 @@ def test_state_that_alone_is_blocked_is_reported_with_its_rule(tmp_path: Path) -
         if host is not None
     ]
     (finding,) = about(
-        check(written(tmp_path), states=BothStates(before=hosts[0], after=hosts[1])).findings,
+        check(
+            written(tmp_path),
+            known=KnownOfClass(states=BothStates(before=hosts[0], after=hosts[1])),
+        ).findings,
         "compat",
     )
     assert (finding.severity, "[part-kubernetes]" in finding.message) == ("error", True)
@@ -99,7 +117,9 @@ def test_image_that_only_the_new_driver_runs_is_warned_of(tmp_path: Path) -> Non
         CompatHost(name, vendor="nvidia", branch=version.split(".")[0], driver=version)
         for name, version in ((BEFORE, "535.309.01"), (AFTER, "580.178.04"))
     ]
-    report = check(written(tmp_path), states=BothStates(hosts[0], hosts[1], (image,)))
+    report = check(
+        written(tmp_path), known=KnownOfClass(states=BothStates(hosts[0], hosts[1], (image,)))
+    )
     (finding,) = about(report.findings, "compat")
     assert (finding.severity, finding.line) == ("warning", 4)
     assert finding.message.startswith(BEFORE)
