@@ -261,7 +261,7 @@ class ChannelKeys(RepositoryKeys):
 
 @dataclass(frozen=True)
 class ChannelRelease:
-    """What a release adds to the present one: images, and the roles that it delegates paths to (None: as before).
+    """Additions of a release to the present one: images, and the roles that it delegates paths to (None: as before).
 
     `role` is who releases: `targets`, or a role that `targets` delegates to, which releases images alone.
     """

@@ -43,7 +43,7 @@ class Installed:
 
 @dataclass(frozen=True)
 class FactsPublication:
-    """What to publish: the keys, days until the signatures of a refresh and of a release expire, the directory of
+    """Content of a publication: the keys, days until the signatures of a refresh and of a release expire, the directory of
     the facts (None: those of this version), and the zip archive to write.
     """
 

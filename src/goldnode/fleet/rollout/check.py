@@ -158,7 +158,7 @@ class StepOutcomes:
 
 @dataclass(frozen=True)
 class KnownOfClass:
-    """What is known of a class besides its nodes. None is not known.
+    """Knowledge of a class besides its nodes. None is not known.
 
     `earlier` are the steps of its completed rollouts, `states` its nodes before and after,
     `variants` the hardware of its nodes by captures.

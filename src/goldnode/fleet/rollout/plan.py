@@ -486,7 +486,7 @@ class _Planner:
     def _stands_still(self, grants: _Grants) -> None:
         """End a rollout that waits for room and has nothing in flight, or name what it waits for.
 
-        Its own failures leave no room: nothing but a person changes that. What failed is less than
+        Its own failures leave no room: nothing but a person changes that. Failures are fewer than
         the rules need for a stop, and the nodes that would decide cannot move. Room that others
         take comes back: for that a person gets an alarm.
         """
