@@ -217,11 +217,14 @@ def own_file(name: str) -> dict[str, Any]:
     return _own(name, folder())
 
 
+def _path(name: str, folder: Path) -> Path:
+    # An update may lack a newer file.
+    return folder / name if (folder / name).is_file() else FACTS / name
+
+
 @cache
 def _own(name: str, folder: Path) -> dict[str, Any]:
-    path = (
-        folder / name if (folder / name).is_file() else FACTS / name
-    )  # an update may lack a newer file
+    path = _path(name, folder)
     if not path.is_file():
         raise FactsError(
             f'there is no facts file "{name}"',
@@ -504,8 +507,19 @@ def built_in() -> dt.date:
 
 @cache
 def _compiled(folder: Path) -> dt.date:
-    names = [path.name for path in FACTS.glob("*.yml")]
-    return max(dt.date.fromisoformat(str(_own(name, folder)["meta"]["compiled"])) for name in names)
+    return max(_day_of_file(path.name, folder) for path in FACTS.glob("*.yml"))
+
+
+# `compiled` in the mapping `meta`, whose further lines are indented.
+_DAY = re.compile(rb"^meta:(?:[^\n]|\n )*?\bcompiled: '(\d{4}-\d\d-\d\d)'", re.MULTILINE)
+
+
+def _day_of_file(name: str, folder: Path) -> dt.date:
+    """Return the day on which a file was compiled, from its first lines: a check needs few of the files whole."""
+    with _path(name, folder).open("rb") as file:
+        day = _DAY.search(file.read(4096))
+    text = day[1].decode() if day is not None else str(_own(name, folder)["meta"]["compiled"])
+    return dt.date.fromisoformat(text)
 
 
 def gpus() -> dict[str, GpuModel]:

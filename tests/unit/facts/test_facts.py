@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,32 @@ def test_no_registry_and_no_path_of_a_machine(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert REGISTRIES.findall(text) == []
     assert MACHINE_PATHS.findall(text) == []
+
+
+def test_day_of_the_facts_is_the_newest_of_all_files() -> None:
+    days = [facts.load(name)["meta"]["compiled"] for name in FILES]
+    assert str(facts.compiled()) == max(days)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "meta:\n  subject: x\n  compiled: '2031-01-02'\n  note: y\n",
+        "meta: {subject: 'x', compiled: '2031-01-02'}\n",
+        'meta: {subject: x, "compiled": "2031-01-02"}\n',
+    ],
+    ids=["lines", "one-line", "quoted"],
+)
+def test_day_of_the_facts_is_read_in_each_form(
+    head: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in FILES:
+        shutil.copy(facts.FACTS / name, tmp_path)
+    file = tmp_path / "tolerances.yml"
+    rest = re.sub(r"(?ms)\A.*?(?=^sources:)", "", file.read_text(encoding="utf-8"))
+    file.write_text(head + rest, encoding="utf-8")
+    monkeypatch.setattr(facts, "FACTS", tmp_path)
+    assert str(facts.built_in()) == "2031-01-02"
 
 
 def test_catalog_names_no_registry_either() -> None:
