@@ -456,7 +456,7 @@ class Reader:
 
     checkout: Path
     environment: Mapping[str, str]
-    limit: float = 120  # seconds for each command
+    limit: float = 300  # seconds for each command
     done: set[str] = field(default_factory=set)  # set-ups that several pages have
     playbook: str = "site.yml"  # as `goldnode init` prints it
 
