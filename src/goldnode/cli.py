@@ -42,10 +42,6 @@ _SECTIONS = {
         "matrix": ("matrix", "Show the compatibility matrix of all stacks and classes."),
         "schema": ("schema.command", "Print or write the JSON Schemas of all files and documents."),
     },
-    "Keys and releases": {
-        "keys": ("keys", "Show, make and revoke the keys of a site."),
-        "verify-release": ("verify_release", "Verify files of a release of goldnode."),
-    },
     "Lock and mirror packages": {
         "lock": ("lock", "Resolve the packages of a stack and write its lock."),
         "mirror": ("mirror", "Fetch locked packages and publish them as signed apt repositories."),
@@ -91,6 +87,10 @@ _SECTIONS = {
         ),
         "explain": ("explain", "Explain an error, a log, a tool's table or a description."),
         "xid": ("xid", "Explain NVIDIA Xid and SXid errors."),
+    },
+    "Keys and releases": {
+        "keys": ("keys", "Show, make and revoke the keys of a site."),
+        "verify-release": ("verify_release", "Verify files of a release of goldnode."),
     },
     "Set up the shell": {
         "completion": ("completion", "Print the completion script of a shell."),

@@ -189,10 +189,10 @@ def publish(repository: Path, form: str, keys: KeyOptions, **given: Any) -> None
 @ROTATION
 @reports("facts-root")
 def rotate(repository: Path, change: RotationKeys, machines: TwoMachines, form: str) -> None:
-    """Replace keys of a repository of facts. A role whose keys are not given keeps them.
+    """Replace keys of a repository of facts.
 
-    Sites follow by themselves, because the present keys of the root sign the next one. Publish again afterwards with
-    --targets-key.
+    A role whose keys are not given keeps them. Sites follow by themselves, because the present keys of the root sign
+    the next one. Publish again afterwards with --targets-key.
 
     A repository of an earlier version, whose one key signs everything, gets its offline keys of targets with
     --targets-key.

@@ -128,15 +128,19 @@ def _day(end: dt.datetime | None) -> str:
 @click.option(
     "--name", default="goldnode", show_default=True, metavar="TEXT", help="Name in the key."
 )
-def make(kind: str, out: Path, name: str) -> None:
-    """Make a key of a KIND in a directory: the secret half has mode 0600. A key that is there stays.
+@reports("keys-make")
+def make(kind: str, out: Path, name: str, form: str) -> None:
+    """Make a key of a KIND in a directory.
+
+    The secret half has mode 0600. A key that is there stays, and the command ends with an error.
 
     The page of keys has what follows: where the public half goes, and how a key is rotated.
     """
     from goldnode.fleet.keys import making
 
-    for path in making.make(kind, out, name, dt.datetime.now(dt.UTC)):
-        click.echo(f"wrote {path}")
+    paths = making.make(kind, out, name, dt.datetime.now(dt.UTC))
+    content = {"kind": kind, "files": [str(path) for path in paths]}
+    emit(form, content, "\n".join(f"wrote {path}" for path in paths))
 
 
 @keys.command()
@@ -144,27 +148,34 @@ def make(kind: str, out: Path, name: str) -> None:
 @_AUTHORITY
 @_OUT
 @click.option(
-    "--days",
+    "--valid",
+    "days",
     type=click.IntRange(1, 3650),
     default=365,
     show_default=True,
     metavar="DAYS",
-    help="How long the certificate is valid.",
+    help="Days until the certificate expires; at most until that of the authority does.",
 )
 @click.option("--server", "serves", is_flag=True, help="For the lock service, by its DNS name.")
-def issue(node: str, authority: Path | None, out: Path, days: int, serves: bool) -> None:
+@reports("keys-issue")
+def issue(
+    node: str, authority: Path | None, out: Path, days: int, *, serves: bool, form: str
+) -> None:
     """Issue a certificate for a NODE, by its id in the store: NODE.pem and NODE.key."""
     from goldnode.fleet.keys import authority as nodes
 
     now = dt.datetime.now(dt.UTC)
     path = nodes.issue(_given(authority), node, out, now, days, serves=serves)
-    click.echo(f"wrote {path} and {path.with_suffix('.key')}")
+    key = out / f"{node}.key"
+    content = {"node": node, "certificate": str(path), "key": str(key)}
+    emit(form, content, f"wrote {path} and {key}")
 
 
 @keys.command()
 @click.argument("node")
 @_AUTHORITY
-def revoke(node: str, authority: Path | None) -> None:
+@reports("keys-revoke")
+def revoke(node: str, authority: Path | None, form: str) -> None:
     """Revoke the certificates of a NODE before their end.
 
     A service that runs with `--client-crl DIR/revoked.pem` refuses them from its next look at the file on, five
@@ -174,7 +185,9 @@ def revoke(node: str, authority: Path | None) -> None:
 
     directory = _given(authority)
     count = nodes.revoke(directory, node, dt.datetime.now(dt.UTC))
-    click.echo(f"revoked {count} certificates of {node}: wrote {directory / nodes.REVOKED}")
+    written = directory / nodes.REVOKED
+    content = {"node": node, "revoked": count, "list": str(written)}
+    emit(form, content, f"revoked {count} certificates of {node}: wrote {written}")
 
 
 def _given(authority: Path | None) -> Path:

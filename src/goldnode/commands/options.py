@@ -276,8 +276,10 @@ class KeyParameter(click.ParamType[Any]):
 KEY = KeyParameter()
 
 
-def key_option(name: str, parameter: str, help_: str, *, required: bool = False) -> Decorator:
-    """Return a repeatable option for keys."""
+def key_option(
+    name: str, parameter: str, help_: str, *, required: bool = False, default: str | None = None
+) -> Decorator:
+    """Return a repeatable option for keys. `default` says in words which keys count without it."""
     return click.option(
         name,
         parameter,
@@ -285,6 +287,7 @@ def key_option(name: str, parameter: str, help_: str, *, required: bool = False)
         required=required,
         type=KEY,
         metavar="KEY",
+        show_default=default,
         help=f"{help_} Repeatable.",
     )
 

@@ -38,8 +38,8 @@ FILES = (
 )
 # First words of a command's help. Add a verb here, in the imperative.
 VERBS = re.compile(
-    "Apply|Approve|Boot|Build|Check|Compare|Copy|Deny|Download|Explain|Export|Fetch|Inspect|Learn|Lift|List|Lock|Point|Print|Propose|Publish|"
-    "Push|Create|Migrate|Remove|Replace|Resolve|Roll|Run|Show|Sign|Stop|Submit|Turn|Verify|Write"
+    "Apply|Approve|Boot|Build|Check|Choose|Compare|Copy|Create|Deny|Download|Explain|Export|Fetch|Inspect|Issue|Learn|Lift|List|Lock|Make|"
+    "Migrate|Point|Print|Propose|Publish|Push|Remove|Replace|Resolve|Revoke|Roll|Run|Show|Sign|Stop|Submit|Turn|Verify|Write"
 )
 # One name for one thing: name that must not come back -> the name to use.
 SYNONYMS = {
@@ -228,6 +228,7 @@ def test_sections_list_all_commands() -> None:
         "Lock and mirror packages",
         "Build and publish images",
         "Operate nodes",
+        "Keys and releases",
         "Set up the shell",
     ]
 

@@ -74,10 +74,7 @@ _SECTIONS = {
             "rollout.publish",
             "Publish a rollout, with all of the store, as a signed channel that nodes follow.",
         ),
-        "rotate-keys": (
-            "rollout.publish",
-            "Replace keys of a channel. A role whose keys are not given keeps them.",
-        ),
+        "rotate-keys": ("rollout.publish", "Replace keys of a channel."),
         "sign-metadata": (
             "metadata",
             "Sign a release or a root document that was prepared on another machine.",

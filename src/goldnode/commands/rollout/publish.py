@@ -102,7 +102,8 @@ _RELEASE = options(
     key_option(
         "--order-key",
         "order_keys",
-        "Key of the controller, which begins waves, freezes and denies. Default: the online keys.",
+        "Key of the controller, which begins waves, freezes and denies.",
+        default="the online keys",
     ),
 )
 @grouped("wanted", ReleaseOptions, _RELEASE)
@@ -220,10 +221,11 @@ def _submitted(store: StoreDatabase, what: str) -> str:
 @ROTATION
 @reports("rollout-root")
 def rotate_keys(channel: Path, change: RotationKeys, machines: TwoMachines, form: str) -> None:
-    """Replace keys of a channel. A role whose keys are not given keeps them.
+    """Replace keys of a channel.
 
-    Nodes follow by themselves, because the present keys of the root sign the next one. Publish again afterwards with
-    --targets-key, and with the images of the channel if the keys of targets have changed.
+    A role whose keys are not given keeps them. Nodes follow by themselves, because the present keys of the root sign
+    the next one. Publish again afterwards with --targets-key, and with the images of the channel if the keys of targets
+    have changed.
 
     A channel of an earlier version, whose one key signs everything, gets its offline keys of targets with --targets-key.
     """

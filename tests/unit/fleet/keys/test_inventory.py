@@ -6,6 +6,7 @@ import datetime as dt
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -212,3 +213,25 @@ def test_an_authority_that_is_damaged_is_an_error(site: Path) -> None:
     (site / "ca/issued.json").write_text("{")
     with pytest.raises(SigningKeyError, match="cannot be read"):
         list(inventory.authority_keys(site / "ca"))
+
+
+def test_making_issuing_and_revoking_report_their_files(tmp_path: Path) -> None:
+    ca, certs = tmp_path / "ca", tmp_path / "certs"
+    made = reported("make", "authority", "--out", str(ca))
+    assert made["schema"] == "goldnode.keys-make/1"
+    assert {Path(file).parent for file in made["files"]} == {ca}
+    issued = reported("issue", "n1", "--authority", str(ca), "--out", str(certs), "--valid", "9")
+    assert (issued["schema"], issued["node"]) == ("goldnode.keys-issue/1", "n1")
+    (row,) = authority.issued(ca)
+    assert 8 <= (dt.datetime.fromisoformat(row["expires"]) - NOW).days <= 9
+    revoked = reported("revoke", "n1", "--authority", str(ca))
+    assert (revoked["schema"], revoked["revoked"]) == ("goldnode.keys-revoke/1", 1)
+    for file in (*made["files"], issued["certificate"], issued["key"], revoked["list"]):
+        assert Path(file).is_file(), file
+
+
+def reported(*words: str) -> dict[str, Any]:
+    done = CliRunner().invoke(main, ["keys", *words, "--format", "json"])
+    assert done.exit_code == 0, done.output
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
