@@ -277,7 +277,7 @@ LONG = (
     ),
     Scenario(
         "development",
-        _keys(_DEVELOPMENT, "set-up", "property-tests", "one-end-to-end-test", "documentation"),
+        _keys(_DEVELOPMENT, "set-up", "property-tests*2", "one-end-to-end-test", "documentation"),
     ),
 )
 _UNIT, _NODES = "tests/unit/test_documented.py", "tests/e2e/test_documented_nodes.py"

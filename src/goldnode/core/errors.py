@@ -108,7 +108,7 @@ class SigningKeyError(GoldnodeError):
     """A signing key is missing, unreadable, or not the one that the catalog names."""
 
 
-# Valid names that an error lists if no name is near: three lines of a terminal, and all classes of goldnode's catalog.
+# Valid names that an error lists if no name is near: three lines of a terminal, and all built-in classes.
 _SHOWN = 20
 _CANDIDATES = 3  # names in a hint
 _MISSPELT = 0.87  # the share of equal letters from which a name is a misspelt one
