@@ -19,7 +19,7 @@ from goldnode.evidence.release_files import ATTESTATION, PROVENANCE, SIGNATURE, 
 from goldnode.evidence.signatures import EnvelopeSigner, load_signer, statement
 
 BUILD_TYPE, BUILDER = "urn:goldnode:release:1", "urn:goldnode:scripts/release"
-# What makes the files; nvidia-ml-py is inside the program of nodes.
+# Packages that make the files; nvidia-ml-py is inside the program of nodes.
 TOOLS = ("ansible-core", "hatchling", "nvidia-ml-py")
 _SCHEME = "ecdsa-sha2-nistp256"
 

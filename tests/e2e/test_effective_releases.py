@@ -61,7 +61,7 @@ UNIT_TESTS = (
     "cd /src && PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=/src:/src/src exec python3 -m pytest -q -rs -p no:cacheprovider "
     "-c /dev/null --rootdir=/src --confcutdir=tests/unit/node/effective -k 'not of_debian' tests/unit/node/effective"
 )
-# What only later or earlier programs do: dockerd 20 has no --validate.
+# Features of later or earlier programs only: dockerd 20 has no --validate.
 OLD_OR_NEW = ("needs dockerd 23 or later", "kmod after 30 reads *.conf alone")
 CONFIGURATIONS = 60
 RELEASES = ("6.1.0-901-amd64", "6.1.0-902-amd64")
@@ -96,6 +96,7 @@ class Release:
             check=False,
         )
         if done.returncode:
+            # An archive can lack a suite, or its index can have expired: the page of proofs has when each one ran.
             pytest.skip(f"{suite} cannot be had here: {done.stderr.strip().splitlines()[-1:]}")
         with self.image.open("wb") as image:
             image.truncate(3 << 30)  # it is sparse

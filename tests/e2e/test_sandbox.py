@@ -123,7 +123,7 @@ def guest(base: disk.Base, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
 
 
 def answers(console: str) -> dict[str, str]:
-    """What the guest has found."""
+    """Return the answers that the guest has printed, by question."""
     return dict(re.findall(r"PROBE ([^:\n]+): ?(.*)", console))
 
 
@@ -147,7 +147,7 @@ def test_a_check_in_the_sandbox_reads_what_one_without_it_reads(guest: tuple[Pat
         if before.get(key) != after.get(key) and not volatile.match(key)
     }
     assert differs == {}
-    # What follows has the rights that it needs.
+    # The commands below have the rights that they need.
     made = disk.read(image, "/root/made").decode().split()
     assert {"verdict.json", "gate.json", "metrics.prom", "pass"} <= set(made)
 
