@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from tests.case_tables import table
 
 from goldnode.compat import rules_host
 from goldnode.compat.check import check
 from goldnode.compat.model import CompatFinding, CompatHost, StackWaiver, Workload
 from goldnode.facts import host as facts
 
-CASES: list[dict[str, Any]] = yaml.safe_load(
-    (Path(__file__).parents[2] / "cases/compat/combinations.yml").read_text(encoding="utf-8")
-)
+CASES: list[dict[str, Any]] = table("compat/combinations.yml")
 # What no document is needed for: the stack's own declaration, and that an image is built for something else.
 WITHOUT_SOURCE = ("end-of-life", "image-backend", "image-architecture")
 ORDER = ("ok", "warn", "unknown", "block")

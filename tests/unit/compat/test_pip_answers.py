@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from tests.case_tables import table
 from tests.unit.compat.requirement_cases import case_name, findings
 
-ANSWERS: list[dict[str, Any]] = yaml.safe_load(
-    (Path(__file__).parents[2] / "cases/compat/pip.yml").read_text(encoding="utf-8")
-)
+ANSWERS: list[dict[str, Any]] = table("compat/pip.yml")
 
 
 def test_answers_are_unique_and_of_both_kinds() -> None:

@@ -11,15 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from tests.case_tables import table
 from tests.unit.compat.test_rules_workload import node
 
 from goldnode.compat import workloads
 from goldnode.compat.check import check
 
-TEXT = (Path(__file__).parents[2] / "cases/compat/locks.yml").read_text(encoding="utf-8")
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-CASES: list[dict[str, Any]] = yaml.load(TEXT, Loader=LOADER)  # noqa: S506 - a safe loader
+CASES: list[dict[str, Any]] = table("compat/locks.yml")
 NODE = node("H100-SXM5-80GB", "610.43.02", unknown="block")
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from packaging.requirements import Requirement
+from tests.case_tables import table
 from tests.unit.compat.requirement_cases import PARTS, case_name, findings
 
 from goldnode.compat import workloads
@@ -16,9 +16,7 @@ from goldnode.compat.check import check
 from goldnode.compat.model import CompatHost
 from goldnode.facts import wheels
 
-CASES: list[dict[str, Any]] = yaml.safe_load(
-    (Path(__file__).parents[2] / "cases/compat/wheels.yml").read_text(encoding="utf-8")
-)
+CASES: list[dict[str, Any]] = table("compat/wheels.yml")
 
 
 def test_wheel_cases_are_unique_and_of_both_verdicts() -> None:

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
+from tests.case_tables import table
 
 from goldnode.classdoc import checks
 from goldnode.compat import known_bad, rules, rules_host, rules_wheels, rules_workload, workloads
@@ -20,9 +20,7 @@ from goldnode.facts import host as facts
 from goldnode.facts import wheels
 from goldnode.facts import workload as workload_facts
 
-ROWS: list[dict[str, Any]] = yaml.safe_load(
-    (Path(__file__).parents[2] / "cases/compat/vendor.yml").read_text(encoding="utf-8")
-)
+ROWS: list[dict[str, Any]] = table("compat/vendor.yml")
 JUDGEMENTS = {"block": "blocked", "unknown": "unknown", "warn": "limits"}
 # Other tables have these: they depend on the day more than on the combination.
 IGNORED = ("security-floor", "end-of-life", "os-support", "known-bad")

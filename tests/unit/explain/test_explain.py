@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from click import Argument, Command, Context, Group
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.case_tables import table
 from tests.unit.test_page_commands import commands, fault
 
 from goldnode.cli import main
@@ -24,9 +24,9 @@ from goldnode.facts.symptoms import near, symptoms
 from goldnode.node.state.kinds import KINDS
 
 CASES = Path(__file__).parents[2] / "cases/explain"
-TEXTS = yaml.safe_load((CASES / "texts.yml").read_text(encoding="utf-8"))
+TEXTS = table("explain/texts.yml")
 SAMPLE = Path(__file__).parents[1] / "node/fixtures/smi-text/h100_580.txt"
-GUIDES = yaml.safe_load((CASES / "symptoms.yml").read_text(encoding="utf-8"))
+GUIDES = table("explain/symptoms.yml")
 
 
 def ids(text: str) -> list[str]:

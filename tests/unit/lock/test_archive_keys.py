@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import yaml
+from tests.case_tables import table
 from tests.unit.lock import archive as shapes
 from tests.unit.lock.archive import Archive, SigningKey
 from tests.unit.lock.conftest import Place
@@ -25,9 +25,7 @@ from goldnode.lock.archive_keys import judge_keys
 from goldnode.lock.update import LockRequest, check, update
 
 DAY = dt.date(2026, 11, 27)
-CASES: list[dict[str, str]] = yaml.safe_load(
-    (Path(__file__).parents[2] / "cases/archive_keys.yml").read_text()
-)
+CASES: list[dict[str, str]] = table("archive_keys.yml")
 RELEASES = {
     "debian12": {"id": "debian", "version": "12", "codename": "bookworm", "architecture": "amd64"},
     "debian13": {"id": "debian", "version": "13", "codename": "trixie", "architecture": "amd64"},

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner, Result
+from tests.case_tables import table
 from tests.unit.lock import archive as shapes
 from tests.unit.lock.archive import Archive, SigningKey
 from tests.unit.lock.conftest import Place
@@ -512,9 +513,7 @@ def test_without_a_mirror_the_public_host_and_example_lines_are_named(vendor: Ve
 
 
 NEAR = ("near", "http://a.example/debian")
-MESSAGES = yaml.safe_load(
-    (Path(__file__).parents[2] / "cases/apt_messages.yml").read_text(encoding="utf-8")
-)
+MESSAGES = table("apt_messages.yml")
 
 
 @pytest.mark.parametrize("case", MESSAGES, ids=lambda case: case["name"])

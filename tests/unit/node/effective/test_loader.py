@@ -12,16 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from tests.case_tables import table
 
 from goldnode.node.effective import loader
 from goldnode.node.effective.boot_choice import boot_choice
 from goldnode.node.ground import boot
 from goldnode.node.ground.host import Host
 
-CASES = yaml.safe_load(
-    (Path(__file__).parents[3] / "cases/loader/choices.yml").read_text(encoding="utf-8")
-)
+CASES = table("loader/choices.yml")
 # The example of the Version Format Specification, oldest first.
 ORDER = [
     "122.1",

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from tests.case_tables import table
 
 from goldnode.node import probe
 from goldnode.node.ground.host import Host
 from goldnode.node.probe import events, logs
 
-REAL = yaml.safe_load((Path(__file__).parents[3] / "cases/logs/real.yml").read_text())
+REAL = table("logs/real.yml")
 BOOT = "7c0ffee0-0000-4000-8000-000000000001"
 XID = "NVRM: Xid (PCI:0000:18:00): 79, pid=12, name=python, GPU has fallen off the bus."
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from tests.case_tables import table
 
 from goldnode.facts import health, xid
 from goldnode.node.probe import events
 from goldnode.node.state.finding import MISMATCH
 from goldnode.node.verdict.events import judge
 
-CASES = yaml.safe_load((Path(__file__).parents[3] / "cases/logs/lines.yml").read_text())
+CASES = table("logs/lines.yml")
 DOCUMENT: dict[str, Any] = {
     "xid": xid.table(),
     "health": {"limits": {name: row.value for name, row in health.limits().items()}},
