@@ -103,11 +103,17 @@ def _machine(host: CompatHost | None) -> str:
     )
 
 
-def _applies(requirement: Requirement, closure: _Closure, extras: Iterable[str]) -> bool:
+@cache
+def _marker(text: str) -> str | None:
+    """Return the marker of a requirement; `packaging` writes its text again at each call."""
+    marker = _parsed(text).marker
+    return None if marker is None else str(marker)
+
+
+def _applies(text: str, closure: _Closure, extras: Iterable[str]) -> bool:
     """Return whether the marker holds; for an unknown Python, whether it holds for every one of them."""
-    if requirement.marker is None:
-        return True
-    return _holds(str(requirement.marker), closure.machine, closure.python, ("", *extras))
+    marker = _marker(text)
+    return marker is None or _holds(marker, closure.machine, closure.python, ("", *extras))
 
 
 @cache
@@ -164,8 +170,8 @@ def _closure(host: CompatHost | None, workload: Workload) -> _Closure:
             demand = _Demand(_parsed(text), name, chain)
             if _of_another_build(name, version, demand.name):
                 continue
-            if not _applies(demand.requirement, closure, extras):
-                if _applies(demand.requirement, closure, _extras_of(text)):
+            if not _applies(text, closure, extras):
+                if _applies(text, closure, _extras_of(text)):
                     closure.optional.append(demand)
                 continue
             closure.demands.append(demand)

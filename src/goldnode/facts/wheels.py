@@ -45,33 +45,33 @@ class WheelRelease:
         """Return whether the release requires package `name` on `machine`; None if its requirements were not read."""
         if self.requires is None:
             return None
-        wanted = (Requirement(text) for text in self.requires if text.startswith(name))
-        environment = {
-            "sys_platform": "linux",
-            "platform_system": "Linux",
-            "platform_machine": machine,
-            "extra": "",
-        }
         return any(
-            item.name == name and (item.marker is None or item.marker.evaluate(environment))
-            for item in wanted
+            _needed(text, machine) == name for text in self.requires if text.startswith(name)
         )
 
     def needs_any(self, prefixes: tuple[str, ...], machine: str) -> bool:
         """Return whether the release is known to require a package that begins so on `machine`."""
-        environment = {
-            "sys_platform": "linux",
-            "platform_system": "Linux",
-            "platform_machine": machine,
-            "extra": "",
-        }
-        wanted = (Requirement(text) for text in self.requires or () if text.startswith(prefixes))
-        return any(item.marker is None or item.marker.evaluate(environment) for item in wanted)
+        return any(
+            _needed(text, machine) for text in self.requires or () if text.startswith(prefixes)
+        )
 
     @property
     def origins(self) -> tuple[Origin, ...]:
         """Return the sources."""
         return origins(FILE, _sources()[self.name])
+
+
+@cache
+def _needed(text: str, machine: str) -> str | None:
+    """Return the package that a requirement names; None if its marker does not hold on `machine`."""
+    item = Requirement(text)
+    environment = {
+        "sys_platform": "linux",
+        "platform_system": "Linux",
+        "platform_machine": machine,
+        "extra": "",
+    }
+    return item.name if item.marker is None or item.marker.evaluate(environment) else None
 
 
 def _serves(tag: str, minor: int) -> bool:
