@@ -674,6 +674,60 @@ class XidFile(FactsFile):
     sxid: SxidTable
 
 
+Rung = Literal[
+    "inspect",
+    "service-restart",
+    "gpu-reset",
+    "module-reload",
+    "reboot",
+    "power-cycle",
+    "slot-write",
+    "ticket",
+]
+
+
+class RungRow(FactsRow):
+    """A rung of the ladder: what it affects, and what it does."""
+
+    rung: Rung
+    takes: Literal["nothing", "process", "gpu", "node", "hardware"]
+    does: str
+    source: Keys
+
+
+class ClimbOfAction(FactsRow):
+    """The way of the Xids and SXids for which NVIDIA names one action. Empty: `inspect`, then a ticket."""
+
+    action: str
+    climb: list[Rung]
+    source: Keys
+
+
+class ClimbRow(FactsRow):
+    """The way of findings, by the parts of their ids before and after the first dot, and the units to restart."""
+
+    climb: list[Rung]
+    ids: dict[str, list[str]]
+    units: list[str] = Field(default_factory=list)
+    why: str
+    source: Keys
+
+
+class LeftRow(FactsRow):
+    """Findings that the ladder leaves alone."""
+
+    ids: dict[str, list[str]]
+    why: str
+    source: Keys
+
+
+class LadderFile(FactsFile):
+    rungs: list[RungRow]
+    actions: list[ClimbOfAction]
+    findings: list[ClimbRow]
+    left: list[LeftRow]
+
+
 class LineRemedyRow(FactsRow):
     """A repair that rows of log_lines.yml share: text with SUBJECT for the device, steps of a remedy, blast radius."""
 
@@ -1679,6 +1733,7 @@ FILES: dict[str, type[FactsFile]] = {
     "container_toolkit.yml": ContainerToolkitFile,
     "xid.yml": XidFile,
     "log_lines.yml": LogLinesFile,
+    "ladder.yml": LadderFile,
     "gpus.yml": GpusFile,
     "nvidia_drivers.yml": NvidiaDriversFile,
     "cuda.yml": CudaFile,
