@@ -28,6 +28,8 @@ OLD_PYTHON = b"%s needs Python 3.9 or later: run it with another one, as in pyth
 START = b"#!/usr/bin/env -S python3 -I -S\n" + OLD_PYTHON % ((b"goldnode-node",) * 2)
 BINDING = "pynvml.py"
 LICENCE = "pynvml.LICENSE"
+# Only type checkers import these.
+TYPES = ("goldnode/node/ground/document.py", "goldnode/node/state/contract.py")
 WRITER = (
     # Sent along with an image that is written to a node; never installed there.
     "goldnode/node/slots/write.py"
@@ -42,8 +44,8 @@ def sources(*, writer: bool = False) -> dict[str, bytes]:
     modules = {
         f"goldnode/node/{path.relative_to(NODE)}": path.read_bytes() for path in NODE.rglob("*.py")
     }
-    if not writer:
-        modules.pop(WRITER)
+    for name in (*TYPES, *([] if writer else [WRITER])):
+        modules.pop(name)
     start = modules.pop("goldnode/node/__main__.py")
     return dict(
         sorted({**modules, **binding(), "goldnode/__init__.py": b"", "__main__.py": start}.items())

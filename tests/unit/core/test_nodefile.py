@@ -58,6 +58,36 @@ def test_program_size_is_within_the_limit() -> None:
     assert len(nodefile.build()) <= LIMIT
 
 
+class _Imports(ast.NodeVisitor):
+    """Paths of the modules that a file imports when it runs."""
+
+    def __init__(self, name: str, content: bytes) -> None:
+        self.package = name.split("/")[:-1]
+        self.paths: set[str] = set()
+        self.visit(ast.parse(content))
+
+    def visit_If(self, node: ast.If) -> None:
+        # On a node nothing is imported under TYPE_CHECKING.
+        typed = ast.unparse(node.test) == "TYPE_CHECKING"
+        for child in node.orelse if typed else [*node.body, *node.orelse]:
+            self.visit(child)
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        base = self.package[: len(self.package) + 1 - node.level] if node.level else []
+        module = "/".join([*base, *(node.module or "").split(".")])
+        self.paths |= {f"{module}.py", *(f"{module}/{alias.name}.py" for alias in node.names)}
+
+
+def test_only_type_checkers_import_what_is_left_out() -> None:
+    shipped = {
+        name: content for name, content in nodefile.sources().items() if name.endswith(".py")
+    }
+    imported = {path for name, content in shipped.items() for path in _Imports(name, content).paths}
+    assert "goldnode/node/state/engine.py" in imported
+    assert not imported & set(nodefile.TYPES)
+    assert not set(shipped) & set(nodefile.TYPES)
+
+
 @pytest.mark.parametrize("name", ["goldnode_state", "goldnode_survey"])
 def test_the_module_ships_nothing_beside_itself(name: str) -> None:
     tree = ast.parse((MODULES / f"{name}.py").read_text())
