@@ -17,11 +17,15 @@ from tests.faults.test_remedies import FAULTS
 from tests.simulators.hardware import Scenario, tree
 from tests.simulators.hardware.tree import HGX
 from tests.unit.node.captures import class_document, healthy
+from tests.unit.node.state.test_cases import bare, document
 
+from goldnode.classdoc.compile import declared_part
 from goldnode.node.ground.host import Host
 from goldnode.node.probe import Context, numa, pci
+from goldnode.node.state.domains import parts
 from goldnode.node.state.finding import MATCH
 from goldnode.node.state.kinds import KINDS
+from goldnode.node.state.remedy import REBOOT
 from goldnode.node.verdict import table
 
 NOTE = "a note, which asks for nothing"
@@ -79,7 +83,7 @@ def in_logs() -> set[str]:
 
 
 def test_every_row_without_a_remedy_that_is_carried_out_has_its_reason() -> None:
-    done = in_scoreboard() | in_drift() | in_logs() | {"net.irq"}
+    done = in_scoreboard() | in_drift() | in_logs() | {"net.irq", "parts.*"}
     assert set(KINDS) - done == set(UNCARRIED)
     assert len(UNCARRIED) <= 63
 
@@ -111,3 +115,27 @@ def _interrupts(root: Path) -> list[Any]:
     network = {f"eth{at}": {**row, "address": address} for at, address in enumerate(names)}
     capture = {**healthy(), "numa": section, "network": network, "infiniband": {}}
     return [row for row in table.judge(class_document(), capture) if row.id == "net.irq"]
+
+
+def test_remedies_of_a_declared_part_are_carried_out_by_installing_it_and_by_a_reboot(
+    tmp_path: Path,
+) -> None:
+    declared = {**document(), "parts": [declared_part("nvidia_fs", "2.28.2")]}
+    loaded = tmp_path / "sys/module/nvidia_fs"
+    loaded.mkdir(parents=True)
+    (loaded / "initstate").write_text("live")
+    (loaded / "version").write_text("2.27.3")
+    seen = bare(declared)
+    seen.packages["nvidia-fs-dkms"] = {"version": "2.27.3-1", "state": "installed"}
+
+    def judged() -> Any:
+        parts.observe(Host(str(tmp_path), live=True), declared, seen)
+        (finding,) = parts.findings(declared, seen)
+        return finding
+
+    wanted = re.search(r"Install nvidia-fs (\S+),", str(judged().remedy))
+    assert wanted is not None
+    seen.packages["nvidia-fs-dkms"]["version"] = f"{wanted[1]}-1"
+    assert judged().steps == (REBOOT,)
+    (loaded / "version").write_text(wanted[1])
+    assert judged().outcome == MATCH

@@ -8,6 +8,7 @@ the digest. Two sites with one lock therefore agree.
 from __future__ import annotations
 
 import base64
+import dataclasses
 import datetime as dt
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -17,7 +18,7 @@ from goldnode.catalog.load import Catalog, CatalogEntry
 from goldnode.classdoc.findings import check_use
 from goldnode.classdoc.gpu_facts import by_pci_id, health_facts, shared_facts
 from goldnode.classdoc.view import ClassView, StackView, read_class
-from goldnode.compat import rules
+from goldnode.compat import parts, rules
 from goldnode.compat.check import fatal_of_models
 from goldnode.compat.model import CompatHost
 from goldnode.core import keys
@@ -192,7 +193,38 @@ def _optional_sections(view: ClassView, gpus: Mapping[str, Any] | None) -> dict[
         sections["return_tests"] = enforced
     if item.follow is not None:
         sections["follow"] = _stated(item.follow)
+    if rows := _declared_parts(view.host):
+        sections["parts"] = rows
     return sections
+
+
+def _declared_parts(host: CompatHost) -> list[dict[str, Any]]:
+    """Return the parts that class and stack declare and the lock does not hold, in the order of the facts."""
+    if not host.parts:
+        return []
+    # The node compares modules of the stack as such.
+    present = parts.of_host(dataclasses.replace(host, modules={}))
+    return [
+        declared_part(name, present[name])
+        for name in facts.load(parts.FILE)["parts"]
+        if present.get(name) and name not in host.locked_parts
+    ]
+
+
+def declared_part(name: str, version: str) -> dict[str, Any]:
+    """Return a declared part with what shows its version on a node (schema: `parts` of the class document)."""
+    row = facts.load(parts.FILE)["parts"][name]
+    shows = row.get("node") or {}
+    loaded = shows.get("when") in (None, version)
+    return {
+        "name": name,
+        "title": row["title"],
+        "version": version,
+        "packages": list(shows.get("packages", row["packages"])),
+        "module": shows.get("module") if loaded else None,
+        "program": shows.get("program"),
+        "shown": shows.get("shown", {}).get(version),
+    }
 
 
 def _stated(part: models.Strict) -> dict[str, Any]:

@@ -152,6 +152,21 @@ class ClassHealth(Part):
     baseline: dict[str, Any] | None = None
 
 
+class DeclaredPart(Part):
+    """A part that no lock holds, and what shows its version on a node: packages, a module, a program.
+
+    `shown` is the version that its module shows, where that differs from that of the release.
+    """
+
+    name: str
+    title: str
+    version: str
+    packages: list[str]
+    module: str | None
+    program: list[str] | None
+    shown: str | None
+
+
 class ClassReturnTests(Part):
     """Jobs that the gate wants passed before the node returns, by cause; only those that the class declares."""
 
@@ -202,3 +217,4 @@ class ClassDocument(Part):
     serve: dict[str, Any] | None = None
     follow: dict[str, Any] | None = None
     return_tests: ClassReturnTests | None = None
+    parts: list[DeclaredPart] | None = None

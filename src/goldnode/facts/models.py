@@ -1564,6 +1564,20 @@ class ModuleBuildsFile(FactsFile):
     builds: list[MeasuredBuild]
 
 
+class PartOnNode(FactsRow):
+    """Where a node shows the version of a part, besides its packages.
+
+    `when`: the module shows this value only. `shown`: versions of which the module shows another one.
+    """
+
+    source: Keys
+    module: str | None = None
+    program: list[str] | None = None
+    packages: list[str] | None = None  # in place of those of the part
+    when: str | None = None
+    shown: dict[str, str] = Field(default_factory=dict)
+
+
 class PartFact(FactsRow):
     """A part that a class or stack can declare, and how it is found in a lock and among modules."""
 
@@ -1574,6 +1588,7 @@ class PartFact(FactsRow):
     source: Keys
     # Versions that the sources cover; absent: each row states its own.
     read: list[VersionRange] = Field(default_factory=list)
+    node: PartOnNode | None = None
 
 
 class DocaRelease(FactsRow):

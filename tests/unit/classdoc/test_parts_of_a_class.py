@@ -10,6 +10,7 @@ from tests.unit.classdoc.test_class_document import DAY, LOCK, SITE, package
 
 from goldnode.catalog.load import Catalog
 from goldnode.catalog.models import Parts
+from goldnode.classdoc.compile import compile_class
 from goldnode.classdoc.findings import findings_of
 from goldnode.classdoc.load import load_catalog
 from goldnode.classdoc.view import ClassView, host_of_stack, read_class
@@ -112,3 +113,29 @@ builds_on:
     monkeypatch.setenv("GOLDNODE_CATALOG", str(place))
     assert facts.site_faults() == []
     assert of_parts(findings_of(view(place, own, lock=LOCK))) == []
+
+
+def test_document_has_the_declared_parts_that_the_lock_does_not_hold(tmp_path: Path) -> None:
+    own = 'options: [dcgm]\nparts: {dcgm: "4.5.3", nvidia_fs: "2.16.1", gpudirect_rdma: dma-buf}\n'
+    rows = compile_class(view(tmp_path, own))["parts"]
+    assert [row["name"] for row in rows] == ["gpudirect_rdma", "nvidia_fs"]
+    assert rows[1] == {
+        "name": "nvidia_fs",
+        "title": "nvidia-fs",
+        "version": "2.16.1",
+        "packages": ["nvidia-fs-dkms"],
+        "module": "nvidia_fs",
+        "program": None,
+        "shown": "2.15.3",
+    }
+    assert rows[0]["module"] is None, "nothing on a node shows dma-buf"
+
+
+def test_document_of_doca_has_the_driver_that_it_carries(tmp_path: Path) -> None:
+    rows = compile_class(view(tmp_path, 'parts: {doca: "3.2.1"}\n', lock=LOCK))["parts"]
+    shown = {row["name"]: (row["version"], row["program"]) for row in rows}
+    assert shown == {"ofed": ("25.10", ["ofed_info", "-s"]), "doca": ("3.2.1", None)}
+
+
+def test_document_of_a_class_without_parts_does_not_name_them(tmp_path: Path) -> None:
+    assert "parts" not in compile_class(view(tmp_path, lock=LOCK))

@@ -132,6 +132,18 @@ class KernelModule(TypedDict):
     version: Optional[str]
 
 
+class DeclaredPart(TypedDict):
+    """A part that no lock holds, and what shows its version. `shown`: the one of its module, where that differs."""
+
+    name: str
+    title: str
+    version: str
+    packages: List[str]
+    module: Optional[str]
+    program: Optional[List[str]]
+    shown: Optional[str]
+
+
 class ClassPackage(TypedDict):
     """One package of the stack set. `requested` is False for a dependency."""
 
@@ -463,3 +475,4 @@ class ClassDocument(_Named):
     serve: NotRequired[Serve]
     follow: NotRequired[Follow]
     return_tests: NotRequired[ClassReturnTests]
+    parts: NotRequired[List[DeclaredPart]]

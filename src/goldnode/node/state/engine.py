@@ -20,6 +20,7 @@ from .domains import (
     modprobe,
     modules,
     packages,
+    parts,
     policy,
     program,
     runtime,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 DOMAINS: Tuple[Domain, ...] = (
     driver_files,
     modules,
+    parts,
     modprobe,
     runtime,
     policy,

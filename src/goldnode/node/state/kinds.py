@@ -141,6 +141,7 @@ _ROWS: Tuple[Kind, ...] = (
     # A module may need the driver, which loads only if a GPU answers.
     Kind("modules.*.loaded", DRIVER, DRAIN, None, "the declared module is loaded"),
     Kind("modules.*", SOFTWARE, DRAIN, None, "the declared module is installed with its options"),
+    Kind("parts.*", SOFTWARE, DEGRADED, None, "a part that no lock holds has the declared version, as far as the node shows it"),
     Kind(
         "module.loaded", domain=DRIVER, severity=DRAIN, blast=NODE,
         about="the kernel modules of the baseline are loaded",

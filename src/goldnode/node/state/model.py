@@ -183,6 +183,7 @@ class Observed:
     * modules: kernel release -> {version, license, vermagic, signer, altered} of the driver's module, or None.
     * other_modules: name -> the facts that domains/modules.py collects about each further out-of-tree module
       for the class's kernel, or None.
+    * parts: name of a declared part -> its readings (domains/parts.py).
     * initramfs: release -> {unwanted: [paths], files: {path: sha256}}, or {error}. If it holds the driver or
       vfio-pci, also inside: [paths], modprobe: [lines].
     * owed: True if an interrupted transaction left an initramfs to rebuild (state/deferred.py).
@@ -251,6 +252,7 @@ class Observed:
         self.held_by_us: List[str] = []
         self.left_over: List[str] = []
         self.simulated: bool = False
+        self.parts: Dict[str, List[List[Optional[str]]]] = {}
         self.runtime: Dict[str, Any] = {}
         self.gpu_settings: Dict[str, Any] = {}
         self.tuning: Dict[str, Any] = {}
