@@ -14,7 +14,7 @@ from typing import Any
 from goldnode.catalog import models
 from goldnode.catalog.load import Catalog, CatalogEntry
 from goldnode.classdoc import checks, exceptions
-from goldnode.compat import parts, rules
+from goldnode.compat import rules
 from goldnode.compat.model import CompatHost, DeclaredAt, StackWaiver
 from goldnode.core.errors import FactsError, LockError, NoLockError
 from goldnode.core.site import Site, SiteException
@@ -195,6 +195,8 @@ def _with_parts(
     """Return the host with its further parts: those of the packages that it gets, then the declared ones."""
     locked: dict[str, str] = {}
     if stack.lock is not None:
+        from goldnode.compat import parts  # start-up time: only a lock has packages
+
         locked = parts.of_packages(
             {row.name: row.version for row in stack.lock.packages if row.applies(conditions)}
         )
@@ -238,7 +240,11 @@ def stack_host(
     driver, runtime = item.driver, item.runtime
     image = stack.kernel_packages[0] if stack.kernel_packages else ""
     # A module whose package carries the version of a part is judged as that part.
-    of_parts = parts.by_package() if item.modules and stack.lock is not None else {}
+    of_parts: Mapping[str, str] = {}
+    if item.modules and stack.lock is not None:
+        from goldnode.compat import parts  # start-up time: most stacks have no further modules
+
+        of_parts = parts.by_package()
     host = CompatHost(
         subject,
         os=f"{item.os.id} {item.os.version}",

@@ -24,11 +24,18 @@ def registry() -> dict[str, CompatRule]:
 
     Raises FactsError for an id used twice.
     """
-    from goldnode.compat import rules_images, rules_parts, rules_wheels, rules_workload
+    from goldnode.compat import (
+        rules_images,
+        rules_intel,
+        rules_parts,
+        rules_wheels,
+        rules_workload,
+    )
 
     by_id: dict[str, CompatRule] = {}
     workloads = (*rules_workload.RULES, *rules_wheels.RULES, *rules_images.RULES)
-    for rule in (*rules_host.RULES, *rules_parts.RULES, *rules_host.MORE, *workloads):
+    further = (*rules_intel.RULES, *rules_parts.RULES)
+    for rule in (*rules_host.RULES, *further, *rules_host.MORE, *workloads):
         if rule.id in by_id:
             raise FactsError(f'two rules are called "{rule.id}"')
         by_id[rule.id] = rule
@@ -120,14 +127,33 @@ def _of_workload(host: CompatHost | None, workload: Workload) -> Iterator[Compat
     yield from known_bad.findings(host, workload)
 
 
+# Ids of the rules of `_further` that this process has applied.
+_APPLIED: set[str] = set()
+
+
+def rules_of_nodes() -> int:
+    """Return the number of rules of nodes that were applied: those of `_further` only if a node had such a thing."""
+    return len(rules_host.RULES) + len(_APPLIED)
+
+
+def _further(host: CompatHost) -> Iterator[CompatRule]:
+    """Yield the rules about what few nodes have. Their modules are imported for these alone, for a quick start."""
+    if host.vendor == "intel":
+        from goldnode.compat import rules_intel
+
+        yield from rules_intel.RULES
+    if host.parts or host.modules:
+        from goldnode.compat import rules_parts
+
+        yield from rules_parts.RULES
+
+
 def _of_host(host: CompatHost) -> Iterator[CompatFinding]:
     for each in rules_host.RULES:
         yield from each.check(host, None)
-    if host.parts or host.modules:
-        from goldnode.compat import rules_parts  # most classes have no further parts
-
-        for each in rules_parts.RULES:
-            yield from each.check(host, None)
+    for each in _further(host):
+        _APPLIED.add(each.id)
+        yield from each.check(host, None)
 
 
 def fatal_of_models(host: CompatHost) -> dict[str, list[CompatFinding]]:

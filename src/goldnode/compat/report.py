@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from goldnode.compat import rules_host, rules_parts
-from goldnode.compat.check import registry
+from goldnode.compat.check import registry, rules_of_nodes
 from goldnode.compat.model import CompatFinding, CompatRule, DeclaredAt
 from goldnode.core.errors import CatalogError, GoldnodeError
 from goldnode.core.progress import text_width
@@ -174,7 +173,7 @@ def last_lines(report: CompatReport) -> list[str]:
     totals = ", ".join(
         f"{count} {name}" for name, count in counts.items() if count or name == "block"
     )
-    rules = f"{len((*rules_host.RULES, *rules_parts.RULES))} rules of nodes"
+    rules = f"{rules_of_nodes()} rules of nodes"
     if report.images or report.requirements:
         rules = f"{len(registry())} rules"
     line = (

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from goldnode.compat import coexistence, known_bad, parts, remedies, rules, rules_intel
+from goldnode.compat import known_bad, remedies, rules
 from goldnode.compat.model import (
     CompatFinding,
     CompatHost,
@@ -549,7 +549,11 @@ def other_modules(
     """Check other out-of-tree modules against kernel and driver."""
     if host is None:
         return
-    judged = parts.by_module() if host.modules else {}
+    judged: Mapping[str, str] = {}
+    if host.modules:
+        from goldnode.compat import parts  # start-up time: most stacks have no further modules
+
+        judged = parts.by_module()
     for name, version in host.modules.items():
         if name in judged:
             continue  # the rules about parts judge it
@@ -1382,7 +1386,10 @@ def _cohort(
             "and binaries need code for all",
             remedy="split the cohort by architecture",
         )
-    yield from coexistence.findings(cohort, hosts)
+    if any(host.parts or host.modules for host in hosts):
+        from goldnode.compat import coexistence  # start-up time: most classes have no further parts
+
+        yield from coexistence.findings(cohort, hosts)
     versions = _by(
         {
             host.subject: _nccl(workloads.get(host.subject, ()))
@@ -1415,7 +1422,6 @@ def _values_text(values: Mapping[str, list[str]]) -> str:
 
 
 RULES: tuple[CompatRule, ...] = (
-    *rules_intel.RULES,
     CompatRule(
         "gpu-driver",
         "The driver supports the GPU",
@@ -1625,13 +1631,13 @@ MORE: tuple[CompatRule, ...] = (
         None,
     ),
     CompatRule(
-        coexistence.RULE,
+        "coexistence",
         "Nodes of one job have parts that work with each other",
         "Which two versions of NCCL, UCX, Open MPI, MLNX_OFED and other parts may be in one job or one cluster. "
         "`goldnode rollout check` applies it to the two states of a rollout, of which a cohort has both while it "
         "moves node by node.",
         None,
-        {parts.FILE: ("nccl_src", "ompi", "ucx_news", "ucx_ci", "mofed_general")},
+        {"parts.yml": ("nccl_src", "ompi", "ucx_news", "ucx_ci", "mofed_general")},
     ),
     CompatRule(
         "cohort-nccl",

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 
-from goldnode.compat import check, rules_host
+from goldnode.compat import check, rules_host, rules_parts
 from goldnode.compat.model import Acceptance, CompatFinding, CompatHost, StackWaiver, Workload
 from goldnode.core.errors import EditedLockError
 from goldnode.facts import host as facts
@@ -369,5 +371,26 @@ def test_every_rule_can_be_explained() -> None:
 
 
 def test_each_rule_of_nodes_is_in_the_table() -> None:
-    tested = {row[1] for row in REFUSED} | {"amdgpu", "intel-gpu", "known-bad"}
+    tested = {row[1] for row in REFUSED} | {"amdgpu", "known-bad"}
     assert {rule.id for rule in rules_host.RULES} == tested
+
+
+def test_rules_of_what_few_nodes_have_are_imported_for_these_alone() -> None:
+    script = (
+        "import sys\n"
+        "from goldnode.compat.check import check, rules_of_nodes\n"
+        "from goldnode.compat.model import CompatHost\n"
+        "for host in (CompatHost('a'), CompatHost('b', parts={'ucx': '1.18.1'}), CompatHost('c', vendor='intel')):\n"
+        "    check(host, [])\n"
+        "    print(rules_of_nodes(), *sorted(name for name in sys.modules if name.startswith('goldnode.compat.')\n"
+        "          and name.endswith(('parts', 'coexistence', 'intel'))))\n"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    few = len(rules_host.RULES)
+    assert out == [
+        f"{few}",
+        f"{few + len(rules_parts.RULES)} goldnode.compat.parts goldnode.compat.rules_parts",
+        f"{few + len(rules_parts.RULES) + 1} goldnode.compat.parts goldnode.compat.rules_intel goldnode.compat.rules_parts",
+    ]
