@@ -120,7 +120,7 @@ def _interrupts(root: Path) -> list[Any]:
 def test_remedies_of_a_declared_part_are_carried_out_by_installing_it_and_by_a_reboot(
     tmp_path: Path,
 ) -> None:
-    declared = {**document(), "parts": [declared_part("nvidia_fs", "2.28.2")]}
+    declared: Any = {**document(), "parts": [declared_part("nvidia_fs", "2.28.2")]}
     loaded = tmp_path / "sys/module/nvidia_fs"
     loaded.mkdir(parents=True)
     (loaded / "initstate").write_text("live")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Literal
 
 from pydantic import Field, RootModel
@@ -23,7 +22,8 @@ FindingSeverity = Literal["degraded", "drain"]
 
 
 # `*` in the table stands for a name that the node or the class gives.
-_IDS = f"^({'|'.join(sorted(re.escape(name).replace(re.escape('*'), '.+') for name in KINDS))})$"
+# A dot in brackets: JSON doubles each backslash.
+_IDS = f"^({'|'.join(sorted(KINDS)).replace('.', '[.]').replace('*', '.+')})$"
 
 
 class VerdictFinding(Part):
