@@ -14,7 +14,7 @@ The rooms, from low to high. A room imports only rooms above it in this list (te
     service   the lock service over HTTP, in front of the store
     control   the controller of a rollout, and all it acts with: push, channel, drains, requirements
 
-`rollout` is pure: no store, process, clock or file (tests/unit/fleet/rollout/test_pure.py). A decision to come is split
+`rollout` is pure: no store, process, clock or file (tests/unit/fleet/rollout/test_pure.py). Two more decisions are split
 in the same way::
 
     queue     which disruptive work is next: decided in rollout, its rows in store, started by control

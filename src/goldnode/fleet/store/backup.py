@@ -192,8 +192,13 @@ def _renumber(connection: Connection) -> None:
     """Let PostgreSQL number new rows after the restored ones. SQLite does so by itself."""
     if connection.dialect.name != "postgresql":
         return
-    for table in ("log", "observation", "denied"):
+    for table, key in (
+        ("log", "seq"),
+        ("observation", "seq"),
+        ("denied", "seq"),
+        ("request", "id"),
+    ):
         connection.exec_driver_sql(
-            f"SELECT setval(pg_get_serial_sequence('{table}', 'seq'), "  # noqa: S608 - constants
-            f"GREATEST((SELECT max(seq) FROM {table}), 1), EXISTS (SELECT 1 FROM {table}))"
+            f"SELECT setval(pg_get_serial_sequence('{table}', '{key}'), "  # noqa: S608 - constants
+            f"GREATEST((SELECT max({key}) FROM {table}), 1), EXISTS (SELECT 1 FROM {table}))"
         )

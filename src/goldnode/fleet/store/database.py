@@ -50,6 +50,7 @@ _REFUSALS = {
     "denied": RefusalKind.DENIED,
     "phase": RefusalKind.NOT_YOUR_TURN,
     "out": RefusalKind.OUT_ALREADY,
+    "turn": RefusalKind.OUT_ALREADY,
 }
 
 

@@ -34,6 +34,7 @@ MEANINGS = {
     "moved": "a node with a grant cannot move to another class, rack, leaf or cohort",
     "backwards": "an epoch never decreases",
     "author": "the author of the rollout cannot approve it",
+    "turn": "the node has a turn of the queue already",
     "append": "the log, its heads and the approvals are append-only",
 }
 
@@ -139,6 +140,16 @@ def _grant(condition: str) -> str:
     return f"NEW.kind = 'planned' AND {condition}"
 
 
+_TURN = "('granted', 'running', 'returning')"
+
+
+def _in_turn(row: str, more: str = "") -> str:
+    """Return the condition that the node of `row` is in a turn of the queue."""
+    return (
+        f"EXISTS (SELECT 1 FROM request q WHERE q.node = {row}.node AND q.state IN {_TURN}{more})"
+    )
+
+
 _ROLLOUTS = (
     ("frozen", _grant(_FROZEN)),
     (
@@ -159,6 +170,7 @@ _GUARDS = (
         "BEFORE INSERT",
         (
             ("out", _grant("EXISTS (SELECT 1 FROM hold h WHERE h.node = NEW.node)")),
+            ("turn", _grant(_in_turn("NEW"))),
             ("document", _grant(_NO_DOCUMENT)),
             *_ROLLOUTS,
             (
@@ -182,6 +194,7 @@ _GUARDS = (
                 f"OR {_rollout('phase')} NOT IN ({_BACK}))",
             ),
             ("out", f"{_BECOMES} AND NOT {_others('NEW')}"),
+            ("turn", f"{_BECOMES} AND {_in_turn('NEW')}"),
             *((name, f"{_BECOMES} AND {condition}") for name, condition in _ROLLOUTS),
         ),
     ),
@@ -216,6 +229,21 @@ _GUARDS = (
     _Guard("node_moves", "node", "BEFORE UPDATE", (("moved", f"({_MOVED}) AND {_GRANTED}"),)),
     _Guard(
         "node_moved", "node", "AFTER UPDATE", (), (_node_moved("-", "OLD"), _node_moved("+", "NEW"))
+    ),
+    *(
+        _Guard(
+            f"request_{event.lower()}",
+            "request",
+            f"BEFORE {event}",
+            (
+                (
+                    "turn",
+                    f"NEW.node IS NOT NULL AND NEW.state IN {_TURN} "
+                    f"AND {_in_turn('NEW', ' AND q.turn IS DISTINCT FROM NEW.turn AND q.id <> NEW.id')}",
+                ),
+            ),
+        )
+        for event in ("INSERT", "UPDATE")
     ),
     _Guard("step_new", "step", "BEFORE INSERT", (("denied", _DENIED),)),
     _Guard("step_retried", "step", "BEFORE UPDATE OF target", (("denied", _DENIED),)),
@@ -264,7 +292,7 @@ def _approval_authors(postgresql: bool) -> Iterator[_Guard]:
 
 
 # Tables whose writers take the lock inside the trigger.
-_SERIAL = {"hold", "buffer", "frozen", "denied"}
+_SERIAL = {"hold", "buffer", "frozen", "denied", "request"}
 
 
 def install(connection: Connection) -> None:

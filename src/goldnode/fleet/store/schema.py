@@ -17,7 +17,7 @@ from sqlalchemy import Connection, inspect, select
 from goldnode.fleet.store import guards, tables
 from goldnode.fleet.store.errors import StoreError
 
-VERSION = 2  # of the tables that this code creates
+VERSION = 3  # of the tables that this code creates
 OLDEST = 1  # code that can write these tables
 _MIGRATE = "run `goldnode fleet store migrate`"
 

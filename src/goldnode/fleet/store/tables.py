@@ -35,6 +35,9 @@ FORWARD_PHASES = ("running", "completed")
 BACK_PHASES = ("rolling-back", "rolled-back")
 _ACTIVE = text("phase IN ('running', 'rolling-back')")
 _IN_FORCE = text("lifted_at IS NULL")
+# States of a request of the queue that has not ended.
+OPEN_REQUESTS = ("waiting", "granted", "running", "returning")
+_OPEN = text(f"state IN {OPEN_REQUESTS}")
 
 # One row. Code of version `oldest` and later can write this schema.
 schema = Table(
@@ -262,6 +265,50 @@ denied = Table(
         sqlite_where=_IN_FORCE,
         postgresql_where=_IN_FORCE,
     ),
+)
+
+# Requests of disruptive work for a node (goldnode.fleet.rollout.queue). One that has ended stays, as the history of the queue.
+request = Table(
+    "request",
+    metadata,
+    Column("id", _SERIAL, primary_key=True, autoincrement=True),
+    Column("node", _NAME, ForeignKey("node.name")),  # NULL: of a rollout, or of a mirror
+    Column("class", _NAME, nullable=False),
+    Column("work", String(16), nullable=False),
+    Column("needs", Text, nullable=False),  # JSON list
+    Column("reason", Text, nullable=False),
+    Column("who", _NAME, nullable=False),
+    Column("holder", _NAME, nullable=False),  # the process that asks
+    Column("token", Integer, nullable=False, server_default="1"),  # grows with each process
+    Column("since", Double, nullable=False),
+    Column("beat_at", Double, nullable=False),
+    Column("lease", Double, nullable=False),
+    Column("time_limit", Double, nullable=False),  # seconds of its part
+    Column("security", Boolean, nullable=False, server_default=text("false")),
+    Column("rollout", _NAME, ForeignKey("rollout.name")),
+    Column("places", Integer, nullable=False, server_default="1"),
+    Column("state", String(16), nullable=False),
+    Column("turn", BigInteger),  # parts of one turn of a node have the same number
+    Column("under", _NAME),
+    Column("offered_at", Double),
+    Column("granted_at", Double),
+    Column("began_at", Double),
+    Column("deadline", Double),
+    Column("ended_at", Double),
+    Column("succeeded", Boolean),
+    Column("fit", Boolean),  # the node may return, as far as this part knows
+    Column("result", Text),
+    Index("request_state", "state", "node"),
+    Index("request_turn", "turn"),
+    Index(
+        "request_once",
+        "node",
+        "work",
+        unique=True,
+        sqlite_where=_OPEN,
+        postgresql_where=_OPEN,
+    ),
+    sqlite_autoincrement=True,
 )
 
 # Append-only: triggers refuse UPDATE and DELETE.

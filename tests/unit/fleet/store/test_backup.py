@@ -23,7 +23,8 @@ from tests.unit.fleet.store.fleets import (
     rollout,
 )
 
-from goldnode.fleet.store import backup, controllers, log, orders, schema, tables
+from goldnode.fleet.rollout.queue import QueuedWork
+from goldnode.fleet.store import backup, controllers, log, orders, queue, schema, tables
 from goldnode.fleet.store.database import StoreDatabase
 from goldnode.fleet.store.errors import StoreDamagedError, StoreError
 from goldnode.fleet.store.orders import Scope
@@ -40,6 +41,8 @@ def fill_all(store: StoreDatabase) -> None:
     store.run(lambda c: c.execute(tables.approval.insert().values(**earlier)))  # by schema 1
     store.run(lambda c: orders.freeze(c, Scope("rack", "r3"), ALICE))
     store.run(lambda c: orders.deny(c, CLASS, "sha256:bad", ALICE))
+    asked = queue.NodeAsk(QueuedWork.REPAIR, "Xid 79", "ann", "m/1", "n03")
+    store.run(lambda c: queue.ask(c, asked, NOW))
     store.run(lambda c: controller.beat(c, NOW + 1))
     store.run(lambda c: log.seal(c, NOW))
 

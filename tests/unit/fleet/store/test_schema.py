@@ -40,7 +40,8 @@ from goldnode.fleet.rollout.model import (
     TakeHold,
     Turn,
 )
-from goldnode.fleet.store import grants, log, orders, rollouts, schema
+from goldnode.fleet.rollout.queue import QueuedWork, WorkNeed
+from goldnode.fleet.store import grants, log, orders, queue, rollouts, schema
 from goldnode.fleet.store.database import StoreDatabase, open_store
 from goldnode.fleet.store.errors import StoreError
 from goldnode.fleet.store.orders import Scope
@@ -105,10 +106,34 @@ def use(store: StoreDatabase) -> None:
     store.run(lambda c: orders.approve(c, "kernel", "first", "oncall", BOB))
     store.run(lambda c: controller.claim(c, "w", 1))
     store.run(lambda c: rollouts.write(c, controller, ACTIONS, NOW))
+    use_queue(store)
     store.run(lambda c: log.seal(c, NOW))
     with store.read() as connection:
         log.verify(connection)
         assert status(connection)["nodes"] == 8
+
+
+def use_queue(store: StoreDatabase) -> None:
+    """Use every kind of statement of the queue."""
+
+    def asked(name: str, work: QueuedWork, now: float = NOW) -> queue.QueueClaim:
+        given = queue.NodeAsk(
+            work, "x", "ann", f"m/{name}", name, needs=(WorkNeed.DRAIN, WorkNeed.DRIVER)
+        )
+        return store.run(lambda c: queue.ask(c, given, now))
+
+    both = [asked("n05", QueuedWork.APPLY), asked("n05", QueuedWork.REPAIR)]
+    for claim, fit in zip(reversed(both), (True, True), strict=True):
+        store.run(lambda c, one=claim: queue.begin(c, one, NOW))  # type: ignore[misc]
+        done = queue.WorkOutcome(True, "", fit)
+        store.run(lambda c, one=claim, how=done: queue.finish(c, one, how, NOW))  # type: ignore[misc]
+    store.run(lambda c: queue.returned(c, both[0], True, "", NOW))
+    cancelled = asked("n06", QueuedWork.REPAIR)
+    store.run(lambda c: queue.poll(c, cancelled, NOW))
+    store.run(lambda c: queue.cancel(c, cancelled.id, ALICE))
+    lost = asked("n07", QueuedWork.REPAIR)
+    store.run(lambda c: queue.begin(c, lost, NOW))
+    store.run(lambda c: queue.advance(c, NOW + 10**7))
 
 
 def test_code_works_on_the_tables_of_the_next_version(address: str) -> None:

@@ -1,0 +1,593 @@
+"""The queue of disruptive work: which node goes out of service next, for whom, and who waits for what.
+
+Repairs, rollouts, site.yml, rollback.yml, disk updates, return tests and refreshes of a mirror ask for nodes. `decide(view, now)` is
+pure, as `plan` of a rollout is: the store calls it in the transaction that writes its actions, and
+the simulator calls it too. The caller applies the actions and decides again, until there are none.
+
+A node is taken down once for all that waits for it: the requests that wait when it is granted, and
+those that come before its return begins, are parts of one turn. Parts run one after the other, in
+the order of `QueuedWork`. The last one returns the node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import TypeAlias
+
+QUEUE = "queue"  # owner of the hold of a turn
+# `under` of a part whose node was out of service before, with a failed hold: its turn takes no room.
+ALREADY_OUT = "out"
+# Seconds after which a request is ordered by its age alone, as one of the security lane is.
+PATIENCE = 24 * 3600.0
+# Seconds for which a request waits for the rollout that wants the same node, once there is room for it.
+COURTESY = 60.0
+LEASE = 120.0  # seconds without a sign of life after which a waiting asker counts as dead
+LIMIT = 2 * 3600.0  # seconds for one part of a turn, if its asker names no other time
+RETURN_WITHIN = 3600.0  # seconds for the return check and the return
+
+
+class QueuedWork(StrEnum):
+    """Kinds of work, in the order in which they are done under one grant.
+
+    A repair comes first: a change on broken hardware proves nothing. Changes follow, the widest
+    last. Tests come last, since they judge all of it.
+    """
+
+    REPAIR = "repair"
+    ROLLBACK = "rollback"  # rollback.yml
+    APPLY = "apply"  # site.yml
+    DISK_UPDATE = "disk-update"
+    ROLLOUT = "rollout"
+    RETURN_TEST = "return-test"
+    MIRROR = "mirror"  # needs no node: no driver may be installed while it is refreshed
+
+
+WORK_ORDER = {work: place for place, work in enumerate(QueuedWork)}
+
+
+class WorkNeed(StrEnum):
+    """Needs of a request. Without `DRAIN` the node must be out of service already."""
+
+    DRAIN = "drain"
+    REBOOT = "reboot"
+    POWER = "power"
+    DRIVER = "driver"  # the driver is changed: packages are installed
+
+
+class RequestState(StrEnum):
+    """State of a request. It is waiting, granted with others, running, and has ended."""
+
+    WAITING = "waiting"
+    GRANTED = "granted"  # the node is its own; its part has not begun
+    RUNNING = "running"
+    RETURNING = "returning"  # the last part of a turn: it checks the node and returns it
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"  # its asker died before it began
+
+
+HOLDING = frozenset({RequestState.GRANTED, RequestState.RUNNING, RequestState.RETURNING})
+OPEN = HOLDING | {RequestState.WAITING}
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRequest:
+    """One request. Times are seconds since the epoch.
+
+    A request of a rollout has no node: it asks for `places`, and the rollout chooses the nodes.
+    """
+
+    id: int
+    work: QueuedWork
+    class_: str  # empty for a mirror of all classes
+    reason: str
+    who: str
+    holder: str  # the process that asks: MACHINE/RUN
+    since: float
+    beat_at: float
+    node: str | None = None
+    needs: tuple[WorkNeed, ...] = (WorkNeed.DRAIN,)
+    lease: float = LEASE
+    limit: float = LIMIT
+    security: bool = False
+    rollout: str | None = None
+    places: int = 1
+    state: RequestState = RequestState.WAITING
+    turn: int | None = None
+    under: str | None = None  # whose hold its turn has: QUEUE, ALREADY_OUT, or a rollout
+    offered_at: float | None = None
+    deadline: float | None = None  # of the running part
+
+
+@dataclass(frozen=True, slots=True)
+class QueueHold:
+    """One reason why a node is out of service."""
+
+    owner: str
+    kind: str  # planned, failed or person
+    reason: str
+    deadline: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueNode:
+    """A node that is asked for.
+
+    :param domains: (scope, name) of its class and of its other failure domains.
+    :param wanted_by: the rollout that would take it now: a wave that is open has it, and its controller lives.
+    :param step: phase of its step in the rollout that holds it.
+    :param ended: kinds of work that its present turn has done already. One more of them is another turn: so each turn ends.
+    """
+
+    name: str
+    domains: tuple[tuple[str, str], ...]
+    holds: tuple[QueueHold, ...] = ()
+    wanted_by: str | None = None
+    step: str | None = None
+    ended: frozenset[QueuedWork] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class DomainRoom:
+    """Counters and limits of one failure domain. A limit that is None does not apply."""
+
+    planned: int = 0
+    failed: int = 0
+    total: int = 0
+    planned_limit: int | None = None
+    failed_limit: int | None = None
+    total_limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueFreeze:
+    """A freeze in force."""
+
+    scope: str
+    subject: str
+    reason: str
+    who: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueueView:
+    """All that a decision depends on: open requests, their nodes, room, freezes, and what changes drivers now.
+
+    :param changing: class -> nodes that a rollout holds for its change.
+    :param dead: holders that are known to have ended.
+    """
+
+    requests: Sequence[QueueRequest]
+    nodes: Mapping[str, QueueNode]
+    room: Mapping[tuple[str, str], DomainRoom]
+    freezes: Sequence[QueueFreeze] = ()
+    changing: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    dead: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class ExpireRequest:
+    """End a request whose asker died before its part began."""
+
+    request: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoseWork:
+    """End a part whose asker died, or that passed its deadline: the state of the node is unknown, so it stays out."""
+
+    request: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class RequeueRequest:
+    """Let a part wait again: the rollout that shared its node has given it up."""
+
+    request: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class OfferRequest:
+    """Wait for the rollout that wants the same node, for `COURTESY` seconds."""
+
+    request: int
+    rollout: str
+
+
+@dataclass(frozen=True, slots=True)
+class GrantTurn:
+    """Take a node out of service for requests. With `under` ALREADY_OUT it is out, and no hold is written."""
+
+    node: str
+    requests: tuple[int, ...]
+    turn: int
+    under: str
+    deadline: float
+
+
+@dataclass(frozen=True, slots=True)
+class JoinTurn:
+    """Add requests to the turn that a node has."""
+
+    node: str
+    requests: tuple[int, ...]
+    turn: int
+    under: str
+
+
+@dataclass(frozen=True, slots=True)
+class GrantQuiet:
+    """Let a mirror be refreshed: no driver is being changed."""
+
+    request: int
+
+
+QueueAction: TypeAlias = (
+    ExpireRequest | LoseWork | RequeueRequest | OfferRequest | GrantTurn | JoinTurn | GrantQuiet
+)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueWait:
+    """Reason why a request waits: its place in the order, and who or what it waits for."""
+
+    request: int
+    place: int
+    reason: str
+    owner: str
+    until: float | None = None
+    for_room: bool = False  # nothing but room in a failure domain is missing
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDecision:
+    """The actions to take now, and why each other request waits, in the order in which they are served."""
+
+    actions: tuple[QueueAction, ...]
+    waits: tuple[QueueWait, ...] = ()
+
+
+def decide(view: QueueView, now: float) -> QueueDecision:
+    """Return what to do now, and why the rest waits. Apply the actions in their order, then decide again."""
+    return _Decider(view, now).run()
+
+
+def order(request: QueueRequest, node: QueueNode | None, now: float) -> tuple[int, float, int]:
+    """Return the place of a request in the order: rule, age, number.
+
+    1. The repair of a node that is out already: it takes no room, and gives a node back.
+    2. The security lane, and requests that have waited for `PATIENCE`: so nobody is overtaken for ever.
+    3. The age.
+    """
+    rank = 2
+    if request.work is QueuedWork.REPAIR and node is not None and _out(node):
+        rank = 0
+    elif request.security or now - request.since >= PATIENCE:
+        rank = 1
+    return rank, request.since, request.id
+
+
+ORDER_RULES = (
+    "repair of a node that is out of service already",
+    "security lane, or waiting for a day",
+    "age",
+)
+
+
+def next_part(parts: Iterable[QueueRequest], node: QueueNode | None) -> int | None:
+    """Return the part of a turn that may begin now; None while one runs, or while a rollout has the node for its change."""
+    held = [part for part in parts if part.state in HOLDING]
+    if not held or any(part.state is not RequestState.GRANTED for part in held):
+        return None
+    first = min(held, key=lambda part: (WORK_ORDER[part.work], part.id))
+    shared = first.under not in (QUEUE, ALREADY_OUT)
+    if shared and node is not None:
+        before = WORK_ORDER[first.work] < WORK_ORDER[QueuedWork.ROLLOUT]
+        if node.step not in (("granted", "returning") if before else ("returning",)):
+            return None
+    return first.id
+
+
+def _out(node: QueueNode) -> bool:
+    """Return whether only failures hold a node out of service: a repair takes no room, and overrides nobody."""
+    return bool(node.holds) and all(hold.kind == "failed" for hold in node.holds)
+
+
+def _drained_by_person(node: QueueNode) -> bool:
+    return any(hold.kind == "person" for hold in node.holds)
+
+
+class _Decider:
+    def __init__(self, view: QueueView, now: float) -> None:
+        self.view, self.now = view, now
+        self.actions: list[QueueAction] = []
+        self.waits: list[QueueWait] = []
+        self.by_node: dict[str, list[QueueRequest]] = {}
+        for request in view.requests:
+            if request.node is not None:
+                self.by_node.setdefault(request.node, []).append(request)
+        self.taken: dict[tuple[str, str], int] = {}  # places granted or reserved by this decision
+        self.changing = {name: list(nodes) for name, nodes in view.changing.items()}
+        for request in view.requests:
+            if request.state in HOLDING and WorkNeed.DRIVER in request.needs and request.node:
+                self.changing.setdefault(request.class_, []).append(request.node)
+        # Refreshes of mirrors that driver changes wait for: under way, or earlier in the order.
+        self.quiet = [
+            request
+            for request in view.requests
+            if request.work is QueuedWork.MIRROR and request.state in HOLDING
+        ]
+
+    def run(self) -> QueueDecision:
+        """Decide stage by stage; the first stage with actions ends the decision."""
+        for stage in (self._ends, self._joins, self._serve):
+            stage()
+            if self.actions:
+                break
+        return QueueDecision(tuple(self.actions), tuple(self.waits))
+
+    # Askers that died, parts that take too long
+
+    def _ends(self) -> None:
+        for request in self.view.requests:
+            dead = request.holder in self.view.dead
+            if request.state in (RequestState.RUNNING, RequestState.RETURNING):
+                late = request.deadline is not None and self.now > request.deadline
+                if dead or late:
+                    self.actions.append(LoseWork(request.id, self._lost(request, dead)))
+            elif dead or self.now > request.beat_at + request.lease:
+                self.actions.append(ExpireRequest(request.id, self._silent(request, dead)))
+            elif self._given_up(request):
+                why = f"rollout {request.under} has given up {request.node}"
+                self.actions.append(RequeueRequest(request.id, why))
+
+    def _lost(self, request: QueueRequest, dead: bool) -> str:
+        if dead:
+            return f"{request.holder} ended before its {request.work} did: the state of {request.node} is unknown"
+        return f"the {request.work} by {request.who} has not ended within {request.limit / 3600:g} hours"
+
+    def _silent(self, request: QueueRequest, dead: bool) -> str:
+        if dead:
+            return f"{request.holder} has ended"
+        return f"{request.holder} has given no sign of life for {request.lease:g} s"
+
+    def _given_up(self, request: QueueRequest) -> bool:
+        if request.state is not RequestState.GRANTED or request.under in (None, QUEUE, ALREADY_OUT):
+            return False
+        node = self.view.nodes.get(request.node or "")
+        return node is None or not any(
+            hold.owner == request.under and hold.kind == "planned" for hold in node.holds
+        )
+
+    # Requests for a node that has a turn
+
+    def _joins(self) -> None:
+        for name, requests in self.by_node.items():
+            node = self.view.nodes.get(name)
+            if node is None or _drained_by_person(node):
+                continue
+            waiting = [
+                one
+                for one in requests
+                if one.state is RequestState.WAITING and one.work not in node.ended
+            ]
+            held = [one for one in requests if one.state in HOLDING]
+            if not waiting:
+                continue
+            planned = next((hold for hold in node.holds if hold.kind == "planned"), None)
+            shared = planned is not None and planned.owner != QUEUE and node.step == "granted"
+            if held and held[0].under in (QUEUE, ALREADY_OUT):
+                fits = held[0].under == QUEUE or _out(node)
+                if fits and all(one.state is not RequestState.RETURNING for one in held):
+                    self._join(node, waiting, held[0].turn or held[0].id, held[0].under)
+            elif planned is not None and shared:
+                first = held[0].turn if held else None
+                turn = first or min(one.id for one in waiting)
+                self._join(node, waiting, turn, planned.owner)
+
+    def _join(
+        self, node: QueueNode, waiting: Sequence[QueueRequest], turn: int, under: str
+    ) -> None:
+        if self._frozen(node) is None and self._not_quiet(node, waiting, self.quiet) is None:
+            ids = tuple(one.id for one in waiting)
+            self.actions.append(JoinTurn(node.name, ids, turn, under))
+
+    # The others, in order
+
+    def _serve(self) -> None:
+        waiting = [one for one in self.view.requests if one.state is RequestState.WAITING]
+        waiting.sort(key=lambda one: order(one, self.view.nodes.get(one.node or ""), self.now))
+        told: dict[str, QueueWait] = {}
+        granted: set[str] = set()
+        for place, request in enumerate(waiting, 1):
+            if request.node is None:
+                self._serve_class(request, place)
+            elif request.node in granted:
+                continue
+            elif (wait := told.get(request.node)) is not None:
+                self.waits.append(replace(wait, request=request.id, place=place))
+            else:
+                refused = self._serve_node(request, place)
+                if refused is None:
+                    granted.add(request.node)
+                else:
+                    told[request.node] = refused
+                    self.waits.append(refused)
+
+    def _serve_class(self, request: QueueRequest, place: int) -> None:
+        if request.work is QueuedWork.MIRROR:
+            names = [
+                name
+                for class_, nodes in self.changing.items()
+                if request.class_ in ("", class_)
+                for name in nodes
+            ]
+            if names:
+                reason = f"drivers are being changed on {_names(names)}"
+                self.waits.append(QueueWait(request.id, place, reason, "these nodes"))
+            else:
+                self.actions.append(GrantQuiet(request.id))
+            self.quiet.append(request)
+            return
+        # A rollout takes its places itself, at its next decision. They stay free for it.
+        domain = ("class", request.class_)
+        room = self.view.room.get(domain, DomainRoom())
+        free = _free(room, self.taken.get(domain, 0))
+        self.taken[domain] = self.taken.get(domain, 0) + min(request.places, free)
+        reason = "its controller takes the places at its next decision"
+        owner = f"rollout {request.rollout}"
+        if free < request.places:
+            reason = f"class {request.class_}: {_full(room, self.taken[domain])}"
+            owner = "nodes that are out of service"
+        self.waits.append(QueueWait(request.id, place, reason, owner, for_room=True))
+
+    def _serve_node(self, request: QueueRequest, place: int) -> QueueWait | None:
+        """Grant the node of a request, or return why it waits."""
+        name = request.node or ""
+        node = self.view.nodes.get(name)
+
+        def waits(
+            reason: str, owner: str, until: float | None = None, for_room: bool = False
+        ) -> QueueWait:
+            return QueueWait(request.id, place, reason, owner, until=until, for_room=for_room)
+
+        if node is None:
+            return waits(f"the store has no node {name}", "person who adds it")
+        group = [one for one in self.by_node[name] if one.state is RequestState.WAITING]
+        if (frozen := self._frozen(node)) is not None:
+            return waits(*frozen)
+        held = self._held(node, group)
+        tests = [one for one in group if WorkNeed.DRAIN not in one.needs]
+        if held is not None and 0 < len(tests) < len(group) and self._held(node, tests) is None:
+            group, held = tests, None  # who has drained the node can test it
+        if held is not None:
+            return waits(*held)
+        quiet = self._not_quiet(node, group, self.quiet)
+        if quiet is not None:
+            return waits(*quiet)
+        out = bool(node.holds)
+        if not out:
+            refused = self._no_room(node, request)
+            if refused is not None:
+                return waits(refused, "nodes that are out of service", for_room=True)
+            if not any(WorkNeed.DRAIN in one.needs for one in group):
+                return waits(
+                    f"{name} is in service, and the work is for a node that is out", "person"
+                )
+            self._take(node)
+            offered = self._offered(node, group)
+            if offered is not None:
+                return waits(offered, f"rollout {node.wanted_by}")
+        if any(WorkNeed.DRIVER in one.needs for one in group):
+            self.changing.setdefault(node.domains[0][1], []).append(name)
+        ids = tuple(one.id for one in group)
+        deadline = self.now + sum(one.limit for one in group) + RETURN_WITHIN
+        under = ALREADY_OUT if out else QUEUE
+        self.actions.append(GrantTurn(name, ids, min(ids), under, deadline))
+        return None
+
+    def _frozen(self, node: QueueNode) -> tuple[str, str] | None:
+        for freeze in self.view.freezes:
+            if freeze.scope == "all" or (freeze.scope, freeze.subject) in node.domains:
+                what = f"{freeze.scope} {freeze.subject}".strip()
+                return f"{what} is frozen by {freeze.who}: {freeze.reason}", freeze.who
+        return None
+
+    def _held(
+        self, node: QueueNode, group: Sequence[QueueRequest]
+    ) -> tuple[str, str, float | None] | None:
+        """Return who holds the node, if its work has to wait for that. Tests alone disturb nobody's drain."""
+        tests_only = all(WorkNeed.DRAIN not in one.needs for one in group)
+        for hold in node.holds:
+            if hold.kind == "person" and not tests_only:
+                return f"{hold.owner} has drained {node.name}: {hold.reason}", hold.owner, None
+        for hold in node.holds:
+            if hold.kind == "planned" and not (tests_only and node.step == "returning"):
+                return f"{hold.owner} has {node.name}: {hold.reason}", hold.owner, hold.deadline
+        active = [one for one in self.by_node[node.name] if one.state in HOLDING]
+        if active:
+            last = active[-1]
+            return (
+                f"the {last.work} of {last.who} ends on {node.name}, and returns it",
+                last.who,
+                last.deadline,
+            )
+        return None
+
+    def _not_quiet(
+        self, node: QueueNode, group: Sequence[QueueRequest], quiet: Sequence[QueueRequest]
+    ) -> tuple[str, str] | None:
+        if not any(WorkNeed.DRIVER in one.needs for one in group):
+            return None
+        for request in quiet:
+            if request.class_ in ("", node.domains[0][1]):
+                return f"the mirror is refreshed: {request.reason}", request.who
+        return None
+
+    def _no_room(self, node: QueueNode, request: QueueRequest) -> str | None:
+        own = self.view.room.get(node.domains[0])
+        if own is None or own.planned_limit is None:
+            return (
+                f"class {node.domains[0][1]} has no limits: submit a rollout, or give it some with "
+                "`goldnode fleet nodes FILE`"
+            )
+        for domain in node.domains:
+            room, taken = self.view.room.get(domain, DomainRoom()), self.taken.get(domain, 0)
+            if _free(room, taken) < 1:
+                if self.now - request.since >= PATIENCE:
+                    self._take(
+                        node
+                    )  # so that later ones do not take one place of it after the other
+                return f"{domain[0]} {domain[1]}: {_full(room, taken)}"
+        return None
+
+    def _take(self, node: QueueNode) -> None:
+        for domain in node.domains:
+            self.taken[domain] = self.taken.get(domain, 0) + 1
+
+    def _offered(self, node: QueueNode, group: Sequence[QueueRequest]) -> str | None:
+        """Offer the node to the rollout that wants it too; None once that has not taken it in time."""
+        if node.wanted_by is None:
+            return None
+        since = [one.offered_at for one in group if one.offered_at is not None]
+        if since and self.now - min(since) >= COURTESY:
+            return None
+        if not since:
+            self.actions.append(OfferRequest(group[0].id, node.wanted_by))
+        return f"rollout {node.wanted_by} takes {node.name} too, in the same turn"
+
+
+def _free(room: DomainRoom, taken: int) -> int:
+    """Return how many nodes of a domain may still go, after `taken` further ones."""
+    if room.failed_limit is not None and room.failed > room.failed_limit:
+        return 0
+    rests = [
+        limit - count - taken
+        for limit, count in ((room.planned_limit, room.planned), (room.total_limit, room.total))
+        if limit is not None
+    ]
+    return max(0, min(rests, default=1))
+
+
+def _full(room: DomainRoom, taken: int) -> str:
+    if room.failed_limit is not None and room.failed > room.failed_limit:
+        return f"{room.failed} nodes have failed, the limit is {room.failed_limit}"
+    for word, limit, count in (
+        ("planned", room.planned_limit, room.planned),
+        ("out of service", room.total_limit, room.total),
+    ):
+        if limit is not None and count + taken >= limit:
+            kept = f", and earlier requests have {taken} more" if taken else ""
+            return f"{count} of {limit} nodes are {word}{kept}"
+    return "no place is free"
+
+
+def _names(names: Sequence[str]) -> str:
+    shown = sorted(set(names))
+    return f"{', '.join(shown[:5])}{f' and {len(shown) - 5} more' if len(shown) > 5 else ''}"

@@ -1,0 +1,865 @@
+"""The queue in the store: requests for nodes, their grants with the limits of all grants, and their ends.
+
+Whoever asks also decides: `advance` runs `goldnode.fleet.rollout.queue.decide` in the transaction
+that writes its actions, which has the lock of the ledger. So there is no program that must run for
+others, and two that decide at once do so one after the other.
+
+A request goes `ask` → `poll` until `may_begin` → `begin` → work → `finish` → if its ending `returns`,
+the return check, the return, and `returned`. Each is written before its effect. A token refuses a
+process whose request another one has taken over.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+from sqlalchemy import Connection, RowMapping, and_, or_, select
+
+from goldnode.fleet.rollout import queue as model
+from goldnode.fleet.rollout.queue import (
+    ALREADY_OUT,
+    HOLDING,
+    LIMIT,
+    QUEUE,
+    RETURN_WITHIN,
+    DomainRoom,
+    ExpireRequest,
+    GrantQuiet,
+    GrantTurn,
+    JoinTurn,
+    LoseWork,
+    OfferRequest,
+    QueueAction,
+    QueueDecision,
+    QueuedWork,
+    QueueFreeze,
+    QueueHold,
+    QueueNode,
+    QueueRequest,
+    QueueView,
+    QueueWait,
+    RequestState,
+    RequeueRequest,
+    WorkNeed,
+    decide,
+    next_part,
+)
+from goldnode.fleet.shared import identity
+from goldnode.fleet.store import tables
+from goldnode.fleet.store.errors import StoreError
+from goldnode.fleet.store.grants import PersonsOrder
+from goldnode.fleet.store.log import LogLine, append
+from goldnode.fleet.store.many import padded
+
+_ROUNDS = 100  # decisions of one transaction: each serves at least one request
+_LIVE = 60.0  # seconds since the last sign of life of a rollout's controller
+_OPEN = tables.request.c.state.in_(tables.OPEN_REQUESTS)
+
+
+class QueueError(StoreError):
+    """A request is unknown, has ended, or belongs to another process now."""
+
+
+@dataclass(frozen=True)
+class NodeAsk:
+    """A request for a node, or for quiet (`QueuedWork.MIRROR`, without a node).
+
+    :param holder: the process that asks, MACHINE/RUN; see `process`.
+    :param limit: seconds that its part may take, with the drain.
+    """
+
+    work: QueuedWork
+    reason: str
+    who: str
+    holder: str
+    node: str | None = None
+    class_: str | None = None  # of a mirror; None: all classes
+    needs: tuple[WorkNeed, ...] = (WorkNeed.DRAIN,)
+    lease: float = model.LEASE
+    limit: float = LIMIT
+    security: bool = False
+
+
+@dataclass(frozen=True)
+class QueueClaim:
+    """A request of one process. Every later call names both."""
+
+    id: int
+    token: int
+
+
+@dataclass(frozen=True)
+class QueueStanding:
+    """State of a request now.
+
+    :param wait: why it waits; None if it does not.
+    :param may_begin: its part may begin: call `begin`, then drain as `run`.
+    :param run: the name under which each part of the turn drains and returns the node.
+    """
+
+    request: QueueRequest
+    wait: QueueWait | None = None
+    may_begin: bool = False
+
+    @property
+    def run(self) -> str:
+        """Return the name of the run that drains: of the rollout that shares the node, or of the turn."""
+        return run_of(self.request)
+
+
+@dataclass(frozen=True)
+class WorkOutcome:
+    """Result of a part. A node that is not `fit` does not return, whatever the other parts say."""
+
+    succeeded: bool
+    text: str = ""
+    fit: bool = True
+
+
+@dataclass(frozen=True)
+class PartEnding:
+    """End of a part.
+
+    :param last: no other part of the turn is left.
+    :param returns: this process checks the node and returns it now, then calls `returned`.
+    :param others: the parts that are left, as sentences.
+    :param parts: the results of all parts of the turn, as sentences.
+    """
+
+    last: bool
+    returns: bool
+    others: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ()
+
+
+def process() -> str:
+    """Return the holder that this process is."""
+    own = identity.actor()
+    return f"{own.controller}/{own.run}"
+
+
+def run_of(request: QueueRequest) -> str:
+    """Return the name of the run that drains the node of a turn (`goldnode.fleet.shared.identity.rollout_actor`)."""
+    if request.under not in (None, QUEUE, ALREADY_OUT):
+        return str(request.under)
+    return f"queue turn {request.turn}"
+
+
+# Requests
+
+
+def ask(connection: Connection, given: NodeAsk, now: float) -> QueueClaim:
+    """Store a request, or take over the open one of the same node and work, whose process has ended or is this one.
+
+    Raises QueueError for an unknown node, and while another process asks for the same.
+    """
+    if not given.reason.strip():
+        raise QueueError("a request needs a reason")
+    if (given.node is None) != (given.work is QueuedWork.MIRROR):
+        raise QueueError("a refresh of a mirror has no node, and any other work has one")
+    node_class = given.class_ or ""
+    if given.node is not None:
+        row = connection.execute(
+            select(tables.node.c.name, tables.node.c["class"]).where(
+                or_(tables.node.c.name == given.node, tables.node.c.machine == given.node),
+                ~tables.node.c.retired,
+            )
+        ).first()
+        if row is None:
+            raise QueueError(
+                f'the store has no node "{given.node}"',
+                remedy="add it: `goldnode fleet nodes FILE`",
+            )
+        given, node_class = replace(given, node=row[0]), row[1]
+    advance(connection, now)
+    request = tables.request
+    same = select(request).where(
+        _OPEN,
+        request.c.work == given.work.value,
+        request.c.node.is_(None) if given.node is None else request.c.node == given.node,
+        request.c["class"] == node_class,
+    )
+    before = connection.execute(same).mappings().first()
+    if before is not None:
+        return _taken_over(connection, before, given, now)
+    values = {
+        "node": given.node,
+        "class": node_class,
+        "work": given.work.value,
+        "needs": json.dumps([need.value for need in given.needs]),
+        "reason": given.reason,
+        "who": given.who,
+        "holder": given.holder,
+        "since": now,
+        "beat_at": now,
+        "lease": given.lease,
+        "time_limit": given.limit,
+        "security": given.security,
+        "state": RequestState.WAITING.value,
+    }
+    key = connection.execute(request.insert().values(**values)).inserted_primary_key or (0,)
+    _log(
+        connection,
+        now,
+        given.who,
+        "RequestNode",
+        given.node or f"class {node_class}",
+        content={
+            "request": key[0],
+            "work": given.work.value,
+            "needs": values["needs"],
+            "reason": given.reason,
+        },
+    )
+    return QueueClaim(int(key[0]), 1)
+
+
+def _taken_over(
+    connection: Connection, before: RowMapping, given: NodeAsk, now: float
+) -> QueueClaim:
+    dead = before["holder"] == given.holder or _ended(before["holder"])
+    if not dead and now <= before["beat_at"] + before["lease"]:
+        raise QueueError(
+            f"{before['who']} asks for {before['node'] or 'a mirror'} already: {before['work']}, {before['reason']}",
+            remedy=f"wait for it, or cancel it: `goldnode fleet queue cancel {before['id']} --reason REASON`",
+        )
+    token = before["token"] + 1
+    _change(
+        connection,
+        before["id"],
+        token=token,
+        holder=given.holder,
+        who=given.who,
+        reason=given.reason,
+        beat_at=now,
+    )
+    content = {"request": before["id"], "holder": given.holder, "before": before["holder"]}
+    _log(connection, now, given.who, "TakeRequest", before["node"] or "mirror", content=content)
+    return QueueClaim(int(before["id"]), token)
+
+
+def poll(connection: Connection, claim: QueueClaim, now: float) -> QueueStanding:
+    """Give a sign of life, decide, and return how the request stands. Raises QueueError once another process has it."""
+    _own(connection, claim)
+    _change(connection, claim.id, beat_at=now)
+    decision, view = advance(connection, now)
+    return _standing(claim.id, decision, view) or QueueStanding(
+        _request(_own(connection, claim, open_only=False))
+    )
+
+
+def _standing(number: int, decision: QueueDecision, view: QueueView) -> QueueStanding | None:
+    request = next((one for one in view.requests if one.id == number), None)
+    if request is None:
+        return None
+    wait = next((one for one in decision.waits if one.request == number), None)
+    if request.node is None:
+        return QueueStanding(request, wait, request.state is RequestState.GRANTED)
+    parts = [one for one in view.requests if one.node == request.node]
+    may = next_part(parts, view.nodes.get(request.node)) == number
+    return QueueStanding(request, wait, may)
+
+
+def begin(connection: Connection, claim: QueueClaim, now: float) -> QueueStanding:
+    """Record that a part begins, before anything is done to the node. Raises QueueError if it is not its turn."""
+    standing = poll(connection, claim, now)
+    request = standing.request
+    if request.state is RequestState.RUNNING:
+        return standing
+    if not standing.may_begin:
+        why = standing.wait.reason if standing.wait else f"it is {request.state}"
+        raise QueueError(f"request {claim.id} may not begin: {why}")
+    deadline = now + request.limit
+    _change(
+        connection,
+        claim.id,
+        state=RequestState.RUNNING.value,
+        began_at=now,
+        deadline=deadline,
+    )
+    _prolong(connection, request, deadline)
+    _log(
+        connection,
+        now,
+        request.who,
+        "BeginWork",
+        request.node or "mirror",
+        content={"request": claim.id, "work": request.work.value, "deadline": deadline},
+    )
+    running = replace(request, state=RequestState.RUNNING, deadline=deadline)
+    return QueueStanding(running)
+
+
+def _prolong(connection: Connection, request: QueueRequest, deadline: float) -> None:
+    """Let the hold of a turn last for the part and the return check: the parts before it may have taken long."""
+    hold = tables.hold
+    connection.execute(
+        hold.update()
+        .where(hold.c.node == request.node, hold.c.owner == QUEUE, hold.c.kind == "planned")
+        .where(hold.c.deadline < deadline + RETURN_WITHIN)
+        .values(deadline=deadline + RETURN_WITHIN)
+    )
+
+
+def finish(
+    connection: Connection, claim: QueueClaim, outcome: WorkOutcome, now: float
+) -> PartEnding:
+    """Record the result of a part. Raises QueueError if it does not run."""
+    row = _own(connection, claim)
+    request = _request(row)
+    if request.state is not RequestState.RUNNING:
+        raise QueueError(f"request {claim.id} does not run: it is {request.state}")
+    return _finished(connection, request, outcome, request.who, now)
+
+
+def _finished(
+    connection: Connection, request: QueueRequest, outcome: WorkOutcome, who: str, now: float
+) -> PartEnding:
+    state = RequestState.DONE if outcome.succeeded else RequestState.FAILED
+    _change(
+        connection,
+        request.id,
+        state=state.value,
+        succeeded=outcome.succeeded,
+        fit=outcome.fit,
+        result=outcome.text,
+        ended_at=now,
+    )
+    content = {"request": request.id, "work": request.work.value, **asdict(outcome)}
+    _log(
+        connection,
+        now,
+        who,
+        "EndWork",
+        request.node or "mirror",
+        content=content,
+        rollout=request.rollout,
+    )
+    if request.node is None:
+        return PartEnding(True, False)
+    rows = _turn(connection, request)
+    left = [one for one in rows if one["state"] in HOLDING]
+    unfit = [one for one in rows if one["fit"] is False]
+    parts = tuple(_result(one) for one in rows if one["state"] not in HOLDING)
+    shared = request.under not in (QUEUE, ALREADY_OUT)
+    if shared and not outcome.fit:
+        _out(connection, request, outcome.text, now)
+    if left or shared:
+        return PartEnding(False, False, tuple(_result(one) for one in left), parts)
+    if unfit:
+        _out(connection, request, "; ".join(_result(one) for one in unfit), now)
+        return PartEnding(True, False, parts=parts)
+    repaired = any(one["work"] == QueuedWork.REPAIR and one["succeeded"] for one in rows)
+    if request.under == ALREADY_OUT and not repaired:
+        return PartEnding(True, False, parts=parts)  # the node was out before, and stays so
+    _change(
+        connection,
+        request.id,
+        state=RequestState.RETURNING.value,
+        deadline=now + RETURN_WITHIN,
+        ended_at=None,
+    )
+    _prolong(connection, request, now)
+    return PartEnding(True, True, parts=parts)
+
+
+def returned(connection: Connection, claim: QueueClaim, back: bool, text: str, now: float) -> None:
+    """Record the end of a turn: the node serves again, or stays out for a reason. Raises QueueError if it does not return.
+
+    A node that a repair has cured is released from the failures that held it out, as by
+    `goldnode fleet release`; a person's drain stays.
+    """
+    row = _own(connection, claim)
+    request = _request(row)
+    if request.state is not RequestState.RETURNING:
+        raise QueueError(f"request {claim.id} does not return a node: it is {request.state}")
+    _returned(connection, row, back, text, now)
+
+
+def _returned(connection: Connection, row: RowMapping, back: bool, text: str, now: float) -> None:
+    request, hold = _request(row), tables.hold
+    state = RequestState.DONE if row["succeeded"] else RequestState.FAILED
+    told = "; ".join(part for part in (row["result"], text) if part)
+    _change(
+        connection,
+        request.id,
+        state=state.value,
+        ended_at=now,
+        result=told,
+        fit=back,
+    )
+    if not back:
+        _out(connection, request, text, now)
+        return
+    held = connection.execute(
+        select(hold.c.owner, hold.c.kind, hold.c.rollout, hold.c.reason).where(
+            hold.c.node == request.node, hold.c.kind != "person"
+        )
+    ).all()
+    repaired = any(
+        one["work"] == QueuedWork.REPAIR and one["succeeded"] for one in _turn(connection, request)
+    )
+    for owner, kind, rollout, reason in held:
+        if owner == QUEUE or (kind == "failed" and repaired):
+            connection.execute(
+                hold.delete().where(hold.c.node == request.node, hold.c.owner == owner)
+            )
+        if owner != QUEUE and kind == "failed" and repaired:
+            content = {
+                "node": request.node,
+                "who": request.who,
+                "reason": f"repaired: {told or request.reason}",
+                "before": {"owner": owner, "kind": kind, "reason": reason},
+            }
+            _log(
+                connection,
+                now,
+                request.who,
+                "Release",
+                str(request.node),
+                content=content,
+                rollout=rollout,
+            )
+    end = {"node": request.node, "turn": request.turn, "back": True, "text": text}
+    _log(connection, now, request.who, "EndTurn", str(request.node), content=end)
+
+
+def _out(connection: Connection, request: QueueRequest, why: str, now: float) -> None:
+    """Let the node of a turn stay out, paid by the failed buffer."""
+    hold = tables.hold
+    own = and_(hold.c.node == request.node, hold.c.owner == QUEUE)
+    reason = f"{request.work}: {why}" if why else f"{request.work} has failed"
+    changed = connection.execute(hold.update().where(own).values(kind="failed", reason=reason))
+    already = request.under == ALREADY_OUT
+    rollout = None if request.under in (QUEUE, ALREADY_OUT) else request.under
+    if not changed.rowcount and not already:
+        values = {"node": request.node, "owner": QUEUE, "kind": "failed", "reason": reason}
+        connection.execute(hold.insert().values(since=now, **values))
+        # The state of a rollout that has the node for its own part follows from its log.
+        _log(
+            connection,
+            now,
+            request.who,
+            "TakeHold",
+            str(request.node),
+            content=values,
+            rollout=rollout,
+        )
+        return
+    content = {"node": request.node, "turn": request.turn, "back": False, "text": reason}
+    _log(connection, now, request.who, "EndTurn", str(request.node), content=content)
+
+
+def cancel(connection: Connection, number: int, order: PersonsOrder) -> bool:
+    """Cancel a request that has not begun. Return whether it was open. Raises QueueError for one that runs."""
+    row = (
+        connection.execute(select(tables.request).where(tables.request.c.id == number))
+        .mappings()
+        .first()
+    )
+    if row is None:
+        raise QueueError(
+            f"the queue has no request {number}", remedy="`goldnode fleet queue` lists them"
+        )
+    request = _request(row)
+    if request.state in (RequestState.RUNNING, RequestState.RETURNING):
+        raise QueueError(
+            f"request {number} has begun: {request.work} on {request.node or 'a mirror'}",
+            remedy=f"stop {request.holder}; the request ends with it",
+        )
+    if request.state not in model.OPEN:
+        return False
+    why = f"cancelled by {order.who}: {order.reason}"
+    _close(connection, request, RequestState.CANCELLED, why, now=order.now, who=order.who)
+    advance(connection, order.now)
+    return True
+
+
+def withdraw(connection: Connection, claim: QueueClaim, why: str, now: float) -> None:
+    """End the own request before it begins; one that has ended is no error."""
+    row = _own(connection, claim, open_only=False)
+    request = _request(row)
+    if request.state in (RequestState.WAITING, RequestState.GRANTED):
+        _close(connection, request, RequestState.CANCELLED, why, now=now, who=request.who)
+
+
+def _close(
+    connection: Connection,
+    request: QueueRequest,
+    state: RequestState,
+    why: str,
+    *,
+    now: float,
+    who: str,
+) -> None:
+    """End a request that has not begun, and the turn, if it was all that was left of it."""
+    _change(connection, request.id, state=state.value, ended_at=now, result=why)
+    action = "CancelRequest" if state is RequestState.CANCELLED else "ExpireRequest"
+    _log(
+        connection,
+        now,
+        who,
+        action,
+        request.node or "mirror",
+        content={"request": request.id, "work": request.work.value, "reason": why},
+    )
+    if request.state is not RequestState.GRANTED or request.node is None:
+        return
+    rows = _turn(connection, request)
+    if any(one["state"] in HOLDING for one in rows) or request.under != QUEUE:
+        return
+    hold = tables.hold
+    own = and_(hold.c.node == request.node, hold.c.owner == QUEUE, hold.c.kind == "planned")
+    began = [one for one in rows if one["began_at"] is not None]
+    if began:
+        # The node is drained, and nobody is left who would return it.
+        text = f"no part is left that returns it: {'; '.join(_result(one) for one in rows)}"
+        _out(connection, request, text, now)
+        return
+    connection.execute(hold.delete().where(own))
+    content = {"node": request.node, "turn": request.turn, "back": True, "text": "nothing began"}
+    _log(connection, now, who, "EndTurn", request.node, content=content)
+
+
+# Decisions
+
+
+def advance(connection: Connection, now: float) -> tuple[QueueDecision, QueueView]:
+    """Decide and write, until nothing is left to do. Return why the rest waits, and what was decided on."""
+    for _ in range(_ROUNDS):
+        seen = view(connection, now)
+        decision = decide(seen, now)
+        if not decision.actions:
+            return decision, seen
+        for action in decision.actions:
+            _WRITERS[type(action)](connection, action, seen, now)
+    raise QueueError("the queue does not come to rest")
+
+
+def view(connection: Connection, now: float) -> QueueView:
+    """Return what a decision depends on. It writes nothing."""
+    rows = (
+        connection.execute(select(tables.request).where(_OPEN).order_by(tables.request.c.id))
+        .mappings()
+        .all()
+    )
+    requests = [_request(row) for row in rows]
+    names = [one.node for one in requests if one.node is not None]
+    nodes = _nodes(connection, names, now) if names else {}
+    return QueueView(
+        requests,
+        nodes,
+        _room(connection, nodes.values(), requests),
+        freezes=_freezes(connection),
+        changing=_changing(connection) if requests else {},
+        dead=frozenset(filter(_ended, {one.holder for one in requests})),
+    )
+
+
+def _nodes(connection: Connection, names: Sequence[str], now: float) -> dict[str, QueueNode]:
+    node, hold, step = tables.node, tables.hold, tables.step
+    asked = padded(names)
+    domains = {
+        row["name"]: tuple((scope, row[scope]) for scope in tables.SCOPES if row[scope])
+        for row in connection.execute(
+            select(node.c.name, *(node.c[scope] for scope in tables.SCOPES)).where(
+                node.c.name.in_(asked), ~node.c.retired
+            )
+        ).mappings()
+    }
+    holds: dict[str, list[QueueHold]] = {}
+    steps: dict[str, str] = {}
+    query = (
+        select(hold, step.c.phase)
+        .join(
+            step,
+            and_(step.c.rollout == hold.c.owner, step.c.node == hold.c.node),
+            isouter=True,
+        )
+        .where(hold.c.node.in_(asked))
+        .order_by(hold.c.node, hold.c.owner)
+    )
+    for row in connection.execute(query).mappings():
+        holds.setdefault(row["node"], []).append(
+            QueueHold(row["owner"], row["kind"], row["reason"], row["deadline"])
+        )
+        if row["kind"] == "planned" and row["phase"]:
+            steps[row["node"]] = row["phase"]
+    wanted, ended = _wanted(connection, asked, now), _ended_parts(connection, asked)
+    return {
+        name: QueueNode(
+            name,
+            own,
+            tuple(holds.get(name, ())),
+            wanted_by=wanted.get(name),
+            step=steps.get(name),
+            ended=frozenset(ended.get(name, ())),
+        )
+        for name, own in domains.items()
+    }
+
+
+def _wanted(connection: Connection, names: Sequence[str], now: float) -> dict[str, str]:
+    """Return the rollout that would take each node now: its controller lives, and the wave of the node is open."""
+    rollout, member, step = tables.rollout, tables.member, tables.step
+    rows = connection.execute(
+        select(member.c.node, rollout.c.name)
+        .join(rollout, rollout.c.name == member.c.rollout)
+        .join(
+            step,
+            and_(step.c.rollout == member.c.rollout, step.c.node == member.c.node),
+            isouter=True,
+        )
+        .where(
+            member.c.node.in_(names),
+            rollout.c.phase == "running",
+            member.c.wave <= rollout.c.wave,
+            rollout.c.beat_at.between(now - _LIVE, now + _LIVE),
+            or_(step.c.phase.is_(None), step.c.phase == "passed"),
+        )
+    )
+    return {row[0]: row[1] for row in rows}
+
+
+def _ended_parts(connection: Connection, names: Sequence[str]) -> dict[str, list[QueuedWork]]:
+    """Return the kinds of work that the present turn of each node has done already."""
+    request, other = tables.request, tables.request.alias("open_part")
+    rows = connection.execute(
+        select(request.c.node, request.c.work)
+        .join(other, and_(other.c.turn == request.c.turn, other.c.node == request.c.node))
+        .where(
+            request.c.node.in_(names),
+            request.c.state.in_(("done", "failed")),
+            other.c.state.in_(tuple(sorted(HOLDING))),
+        )
+    )
+    ended: dict[str, list[QueuedWork]] = {}
+    for row in rows:
+        ended.setdefault(row[0], []).append(QueuedWork(row[1]))
+    return ended
+
+
+def _room(
+    connection: Connection, nodes: Iterable[QueueNode], requests: Iterable[QueueRequest]
+) -> dict[tuple[str, str], DomainRoom]:
+    wanted = {domain for node in nodes for domain in node.domains}
+    wanted |= {("class", one.class_) for one in requests if one.rollout}
+    if not wanted:
+        return {}
+    buffer = tables.buffer
+    rows = connection.execute(
+        select(buffer).where(buffer.c.name.in_(padded(name for _, name in sorted(wanted))))
+    ).mappings()
+    names = [one.name for one in fields(DomainRoom)]
+    return {
+        (row["scope"], row["name"]): DomainRoom(**{name: row[name] for name in names})
+        for row in rows
+        if (row["scope"], row["name"]) in wanted
+    }
+
+
+def _freezes(connection: Connection) -> tuple[QueueFreeze, ...]:
+    frozen = tables.frozen
+    rows = connection.execute(
+        select(frozen.c.scope, frozen.c.subject, frozen.c.reason, frozen.c.who).where(
+            frozen.c.lifted_at.is_(None)
+        )
+    )
+    return tuple(QueueFreeze(*row) for row in rows)
+
+
+def _changing(connection: Connection) -> dict[str, tuple[str, ...]]:
+    """Return the nodes that rollouts hold for a change, by class."""
+    hold, node = tables.hold, tables.node
+    rows = connection.execute(
+        select(node.c["class"], node.c.name)
+        .join(hold, hold.c.node == node.c.name)
+        .where(hold.c.kind == "planned", hold.c.rollout.is_not(None))
+        .order_by(node.c.name)
+    )
+    changing: dict[str, tuple[str, ...]] = {}
+    for class_, name in rows:
+        changing[class_] = (*changing.get(class_, ()), name)
+    return changing
+
+
+def _ended(holder: str) -> bool:
+    """Return whether a process of this machine has ended. One of another machine gives signs of life, or does not."""
+    return identity.works(holder.rpartition("/")[2]) is False
+
+
+# Writers of actions
+
+
+def _expire(connection: Connection, action: ExpireRequest, seen: QueueView, now: float) -> None:
+    request = _of(seen, action.request)
+    _close(connection, request, RequestState.EXPIRED, action.why, now=now, who="queue")
+
+
+def _lose(connection: Connection, action: LoseWork, seen: QueueView, now: float) -> None:
+    request = _of(seen, action.request)
+    if request.state is RequestState.RETURNING:
+        row = (
+            connection.execute(select(tables.request).where(tables.request.c.id == request.id))
+            .mappings()
+            .one()
+        )
+        _returned(connection, row, False, action.why, now)
+        return
+    _finished(connection, request, WorkOutcome(False, action.why, fit=False), "queue", now)
+
+
+def _requeue(connection: Connection, action: RequeueRequest, seen: QueueView, now: float) -> None:
+    _change(connection, action.request, state="waiting", turn=None, under=None, granted_at=None)
+    request = _of(seen, action.request)
+    content = {"request": action.request, "reason": action.why}
+    _log(connection, now, "queue", "RequeueRequest", str(request.node), content=content)
+
+
+def _offer(connection: Connection, action: OfferRequest, seen: QueueView, now: float) -> None:
+    _change(connection, action.request, offered_at=now)
+
+
+def _grant(connection: Connection, action: GrantTurn, seen: QueueView, now: float) -> None:
+    request = _of(seen, action.requests[0])
+    if action.under == QUEUE:
+        connection.execute(
+            tables.hold.insert().values(
+                node=action.node,
+                owner=QUEUE,
+                kind="planned",
+                since=now,
+                deadline=action.deadline,
+                reason=f"{request.work}: {request.reason}",
+            )
+        )
+    _hold_for(connection, action.requests, action.turn, action.under, now)
+    _log(connection, now, "queue", "GrantTurn", action.node, content=asdict(action))
+
+
+def _join(connection: Connection, action: JoinTurn, seen: QueueView, now: float) -> None:
+    _hold_for(connection, action.requests, action.turn, action.under, now)
+    _log(connection, now, "queue", "JoinTurn", action.node, content=asdict(action))
+
+
+def _hold_for(
+    connection: Connection, numbers: Sequence[int], turn: int, under: str, now: float
+) -> None:
+    for number in numbers:
+        _change(
+            connection,
+            number,
+            state=RequestState.GRANTED.value,
+            turn=turn,
+            under=under,
+            granted_at=now,
+        )
+
+
+def _quiet(connection: Connection, action: GrantQuiet, seen: QueueView, now: float) -> None:
+    _change(connection, action.request, state=RequestState.GRANTED.value, granted_at=now)
+    _log(connection, now, "queue", "GrantQuiet", "mirror", content={"request": action.request})
+
+
+_WRITERS: Mapping[type[QueueAction], Callable[[Connection, Any, QueueView, float], None]] = {
+    ExpireRequest: _expire,
+    LoseWork: _lose,
+    RequeueRequest: _requeue,
+    OfferRequest: _offer,
+    GrantTurn: _grant,
+    JoinTurn: _join,
+    GrantQuiet: _quiet,
+}
+
+
+# Rows
+
+
+def _request(row: RowMapping) -> QueueRequest:
+    return QueueRequest(
+        id=row["id"],
+        work=QueuedWork(row["work"]),
+        class_=row["class"],
+        reason=row["reason"],
+        who=row["who"],
+        holder=row["holder"],
+        since=row["since"],
+        beat_at=row["beat_at"],
+        node=row["node"],
+        needs=tuple(WorkNeed(one) for one in json.loads(row["needs"])),
+        lease=row["lease"],
+        limit=row["time_limit"],
+        security=bool(row["security"]),
+        rollout=row["rollout"],
+        places=row["places"],
+        state=RequestState(row["state"]),
+        turn=row["turn"],
+        under=row["under"],
+        offered_at=row["offered_at"],
+        deadline=row["deadline"],
+    )
+
+
+def _of(seen: QueueView, number: int) -> QueueRequest:
+    return next(one for one in seen.requests if one.id == number)
+
+
+def _own(connection: Connection, claim: QueueClaim, open_only: bool = True) -> RowMapping:
+    request = tables.request
+    row = connection.execute(select(request).where(request.c.id == claim.id)).mappings().first()
+    if row is None or row["token"] != claim.token:
+        raise QueueError(
+            f"request {claim.id} belongs to another process now",
+            remedy="stop this one: `goldnode fleet queue` has who asks",
+        )
+    if open_only and row["state"] not in tables.OPEN_REQUESTS:
+        raise QueueError(f"request {claim.id} is {row['state']}: {row['result'] or 'no reason'}")
+    return row
+
+
+def _turn(connection: Connection, request: QueueRequest) -> Sequence[RowMapping]:
+    """Return the parts of a turn, in the order of the work."""
+    table = tables.request
+    rows = connection.execute(
+        select(table).where(table.c.turn == request.turn, table.c.node == request.node)
+    ).mappings()
+    return sorted(rows, key=lambda row: (model.WORK_ORDER[QueuedWork(row["work"])], row["id"]))
+
+
+def _result(row: RowMapping) -> str:
+    """Return a part in one sentence: the work, who asked, and how it ended."""
+    text = f": {row['result']}" if row["result"] else ""
+    return f"{row['work']} of {row['who']} {_STATE_WORDS[row['state']]}{text}"
+
+
+_STATE_WORDS = {
+    "waiting": "waits",
+    "granted": "has not begun",
+    "running": "runs",
+    "returning": "returns the node",
+    "done": "is done",
+    "failed": "has failed",
+    "cancelled": "was cancelled",
+    "expired": "was given up",
+}
+
+
+def _change(connection: Connection, number: int, **values: object) -> None:
+    table = tables.request
+    connection.execute(table.update().where(table.c.id == number).values(**values))
+
+
+def _log(
+    connection: Connection,
+    at: float,
+    *line: str,
+    content: Mapping[str, Any],
+    rollout: str | None = None,
+) -> None:
+    """Append a line: who, action and subject."""
+    who, action, subject = line
+    words = {"action": action, **content}
+    append(connection, LogLine(at, who, action, subject, content=words, rollout=rollout))

@@ -1,0 +1,247 @@
+"""Which request is served next, who waits for whom, and what holds under any schedule of kills."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.fleet.rollout.queue_schedules import (
+    BOUND,
+    CLASS,
+    DRAINS,
+    HOUR,
+    NODES,
+    WORKS,
+    QueueWorld,
+)
+
+from goldnode.fleet.rollout.queue import (
+    COURTESY,
+    PATIENCE,
+    DomainRoom,
+    GrantTurn,
+    QueuedWork,
+    QueueFreeze,
+    QueueHold,
+    QueueNode,
+    QueueRequest,
+    QueueView,
+    RequestState,
+    decide,
+    next_part,
+)
+
+NOW = 1000.0
+SCHEDULES = st.lists(st.integers(0, 2**14 - 1), max_size=80)
+
+
+def obey(schedule: list[int]) -> None:
+    world = QueueWorld()
+    world.run(schedule)
+    assert world.let_end() <= BOUND
+
+
+@given(SCHEDULES)
+@settings(max_examples=60)
+def test_invariants_under_any_schedule(schedule: list[int]) -> None:
+    obey(schedule)
+
+
+@pytest.mark.parametrize("schedules", [40, pytest.param(2500, marks=pytest.mark.long)], ids=str)
+def test_invariants_under_many_random_schedules(schedules: int) -> None:
+    """Longer ones than those that hypothesis draws first."""
+    chance = random.Random(37)  # noqa: S311 - the same schedules each time
+    for _ in range(schedules):
+        obey([chance.randrange(2**14) for _ in range(chance.randrange(20, 120))])
+
+
+def request(number: int, node: str | None = "n0", **more: object) -> QueueRequest:
+    values = {
+        "id": number,
+        "work": QueuedWork.REPAIR,
+        "class_": CLASS,
+        "reason": "Xid 79",
+        "who": "ann",
+        "holder": f"m/{number}",
+        "since": NOW + number,
+        "beat_at": NOW + 100,
+        "node": node,
+        **more,
+    }
+    return QueueRequest(**values)  # type: ignore[arg-type]
+
+
+def seen(
+    *requests: QueueRequest,
+    planned: int = 1,
+    nodes: dict[str, QueueNode] | None = None,
+    freezes: tuple[QueueFreeze, ...] = (),
+) -> QueueView:
+    own = {
+        f"n{number}": QueueNode(f"n{number}", (("class", CLASS), ("rack", f"r{number}")))
+        for number in range(NODES)
+    } | (nodes or {})
+    room = {("class", CLASS): DomainRoom(planned_limit=planned, failed_limit=2, total_limit=4)}
+    return QueueView(requests, own, room, freezes)
+
+
+def granted(view: QueueView, now: float = NOW + 100) -> list[tuple[str, tuple[int, ...]]]:
+    return [
+        (action.node, action.requests)
+        for action in decide(view, now).actions
+        if isinstance(action, GrantTurn)
+    ]
+
+
+def held(name: str, *holds: QueueHold, **more: object) -> dict[str, QueueNode]:
+    node = QueueNode(name, (("class", CLASS),), holds)
+    return {name: replace(node, **more)}  # type: ignore[arg-type]
+
+
+FAILED = QueueHold("kernel", "failed", "driver")
+PERSON = QueueHold("bob", "person", "memory")
+
+
+def test_driver_change_and_repair_share_one_turn() -> None:
+    both = (request(1, work=QueuedWork.APPLY), request(2))
+    assert granted(seen(*both)) == [("n0", (1, 2))]
+
+
+def test_parts_run_in_the_stated_order() -> None:
+    parts = [
+        request(number, work=work, state=RequestState.GRANTED, turn=1, under="queue")
+        for number, work in enumerate(reversed(list(QueuedWork)[:-1]), 1)
+    ]
+    begun = []
+    while (number := next_part(parts, None)) is not None:
+        begun.append(next(part.work for part in parts if part.id == number))
+        parts = [part for part in parts if part.id != number]
+    assert begun == list(QueuedWork)[:-1]
+
+
+def test_one_part_runs_at_a_time() -> None:
+    first = request(1, state=RequestState.RUNNING, turn=1, under="queue")
+    second = request(2, work=QueuedWork.APPLY, state=RequestState.GRANTED, turn=1, under="queue")
+    assert next_part([first, second], None) is None
+
+
+@pytest.mark.parametrize(
+    ("step", "work", "begins"),
+    [
+        ("granted", QueuedWork.REPAIR, True),
+        ("applying", QueuedWork.REPAIR, False),
+        ("granted", QueuedWork.RETURN_TEST, False),
+        ("returning", QueuedWork.RETURN_TEST, True),
+    ],
+)
+def test_part_under_a_rollout_waits_for_its_step(step: str, work: QueuedWork, begins: bool) -> None:
+    part = request(1, work=work, state=RequestState.GRANTED, turn=1, under="kernel")
+    node = held("n0", QueueHold("kernel", "planned", "", NOW), step=step)["n0"]
+    assert (next_part([part], node) == 1) is begins
+
+
+@pytest.mark.parametrize(
+    ("first", "nodes", "rule"),
+    [
+        ({}, {}, "age"),
+        ({"since": NOW + 50, "security": True}, {}, "the security lane goes before age"),
+        ({"since": NOW + 50}, held("n0", FAILED), "the repair of a node that is out goes first"),
+    ],
+)
+def test_order(first: dict[str, object], nodes: dict[str, QueueNode], rule: str) -> None:
+    one = replace(request(1), **first)  # type: ignore[arg-type]
+    view = seen(one, request(2, "n1"), nodes=nodes)
+    assert granted(view)[0] == ("n0", (1,)), rule
+
+
+def test_old_request_is_not_overtaken_by_the_security_lane() -> None:
+    old, newer = request(1, since=NOW - PATIENCE), request(2, "n1", security=True)
+    assert granted(seen(newer, old))[0] == ("n0", (1,))
+
+
+def test_repair_of_a_node_that_is_out_needs_no_room() -> None:
+    view = seen(request(1), planned=0, nodes=held("n0", FAILED))
+    assert granted(view) == [("n0", (1,))]
+
+
+@pytest.mark.parametrize(
+    ("view", "reason", "owner"),
+    [
+        (seen(request(1), planned=0), "class h100: 0 of 0 nodes are planned", "nodes that are"),
+        (seen(request(1), nodes=held("n0", PERSON)), "bob has drained n0: memory", "bob"),
+        (seen(request(1), nodes=held("n0", FAILED, PERSON)), "bob has drained n0", "bob"),
+        (
+            seen(request(1), nodes=held("n0", QueueHold("kernel", "planned", "rollout kernel"))),
+            "kernel has n0: rollout kernel",
+            "kernel",
+        ),
+        (
+            seen(request(1), freezes=(QueueFreeze("all", "", "audit", "carol"),)),
+            "all is frozen by carol: audit",
+            "carol",
+        ),
+        (seen(request(1, "n9")), "the store has no node n9", "person"),
+        (seen(request(1, needs=())), "n0 is in service, and the work is for a node", "person"),
+    ],
+)
+def test_wait_names_what_is_in_the_way(view: QueueView, reason: str, owner: str) -> None:
+    decision = decide(view, NOW + 100)
+    assert not decision.actions
+    (wait,) = decision.waits
+    assert reason in wait.reason
+    assert owner in wait.owner
+
+
+def test_tests_do_not_wait_for_the_person_who_has_drained_the_node() -> None:
+    view = seen(
+        request(1), request(2, work=QueuedWork.RETURN_TEST, needs=()), nodes=held("n0", PERSON)
+    )
+    assert granted(view) == [("n0", (2,))]
+
+
+def test_request_waits_a_moment_for_the_rollout_that_wants_the_node_too() -> None:
+    wanted = held("n0", wanted_by="kernel")
+    assert granted(seen(request(1), nodes=wanted)) == []
+    offered = request(1, offered_at=NOW + 100)
+    assert (
+        "rollout kernel takes n0 too"
+        in decide(seen(offered, nodes=wanted), NOW + 101).waits[0].reason
+    )
+    alone = replace(offered, beat_at=NOW + 100 + COURTESY)
+    assert granted(seen(alone, nodes=wanted), NOW + 100 + COURTESY) == [("n0", (1,))]
+
+
+def test_old_request_that_lacks_one_place_keeps_the_others_free() -> None:
+    """Else requests for other racks could take the last place of the class for ever."""
+    full = {("class", CLASS): DomainRoom(1, 0, 1, 2, 2, 4), ("rack", "r0"): DomainRoom(1, 0, 1, 1)}
+    old = replace(seen(request(1, since=NOW - PATIENCE), request(2, "n1")), room=full)
+    assert granted(old) == []
+    assert granted(replace(old, requests=(request(1), request(2, "n1")))) == [("n1", (2,))]
+
+
+def test_rollout_keeps_its_place_in_the_order() -> None:
+    rollout = request(1, None, work=QueuedWork.ROLLOUT, rollout="kernel", needs=DRAINS)
+    assert granted(seen(rollout, request(2, "n1"))) == []
+    assert granted(seen(rollout, request(2, "n1"), planned=2)) == [("n1", (2,))]
+    assert granted(seen(replace(rollout, since=NOW + 50), request(2, "n1"))) == [("n1", (2,))]
+
+
+def test_mirror_and_drivers_wait_for_each_other() -> None:
+    mirror = request(1, None, work=QueuedWork.MIRROR, needs=(), class_="")
+    driver = request(2, "n1", work=QueuedWork.APPLY, needs=WORKS[QueuedWork.APPLY])
+    running = replace(driver, state=RequestState.RUNNING, turn=2, under="queue")
+    waits = decide(seen(mirror, running), NOW + 100).waits
+    assert "drivers are being changed on n1" in waits[0].reason
+    assert granted(seen(mirror, driver)) == []
+    quiet = replace(mirror, state=RequestState.RUNNING)
+    assert "the mirror is refreshed" in decide(seen(quiet, driver), NOW + 100).waits[0].reason
+
+
+def test_dead_asker_loses_its_place_and_a_late_part_ends() -> None:
+    silent = request(1, beat_at=NOW)
+    assert "no sign of life" in str(decide(seen(silent), NOW + 10 * HOUR).actions)
+    late = request(1, state=RequestState.RUNNING, turn=1, under="queue", deadline=NOW)
+    assert "LoseWork" in str(decide(seen(late), NOW + 1).actions)
