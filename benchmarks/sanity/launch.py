@@ -29,7 +29,7 @@ def main() -> int:
             "the program does not know its own file: not what a node does at each start"
         )
     starting.settle(file)
-    if not sys.path[0].startswith("/proc/"):
+    if not sys.path[-1].startswith("/proc/"):
         raise SystemExit(
             "the program does not start from its compiled copy: not what a node does at each start"
         )

@@ -88,17 +88,16 @@ class CopyImporter:
     def __init__(self, copy: str) -> None:
         """Read the index: module -> whether it is a package, offset and size in bytes."""
         self.archive = copy
+        self.pid, self.handle = os.getpid(), os.open(copy, os.O_RDONLY | os.O_CLOEXEC)
         size = int(self.read(SEAL, SEAL), 16)
         self.start = 2 * SEAL + size
         self.index = marshal.loads(self.read(size, 2 * SEAL))  # noqa: S302 - verified
 
     def read(self, size: int, at: int) -> bytes:
         """Return bytes of the copy. A fork that calls the driver has closed all its files."""
-        handle = os.open(self.archive, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return os.pread(handle, size, at)
-        finally:
-            os.close(handle)
+        if self.pid != os.getpid():
+            self.pid, self.handle = os.getpid(), os.open(self.archive, os.O_RDONLY | os.O_CLOEXEC)
+        return os.pread(self.handle, size, at)
 
     def find_spec(
         self, name: str, path: object = None, target: object = None
@@ -127,8 +126,9 @@ class CopyImporter:
 def import_from(copy: str) -> None:
     """Import all further modules of the program from the compiled copy at this path."""
     sys.meta_path.insert(0, CopyImporter(copy))
-    # Children start from it (device/child.py).
-    sys.path[0] = copy
+    # At the end: Python would read the directory of the archive, and search it for each module of its own library.
+    sys.path[:1] = []
+    sys.path.append(copy)
 
 
 def verify(archive: str, data: bytes) -> None:

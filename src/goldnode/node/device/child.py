@@ -37,7 +37,7 @@ def asking(host: Host) -> Tuple[str, ...]:
 def own_archive(host: Host) -> Optional[str]:
     """Return the archive that runs now, if it is to ask the GPU library; otherwise None."""
     archive: Optional[str] = getattr(getattr(__spec__, "loader", None), "archive", None)
-    return archive if host.program == PROGRAM and archive == sys.path[0] else None
+    return archive if host.program == PROGRAM and archive in sys.path else None
 
 
 def ask(host: Host, request: Mapping[str, Any], limit: float = LIMIT) -> Json:

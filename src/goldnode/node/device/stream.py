@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 STALL = 20.0  # seconds between two lines, once there was one: with the GPUs initialised a call takes milliseconds
 MOST = 16 << 20  # bytes of an answer; 16 GPUs say some 200 KiB
+PAUSE = (
+    0.002  # seconds between two reads: to wake for each line of a fast driver takes 2 ms of a check
+)
 PIPE = 1 << 20  # bytes; an answer that fits does not wait for its reader
 # The process that an earlier check left behind, and when it began: while it is there no other joins it in the driver.
 LEFT = "/run/goldnode/gpu-process"
@@ -121,6 +124,8 @@ class Pending:
                 if len(reported[out]) > MOST:
                     _kill(process, 0, self.host)
                     end = "the process that calls the GPU library said more than a capture can hold, and was killed"
+            if out in opened and end is None:
+                time.sleep(PAUSE)
         if end is None:
             left = max(0.1, deadline - time.monotonic())
             end = _ended(process, bytes(reported[err]), left, self.host)

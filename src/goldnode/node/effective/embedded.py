@@ -23,9 +23,10 @@ PROGRAMS = (
     "/usr/local/nvidia/toolkit/nvidia-container-runtime",
     "/usr/bin/nvidia-container-runtime",
 )
-_BASE = re.compile(r"""\{\{-?\s*template\s+["`]base["`]""")
-_HEADER = re.compile(r"^\s*\[([^\[\]]+)\]")
-_KEY = re.compile(r"""'([^']*)'|"([^"]*)"|([\w-]+)""")
+# Compiled where they are used: most nodes have no template.
+_BASE = r"""\{\{-?\s*template\s+["`]base["`]"""
+_HEADER = r"^\s*\[([^\[\]]+)\]"
+_KEY = r"""'([^']*)'|"([^"]*)"|([\w-]+)"""
 # Tables of both base templates, as files of config.toml that were generated from them have them.
 _V2, _V3 = "plugins/io.containerd.grpc.v1.cri", "plugins/io.containerd.cri.v1.runtime"
 _TABLES = {
@@ -87,7 +88,7 @@ def _faults(host: Host, name: str, text: str) -> List[Tuple[int, str]]:
                 f"declares [{shown}] twice (line {seen[table]}): containerd does not start with it"
             )
             rows.append((number, why))
-        elif _BASE.search(text) and _in_base(host, name, table):
+        elif re.search(_BASE, text) and _in_base(host, name, table):
             why = f"declares [{shown}], which is there twice then, as the base has it: containerd does not start with it"
             rows.append((number, why))
         seen.setdefault(table, number)
@@ -107,8 +108,8 @@ def _tables(text: str) -> List[Tuple[str, int, str]]:
     """Return the tables of a file or a template: ("plugins/NAME/containerd", line, as it is written)."""
     rows = []
     for number, line in enumerate(text.splitlines(), 1):
-        match = _HEADER.match(line)
+        match = re.match(_HEADER, line)
         if match and "{{" not in match.group(1):
-            parts = ["".join(groups) for groups in _KEY.findall(match.group(1))]
+            parts = ["".join(groups) for groups in re.findall(_KEY, match.group(1))]
             rows.append(("/".join(parts), number, match.group(1)))
     return rows

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
 MAIN, FOLDER = "/etc/default/grub", "/etc/default/grub.d"
 _OPENS = {"if": "fi", "case": "esac", "for": "done", "while": "done", "until": "done", "{": "}"}
-_ASSIGNS = re.compile(r"[A-Za-z_]\w*=")
-_EXPANDS = re.compile(r"\{(\w+)(?:(:?[-+=])((?:[^{}\\]|\\.)*))?\}|(\w+)")
+_EXPANDS = r"\{(\w+)(?:(:?[-+=])((?:[^{}\\]|\\.)*))?\}|(\w+)"  # compiled where it is used, as few files need it
 # Of GRUB's script: a character behind a backslash, quoted text, a variable, blanks, the end of a command, a comment.
 _SCRIPT = re.compile(
     r"""(?P<escaped>\\.)|(?P<single>'[^']*')|(?P<double>"(?:\\.|[^"\\])*")
@@ -30,7 +29,7 @@ _SCRIPT = re.compile(
     |(?P<blank>[ \t]+)|(?P<bad>;;|\{\}|[|&<>])|(?P<end>[\n;])|(?P<comment>(?<![^\s;])\#[^\n]*)|(?P<brace>[{}])|(?P<open>[$"'])|.""",
     re.DOTALL | re.VERBOSE,
 )
-_DOLLAR = re.compile(r"\\.|\$[A-Za-z_\d?@*#]|\$\{(?:\w+|[?@*#])\}|(\$)", re.DOTALL)
+_DOLLAR = r"(?s:\\.)|\$[A-Za-z_\d?@*#]|\$\{(?:\w+|[?@*#])\}|(\$)"
 # The values that are copied, and how. Two quotes in two copies are a pair.
 _COPIED = {
     "GRUB_CMDLINE_LINUX": "%s",
@@ -114,7 +113,8 @@ def _bad(text: str) -> str:
     """Return the first character of a piece of GRUB's script that is a syntax error, or an empty text."""
     open_braces = 0
     for match in _SCRIPT.finditer(text):
-        lone = [one[1] for one in _DOLLAR.finditer(match["double"] or "") if one[1]]
+        double = match["double"] or ""
+        lone = [one for one in re.findall(_DOLLAR, double) if one] if "$" in double else []
         if match["bad"] or match["open"] or lone:
             return match["bad"] or match["open"] or lone[0]
         if match["brace"]:
@@ -177,7 +177,7 @@ class _Shell:
                 if not words and self.keyword(_joined(word)):
                     continue
                 words.append(word)
-                if all(_ASSIGNS.match(_joined(word)) for word in words):
+                if all(map(_assigns, words)):
                     self.assign(word)  # at once: the next word of the command may expand it
 
     def operator(self, char: str, words: List[_Value]) -> None:
@@ -267,7 +267,7 @@ class _Shell:
         raise begun
 
     def expansion(self) -> _Value:
-        match = _EXPANDS.match(self.text, self.at + 1)
+        match = re.compile(_EXPANDS).match(self.text, self.at + 1)
         if not match:  # a $ that expands nothing, or a form that only some shells have
             return [self.part(self.skip(1), self.text[self.at : self.at + 1] != "{")]
         place = self.part("")
@@ -292,7 +292,7 @@ class _Shell:
         if words and _joined(words[0]) in ("export", "readonly"):
             for word in words[1:]:
                 self.assign(word)
-        elif self.before and not all(_ASSIGNS.match(_joined(word)) for word in words):
+        elif self.before and not all(map(_assigns, words)):
             self.defaults.values.clear()
             self.defaults.values.update(self.before[0])
             self.defaults.places.clear()
@@ -318,6 +318,12 @@ class _Shell:
 
 def _joined(value: _Value) -> str:
     return "".join(part.text for part in value)
+
+
+def _assigns(word: _Value) -> bool:
+    """Return whether sh takes a word for an assignment."""
+    name, sign, _ = _joined(word).partition("=")
+    return bool(sign) and name.isidentifier()
 
 
 def _after(value: _Value, letters: int) -> _Value:

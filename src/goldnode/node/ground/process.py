@@ -1,4 +1,4 @@
-"""Child processes with a time limit: programs over :mod:`subprocess`, and forks of this one.
+"""Child processes with a time limit: programs, and forks of this one.
 
 `subprocess.run` waits without a limit for a process that it has killed. A process in
 uninterruptible sleep never ends, so the check would hang with the driver. :class:`Process` abandons
@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import fcntl
 import os
+import select
 import signal
-import subprocess
 import time
 from contextlib import suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Dict, Mapping, NoReturn, Optional, Sequence
+    from typing import Callable, Iterator, List, Mapping, NoReturn, Optional, Sequence
 
 # A process in uninterruptible sleep reacts to no signal: after this many seconds it is abandoned.
 GRACE = 5.0
@@ -28,136 +28,30 @@ UNKNOWN_STATUS = (
 )
 
 
-class Process:
-    """A running program. :meth:`listen` reads its output; `out` and `err` are the ends of its
-    pipes. Call :meth:`close` when done.
+class _Child:
+    """A child process with pipes to its output and its messages. Call :meth:`close` when done."""
 
-    Raises OSError if the program cannot be started.
+    def __init__(self, start: Callable[[int, int], int]) -> None:
+        """Start it: `start` gets our ends of the pipes to it, and returns its id.
 
-    :param stdin: its input; empty by default.
-    :param session: start a new session, so that :meth:`kill` ends all its children.
-    """
-
-    def __init__(
-        self,
-        argv: Sequence[str],
-        environment: Mapping[str, str],
-        stdin: Optional[bytes] = None,
-        session: bool = False,
-    ) -> None:
-        self.session = session
-        self.given = stdin
-        self.popen = subprocess.Popen(
-            list(argv),
-            stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=dict(environment),
-            start_new_session=session,
-        )
-        self.pid = self.popen.pid
-        assert self.popen.stdout is not None  # noqa: S101 - for mypy
-        assert self.popen.stderr is not None  # noqa: S101
-        self.out, self.err = self.popen.stdout.fileno(), self.popen.stderr.fileno()
-        self.output: Dict[int, bytes] = {self.out: b"", self.err: b""}
-
-    @property
-    def status(self) -> Optional[int]:
-        """Return the exit status (a signal as a negative number), None while it runs, :data:`LOST`
-        if it is unknown.
+        Raises OSError if no process can be started.
         """
-        return LOST if self._lost() else self.popen.returncode
-
-    def _lost(self) -> bool:
-        # The kernel discards the status while SIGCHLD is ignored, and subprocess reports 0 then.
-        return self.popen.returncode == 0 and signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN
-
-    def listen(self, limit: float) -> bool:
-        """Collect the output (in `said`) until the program has closed both pipes and ended. Return
-        False if that took longer than `limit` seconds.
-        """
-        given, self.given = self.given, None  # a second call goes on with the first one's input
-        late = False
+        self.out, into = os.pipe()
+        self.err, err_into = os.pipe()
         try:
-            out, err = self.popen.communicate(given, timeout=limit)
-        except subprocess.TimeoutExpired as problem:
-            # The output is absent if the program has closed its pipes and not ended; the next call
-            # returns it.
-            out, err, late = problem.output or b"", problem.stderr or b"", True
-        self.output = {self.out: out, self.err: err}
-        self._explain()
-        return not late
-
-    def wait(self, limit: float) -> Optional[int]:
-        """Return the exit status; None if the program has not ended within `limit` seconds."""
-        with suppress(subprocess.TimeoutExpired):
-            self.popen.wait(limit)
-        self._explain()
-        return self.status
-
-    def kill(self) -> bool:
-        """Kill the program, and with `session` all processes that it started. Return whether it
-        ended within :data:`GRACE`.
-        """
-        if self.session:
-            if self.popen.poll() is None:
-                with suppress(ProcessLookupError):  # it may have ended already
-                    os.killpg(self.pid, signal.SIGKILL)
-        else:
-            self.popen.kill()
-        return self.wait(GRACE) is not None
-
-    def close(self) -> None:
-        """Close our ends of its pipes."""
-        for stream in (self.popen.stdin, self.popen.stdout, self.popen.stderr):
-            if stream is not None:
-                with suppress(BrokenPipeError):  # input that a killed program has not read
-                    stream.close()
-
-    def text(self, handle: int) -> str:
-        """Return its output on `out` or `err` as text with normalized line ends."""
-        return (
-            self.output[handle].decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
-        )
-
-    def _explain(self) -> None:
-        """Add to the program's own messages that its status is lost."""
-        if self._lost() and UNKNOWN_STATUS not in self.output[self.err]:
-            self.output[self.err] += UNKNOWN_STATUS
-
-
-class Forked:
-    """A function that runs in a fork of this process and can be killed, with the interface of
-    :class:`Process`.
-
-    It starts without another interpreter and without the modules that are imported already. The function
-    writes to file descriptor 1. It has none of our files open, so no process waits for it once it is
-    abandoned. Fork only in a process without threads.
-
-    Raises OSError if no process can be started.
-    """
-
-    def __init__(self, work: Callable[[], object]) -> None:
-        out, into = os.pipe()
-        err, err_into = os.pipe()
-        try:
-            self.pid = os.fork()
+            self.pid = start(into, err_into)
         except OSError:
-            for handle in (out, into, err, err_into):
-                os.close(handle)
+            self.close()
             raise
-        if self.pid == 0:
-            run_alone(work, (None, into, err_into))
-        os.close(into)
-        os.close(err_into)
-        self.out, self.err = out, err
-        self.output: Dict[int, bytes] = {out: b"", err: b""}
+        finally:
+            os.close(into)
+            os.close(err_into)
+        self.output = {self.out: bytearray(), self.err: bytearray()}
+        # A signal as a negative number; None while it runs, :data:`LOST` if it is unknown.
         self.status: Optional[int] = None
 
     def wait(self, limit: float) -> Optional[int]:
-        """Return the exit status (a signal as a negative number); None if the process has not ended
-        within `limit` seconds.
-        """
+        """Return the exit status; None if the process has not ended within `limit` seconds."""
         end, pause = time.monotonic() + limit, 0.0005
         while self.status is None:
             try:
@@ -178,18 +72,126 @@ class Forked:
         return self.status
 
     def kill(self) -> bool:
-        """Kill the process and all that it started. Return whether it ended within :data:`GRACE`."""
+        """Kill the process, and all processes of its session. Return whether it ended within :data:`GRACE`."""
         if self.wait(0) is None:
-            with suppress(ProcessLookupError):
+            try:
                 os.killpg(self.pid, signal.SIGKILL)
-            with suppress(ProcessLookupError):  # it may not have its own session yet
-                os.kill(self.pid, signal.SIGKILL)
+            except ProcessLookupError:  # it has no session of its own, or not yet
+                with suppress(ProcessLookupError):
+                    os.kill(self.pid, signal.SIGKILL)
         return self.wait(GRACE) is not None
 
     def close(self) -> None:
         """Close our ends of its pipes."""
         os.close(self.out)
         os.close(self.err)
+
+
+class Process(_Child):
+    """A running program. :meth:`listen` reads its output; `out` and `err` are the ends of its
+    pipes.
+
+    It is started by `os.posix_spawn`: the import of :mod:`subprocess` takes 3 % of a check.
+    Raises OSError if the program cannot be started.
+
+    :param stdin: its input; empty by default. A file without a name: no one has to write while it runs.
+    :param session: start a new session, so that :meth:`kill` ends all its children.
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        stdin: Optional[bytes] = None,
+        session: bool = False,
+    ) -> None:
+        program = argv[0]
+        if "/" not in program:
+            places = [f"{place}/{program}" for place in os.get_exec_path(environment)]
+            program = next((place for place in places if os.access(place, os.X_OK)), program)
+
+        def start(into: int, err_into: int) -> int:
+            given = os.memfd_create("input") if stdin else os.open(os.devnull, os.O_RDONLY)
+            above: List[int] = []
+            try:
+                if stdin:
+                    with open(given, "wb", closefd=False) as opened:
+                        opened.write(stdin)
+                    os.lseek(given, 0, os.SEEK_SET)
+                # Above the standard streams, one of which may be closed here: no copy overwrites another.
+                for handle in (given, into, err_into):
+                    above.append(fcntl.fcntl(handle, fcntl.F_DUPFD_CLOEXEC, 3))
+                actions = [(os.POSIX_SPAWN_DUP2, handle, at) for at, handle in enumerate(above)]
+                return os.posix_spawn(
+                    program,
+                    list(argv),
+                    environment,
+                    file_actions=actions
+                    + [(os.POSIX_SPAWN_CLOSE, handle) for handle in _inherited()],
+                    setsid=session,
+                    # Python ignores these two; programs expect their default.
+                    setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),
+                )
+            finally:
+                for handle in (given, *above):
+                    os.close(handle)
+
+        super().__init__(start)
+        self.opened = {self.out, self.err}
+
+    def listen(self, limit: float) -> bool:
+        """Collect the output until the program has closed both pipes and ended. Return False if
+        that took longer than `limit` seconds. A second call goes on.
+        """
+        end = time.monotonic() + limit
+        poll = select.poll()
+        for handle in self.opened:
+            poll.register(handle, select.POLLIN)
+        while self.opened:
+            ready = poll.poll(max(0, end - time.monotonic()) * 1000)
+            for handle, _ in ready:
+                data = os.read(handle, 1 << 16)
+                self.output[handle] += data
+                if not data:
+                    poll.unregister(handle)
+                    self.opened.discard(handle)
+            if not ready and time.monotonic() >= end:
+                return False
+        return self.wait(max(0, end - time.monotonic())) is not None
+
+    def text(self, handle: int) -> str:
+        """Return its output on `out` or `err` as text with normalized line ends."""
+        return (
+            self.output[handle].decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
+        )
+
+
+class Forked(_Child):
+    """A function that runs in a fork of this process and can be killed.
+
+    It starts without another interpreter and without the modules that are imported already. The function
+    writes to file descriptor 1. It has none of our files open, so no process waits for it once it is
+    abandoned. Fork only in a process without threads.
+
+    Raises OSError if no process can be started.
+    """
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        def start(into: int, err_into: int) -> int:
+            pid = os.fork()
+            if pid == 0:
+                run_alone(work, (None, into, err_into))
+            return pid
+
+        super().__init__(start)
+
+
+def _inherited() -> Iterator[int]:
+    """Return the files that a program would inherit, because our own caller passed them to us."""
+    for handle in _descriptors():
+        with suppress(OSError):  # the descriptor of the listing itself
+            if handle > 2 and os.get_inheritable(handle):
+                yield handle
 
 
 def run_alone(work: Callable[[], object], handles: Sequence[Optional[int]]) -> NoReturn:

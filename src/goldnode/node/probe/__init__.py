@@ -24,11 +24,16 @@ __all__ = ["CAPTURE", "SCHEMA", "Context", "begin", "capture", "finish"]
 def begin(
     host: Host, document: Optional[Mapping[str, Any]] = None, passive: bool = False
 ) -> Context:
-    """Start slow reads: the process that queries the GPU library. :func:`finish` must follow."""
-    from . import gpus
+    """Start slow reads: the process that queries the GPU library, and that of reads which may hang. :func:`finish` must follow."""
+    from . import gpus, network, reader_process, storage
 
     context = Context(host, document, None, passive)
     gpus.begin(context)
+    # One process for the slow reads of both, right after the other: what a fork shares is copied when it is next
+    # written, and that once for both. A reader that fails here fails by itself in `finish`.
+    with suppress(Exception):
+        jobs = [*network.slow_reads(context), *storage.slow_reads(context)]
+        context.asked = reader_process.Asked(jobs, 2 * reader_process.LIMIT)
     return context
 
 
@@ -45,18 +50,12 @@ def finish(context: Context, seen: Any = None) -> Json:
         network,
         numa,
         pci,
-        reader_process,
         software,
         storage,
     )
     from .values import unread
 
     context.seen = seen
-    # One process for the slow reads of both: a fork costs as much as a section. A reader that fails here fails by
-    # itself below.
-    with suppress(Exception):
-        jobs = [*network.slow_reads(context), *storage.slow_reads(context)]
-        context.asked = reader_process.Asked(jobs, 2 * reader_process.LIMIT)
     host = context.host
     captured = context.captured
     captured.update(

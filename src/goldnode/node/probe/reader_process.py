@@ -20,7 +20,7 @@ from .values import unread
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, List, Tuple
+    from typing import Any, Callable, Dict, List, Optional, Tuple
 
     Job = Tuple[str, Callable[[], Any]]
 
@@ -44,13 +44,15 @@ class Asked:
     def __init__(self, jobs: List[Job], limit: float = LIMIT, each: float = EACH) -> None:
         _bury()
         self.jobs, self.limit, self.each = jobs, limit, each
-        self.end = time.monotonic() + limit
+        self.end: Optional[float] = None
         self.answers: Dict[str, Any] = {}
         self.child = _fork(jobs) if jobs else None
 
     def finish(self) -> Dict[str, Any]:
         """Return the answers, as :func:`ask` does."""
         answers = self.answers  # complete after the first call
+        if self.end is None:  # counted from here: the child had time before
+            self.end = time.monotonic() + self.limit
         rest = [job for job in self.jobs if job[0] not in answers]
         child = self.child
         while rest and (child or time.monotonic() < self.end):

@@ -383,7 +383,7 @@ def load_json(host: Host, name: str) -> Any:
         return None
 
 
-_DEB_LINE = re.compile(r"\s*deb\s+(?:\[([^\]]*)\]\s+)?(\S+)\s+(\S+)\s*([^#]*)")
+_DEB_LINE = r"\s*deb\s+(?:\[([^\]]*)\]\s+)?(\S+)\s+(\S+)\s*([^#]*)"
 
 
 def apt_sources(host: Host) -> List[Json]:
@@ -394,7 +394,7 @@ def apt_sources(host: Host) -> List[Json]:
     rows: List[Json] = []
     for name in ["/etc/apt/sources.list", *host.glob("/etc/apt/sources.list.d", "*.list")]:
         for number, line in enumerate((host.text(name) or "").splitlines(), 1):
-            source = _DEB_LINE.match(line)
+            source = re.match(_DEB_LINE, line)
             if source:
                 words = (source[1] or "").split()
                 options = dict(word.split("=", 1) for word in words if "=" in word)

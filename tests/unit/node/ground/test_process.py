@@ -90,6 +90,16 @@ def test_a_program_that_reads_no_input_and_ends_is_no_error() -> None:
     assert Host("/").run("true", stdin="x" * 1_000_000).rc == 0
 
 
+def test_a_program_inherits_no_file_of_ours_nor_of_our_caller() -> None:
+    handle = os.open("/", os.O_RDONLY)
+    os.set_inheritable(handle, True)
+    try:
+        listed = Host("/").run("sh", "-c", "ls -l /proc/$$/fd", stdin="x").out
+    finally:
+        os.close(handle)
+    assert sorted(line.split()[8] for line in listed.splitlines()[1:]) == ["0", "1", "2"]
+
+
 def test_a_process_that_cannot_be_killed_is_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process in uninterruptible sleep takes no signal: here the signal is not sent."""
     monkeypatch.setattr(process, "GRACE", 0.2)

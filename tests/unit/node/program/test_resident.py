@@ -45,8 +45,8 @@ def copy(program: Path) -> Path:
 
 def imported_from() -> str:
     """The file that modules come from; its open file is closed, as at the end of a start."""
-    found = os.path.realpath(sys.path[0])
-    os.close(int(sys.path[0].rpartition("/")[2]))
+    found = os.path.realpath(sys.path[-1])
+    os.close(int(sys.path[-1].rpartition("/")[2]))
     return found
 
 

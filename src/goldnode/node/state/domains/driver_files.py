@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 # Path -> identity and digest of files that were verified in this boot
 VERIFIED = "/run/goldnode/verified.json"
 CUDA = "libcuda.so.1"
-TOOLKIT = re.compile(r"(lib)?nvidia-container")  # packages of the container toolkit
+TOOLKIT = ("nvidia-container", "libnvidia-container")  # packages of the container toolkit
 FINISHED, INTACT = "dpkg has finished its work", "as packaged, and what programs load"
 UNLINKED = (
     "See `update-alternatives --display nvidia` and `dpkg-divert --list`: `update-alternatives --auto nvidia` links the "
@@ -128,7 +128,8 @@ def _altered(
     packages = [
         row["name"]
         for row in document["packages"]
-        if (row["part"] == "driver" or TOOLKIT.match(row["name"])) and seen.version(row["name"])
+        if (row["part"] == "driver" or row["name"].startswith(TOOLKIT))
+        and seen.version(row["name"])
     ]
     known = load_json(host, VERIFIED)
     known = known if isinstance(known, dict) else {}
@@ -206,12 +207,14 @@ def plan(document: ClassDocument, seen: Observed) -> Tuple[List[Action], List[No
     versions = {row["name"]: row["version"] for row in document["packages"]}
     actions = [
         Action(
-            "container_runtime" if TOOLKIT.match(name) else "gpu_driver",
+            "container_runtime" if name.startswith(TOOLKIT) else "gpu_driver",
             kind="packages.reinstall",
             target=name,
             reason="; ".join(texts[:3]) + (" …" if len(texts) > 3 else ""),
             after=f"{name} {versions[name]}\n",
-            reboot=None if TOOLKIT.match(name) else "files of the GPU driver were installed again",
+            reboot=None
+            if name.startswith(TOOLKIT)
+            else "files of the GPU driver were installed again",
         )
         for name, texts in sorted(faults.items())
         if seen.version(name) == versions[name]  # any other comes with the transaction
