@@ -28,6 +28,7 @@ from goldnode.compat.remedies import CompatRemedy
 from goldnode.core.errors import FactsError
 from goldnode.facts import host as facts
 from goldnode.facts import module_builds
+from goldnode.facts import workload as workload_facts
 from goldnode.facts.host import GpuModel, Origin, numbers
 from goldnode.facts.module_builds import ModuleBuildFact
 from goldnode.node.ground.json_lines import as_rows
@@ -1091,7 +1092,9 @@ def _amd_os(
     origins = facts.origins("rocm.yml", current["source"])
     name = _os_name(host)
     # AMD publishes this list for its current driver only, so it cannot block an earlier one.
-    rows = [row for row in current["list"] if _names_os(row["os"], name)]
+    rows = [row for row in current["list"] if workload_facts.lists_system(row["os"], name)]
+    if not rows and workload_facts.rocm_for(host.amdgpu or "", host.os or ""):
+        return  # the page of a ROCm release lists driver and system
     if not rows:
         listed = "; ".join(row["os"] for row in current["list"])
         yield about(host, "os").unknown(
@@ -1114,16 +1117,6 @@ def _amd_os(
             origins,
             remedy=CompatRemedy.of(*([remedies.kernel(item, f"kernel {item}")] for item in wanted)),
         )
-
-
-def _names_os(listed: str, name: str) -> bool:
-    """Return whether a row like "RHEL 10.0, 9.8" or "Ubuntu 24.04.4" covers "Rhel 9.8" or "Ubuntu 24.04"."""
-    distro, _, versions = listed.rpartition(" ") if "," not in listed else listed.partition(" ")
-    own, _, version = name.partition(" ")
-    return distro.casefold() == own.casefold() and any(
-        item.strip() == version or item.strip().startswith(f"{version}.")
-        for item in versions.split(",")
-    )
 
 
 # Security and support

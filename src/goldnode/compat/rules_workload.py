@@ -29,7 +29,15 @@ from goldnode.compat.remedies import PYTHONS, CompatRemedy, RemedyOption, neares
 from goldnode.facts import wheels
 from goldnode.facts import workload as facts
 from goldnode.facts.host import GpuModel, Origin, fixed_branches, load, origins, read_until
-from goldnode.facts.workload import CudaMinor, closest, key, minor, same, satisfies
+from goldnode.facts.workload import (
+    CudaMinor,
+    closest,
+    key,
+    lists_system,
+    minor,
+    same,
+    satisfies,
+)
 from goldnode.node.ground.text import and_more, phrase
 
 
@@ -1897,9 +1905,10 @@ def rocm_driver(host: CompatHost | None, workload: Workload | None) -> Iterator[
         )
         return
     # The release's own page outweighs the window, which AMD states for series of drivers.
-    if release is not None and any(_driver_in(host.amdgpu, item) for item in release.drivers):
+    driver = facts.amdgpu_release(host.amdgpu)
+    if release is not None and any(facts.driver_in(driver, item) for item in release.drivers):
         return
-    window = facts.window(host.amdgpu)
+    window = facts.window(driver)
     if window is None:
         known = [row.driver.removesuffix(".x") for row in facts.windows()]
         message = (
@@ -1955,15 +1964,6 @@ def _rocm_option(workload: Workload, version: str, text: str) -> RemedyOption:
         return remedies.of_workload(text, rocm=version)
     stated = workload.frameworks["torch"].partition("+")[0]
     return remedies.framework("torch", f"{stated}+rocm{minor(version)}", text, workload)
-
-
-def _driver_in(driver: str, named: str) -> bool:
-    """Return whether `driver` is covered by the release's page: a version, ``30.10.x``, or a range."""
-    low, _, high = named.partition("-")
-    if high:
-        return key(low) <= key(driver) <= key(high)
-    name = named.removesuffix(".x")
-    return same(name, driver) and len(key(name)) <= len(key(driver))
 
 
 def _rocm(workload: Workload | None) -> str | None:
@@ -2071,13 +2071,13 @@ def rocm_os(host: CompatHost | None, workload: Workload | None) -> Iterator[Comp
             ),
         )
         return
-    exact = [item for item in release.os if _is_os(item, host.os)]
+    exact = [item for item in release.os if lists_system(item, host.os)]
     # Unknown, not a block: the list has the systems that AMD has tested.
     if not exact:
         listed = [
             item.version
             for item in facts.rocms().values()
-            if item.os and any(_is_os(name, host.os or "") for name in item.os)
+            if item.os and any(lists_system(name, host.os or "") for name in item.os)
         ]
         remedy = CompatRemedy.of(
             [
@@ -2116,22 +2116,12 @@ def _os(text: str) -> str:
         "sles": "SLES",
         "ubi": "UBI",
         "centos": "CentOS",
+        "rocky": "Rocky Linux",
         "rockylinux": "Rocky Linux",
+        "ol": "Oracle Linux",
         "amzn": "Amazon Linux",
     }
     return " ".join(names.get(part, part.capitalize()) for part in text.split())
-
-
-def _is_os(listed: str, have: str) -> bool:
-    """Return whether a list's entry covers OS `have` ("ubuntu 22.04").
-
-    Entries look like "Ubuntu 22.04.5, 22.04.4" or "Debian 12 (MI300X single node)".
-    """
-    name, _, version = have.partition(" ")
-    if not listed.casefold().startswith(name.casefold() + " "):
-        return False
-    rest = listed[len(name) + 1 :].partition("(")[0]
-    return any(same(version, item) for item in rest.split(","))
 
 
 # -- the image itself
@@ -2312,22 +2302,28 @@ def _one_condition(condition: str, host: CompatHost, workload: Workload) -> Iter
             sources,
             remedy="lock the stack, and name the GPUs in the class",
         )
-    elif host.toolkit_mode == "cdi":
+        return
+    refused = f"neither driver {driver} nor the GPUs of {host.subject}"
+    others = _refuses_gpus(condition, host)
+    if others:
+        refused = f"no GPU of {host.subject}"
+    message = f"the image's own condition (NVIDIA_REQUIRE_*: {wanted} …) admits {refused}"
+    image = f"use an image whose condition admits the GPUs of {host.subject}"
+    if host.toolkit_mode == "cdi":
         yield about(workload).warn(
             "image-requirement",
-            f"the image's own condition (NVIDIA_REQUIRE_*: {wanted} …) admits neither driver {driver} "
-            f"nor the GPUs of {host.subject}; with CDI the container toolkit does not check it, so that "
-            "the container starts",
+            f"{message}; with CDI the container toolkit does not check it, so that the container starts",
             facts.cuda_rule("legacy_image")[0],
-            remedy="use an image that names this branch, or a newer driver",
+            remedy=image if others else "use an image that names this branch, or a newer driver",
         )
     else:
         yield about(workload).block(
             "image-requirement",
-            f"the image's own condition (NVIDIA_REQUIRE_*: {wanted} …) admits neither driver {driver} "
-            f"nor the GPUs of {host.subject}",
+            message,
             sources,
-            remedy=CompatRemedy.of(
+            remedy=image
+            if others
+            else CompatRemedy.of(
                 [
                     remedies.driver(name, "driver branch {} or later")
                     for name in fixed_branches()
@@ -2336,6 +2332,15 @@ def _one_condition(condition: str, host: CompatHost, workload: Workload) -> Iter
                 [RemedyOption("an image that names this branch")],
             ),
         )
+
+
+def _refuses_gpus(condition: str, host: CompatHost) -> bool:
+    """Return whether each alternative of a condition asks for other GPUs, so that no driver meets it."""
+    asked = [
+        [part for part in group.split(",") if part.startswith(("arch", "brand"))]
+        for group in condition.split()
+    ]
+    return all(parts and _admits(",".join(parts), host, None) is False for parts in asked)
 
 
 def _admits(group: str, host: CompatHost, branch: int | None) -> bool | None:

@@ -760,19 +760,57 @@ def windows() -> tuple[UserSpaceSupport, ...]:
     return tuple(rows)
 
 
-def window(driver: str) -> UserSpaceSupport | None:
-    """Return the window of AMD's kernel driver `driver` ("30.30.2", "6.3.1").
+def amdgpu_release(driver: str) -> str:
+    """Return the release of AMD's kernel driver.
 
     `driver` may be the version of the module, as modinfo prints it: 6.12.12 is the driver of ROCm 6.4.
     """
     names = load(ROCM)["amdgpu_driver"]["module_versions"]
     released = next((name for name, module in names.items() if module == driver), None)
-    wanted = driver if released is None else released.removeprefix("ROCm ").removesuffix(".x")
-    for row in windows():
-        name = row.driver.removesuffix(".x")
-        if same(name, wanted) and len(key(name)) <= len(key(wanted)):
+    return driver if released is None else released.removeprefix("ROCm ").removesuffix(".x")
+
+
+def driver_in(driver: str, named: str) -> bool:
+    """Return whether a release of the driver is the named one: a version, ``30.10.x``, or ``30.10.0-30.10.2``."""
+    low, _, high = named.partition("-")
+    if high:
+        return key(low) <= key(driver) <= key(high)
+    name = named.removesuffix(".x")
+    return same(name, driver) and len(key(name)) <= len(key(driver))
+
+
+def window(driver: str) -> UserSpaceSupport | None:
+    """Return the window of a release of AMD's kernel driver ("30.30.2", "6.3.1") or of its module."""
+    wanted = amdgpu_release(driver)
+    return next((row for row in windows() if driver_in(wanted, row.driver)), None)
+
+
+def rocm_for(driver: str, system: str) -> RocmVersion | None:
+    """Return a ROCm release whose page lists both a release of AMD's driver and a system ("rhel 9.7")."""
+    wanted = amdgpu_release(driver)
+    for row in rocms().values():
+        listed = any(lists_system(item, system) for item in row.os or ())
+        if listed and any(driver_in(wanted, item) for item in row.drivers):
             return row
     return None
+
+
+_SYSTEMS = {"rocky": "rocky linux", "ol": "oracle linux", "azurelinux": "azure linux"}
+
+
+def lists_system(listed: str, have: str) -> bool:
+    """Return whether an entry of AMD's lists covers a system ("ubuntu 22.04", "sles 15.7", in any case).
+
+    Entries look like "Ubuntu 22.04.5, 22.04.4", "SLES 15 SP6, SP5" or "Debian 12 (MI300X single node)".
+    """
+    name, _, version = have.casefold().partition(" ")
+    text = listed.casefold().partition("(")[0]
+    if not text.startswith((f"{name} ", f"{_SYSTEMS.get(name, name)} ")):
+        return False
+    versions = re.findall(r"\d[\d.]*", text)
+    if " sp" in text:  # the first number is that of the release, the others of its service packs
+        versions = [f"{versions[0]}.{pack}" for pack in versions[1:]]
+    return any(same(version, item) for item in versions)
 
 
 # -- operating systems of images

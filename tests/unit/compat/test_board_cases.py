@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import yaml
@@ -35,6 +37,41 @@ def judged(host: CompatHost, *rules: str) -> str:
     return next((name for key, name in JUDGEMENTS.items() if key in severities), "fits")
 
 
+def node(
+    model: str | None, driver: str, flavour: str | None = None, kernel: str | None = None
+) -> CompatHost:
+    """Return a host with this GPU, driver and kernel."""
+    kinds: dict[str, Literal["open", "proprietary"]] = {"open": "open"}
+    return CompatHost(
+        "node",
+        vendor="nvidia",
+        kernel=kernel,
+        kernel_version=kernel,
+        branch=driver.partition(".")[0],
+        driver=driver,
+        flavour=kinds.get(flavour, "proprietary") if flavour else None,
+        gpus=(facts.gpu(model),) if model else (),
+    )
+
+
+def required(text: str) -> Workload:
+    """Return an image with the variables of a case."""
+    environment = dict(word.split("=", 1) for word in text.split(" "))
+    return Workload("an image", require_driver=require.conditions(environment))
+
+
+def combinations() -> Iterator[tuple[CompatHost, list[Workload]]]:
+    """Yield the cases about drivers, kernels and images as nodes with their workloads."""
+    for model, driver, flavour, *_ in CASES["driver"]:
+        yield node(model, driver, flavour), []
+    for kernel, driver, flavour, *_ in CASES["kernel"]:
+        yield node(None, driver, flavour, kernel), []
+    for model, driver, name, *_ in CASES["image"]:
+        yield node(model, driver), [workloads.image(name)]
+    for model, driver, text, *_ in CASES["require"]:
+        yield node(model, driver), [required(text)]
+
+
 def test_cases_are_numerous_and_have_their_source() -> None:
     kinds = ("mig", "driver", "kernel", "absent", "image", "require")
     rows = [row for kind in kinds for row in CASES[kind]]
@@ -57,41 +94,13 @@ def test_mig_layout(case: list[str]) -> None:
 @pytest.mark.parametrize("case", CASES["driver"], ids=" ".join)
 def test_driver_and_board(case: list[str]) -> None:
     model, driver, flavour, expected, _ = case
-    host = CompatHost(
-        "node",
-        vendor="nvidia",
-        branch=driver.partition(".")[0],
-        driver=driver,
-        flavour="open" if flavour == "open" else "proprietary",
-        gpus=(facts.gpu(model),),
-    )
-    assert judged(host, "gpu-driver", "module-flavour") == expected
+    assert judged(node(model, driver, flavour), "gpu-driver", "module-flavour") == expected
 
 
 @pytest.mark.parametrize("case", CASES["kernel"], ids=" ".join)
 def test_kernel_and_driver(case: list[str]) -> None:
     kernel, driver, flavour, expected, _ = case
-    host = CompatHost(
-        "node",
-        vendor="nvidia",
-        kernel=kernel,
-        kernel_version=kernel,
-        branch=driver.partition(".")[0],
-        driver=driver,
-        flavour="open" if flavour == "open" else "proprietary",
-    )
-    assert judged(host, "kernel-driver") == expected
-
-
-def node(model: str, driver: str) -> CompatHost:
-    """Return a host with this GPU and driver."""
-    return CompatHost(
-        "node",
-        vendor="nvidia",
-        branch=driver.partition(".")[0],
-        driver=driver,
-        gpus=(facts.gpu(model),),
-    )
+    assert judged(node(None, driver, flavour, kernel), "kernel-driver") == expected
 
 
 @pytest.mark.parametrize("case", CASES["image"], ids=" ".join)
@@ -104,9 +113,7 @@ def test_image_and_board(case: list[str]) -> None:
 @pytest.mark.parametrize("case", CASES["require"], ids=" ".join)
 def test_conditions_of_an_image(case: list[str]) -> None:
     model, driver, text, expected, _ = case
-    environment = dict(word.split("=", 1) for word in text.split(" "))
-    workload = Workload("an image", require_driver=require.conditions(environment))
-    found = check(node(model, driver), [workload])
+    found = check(node(model, driver), [required(text)])
     assert any(item.rule == "image-requirement" for item in found) == (expected == "blocked")
 
 

@@ -11,8 +11,10 @@ import pytest
 import yaml
 from tests.unit.compat import (
     requirement_cases,
+    test_board_cases,
     test_check_host,
     test_combinations,
+    test_rocm_cases,
     test_rules_workload,
     vendor_rows,
 )
@@ -56,6 +58,10 @@ def _combinations(name: str, folder: Path) -> Iterator[Combination]:
     elif name == "workloads":
         for _, host, stated, *_ in test_rules_workload.CASES:
             yield host, [Workload("image it", **stated)]
+    elif name == "boards":
+        yield from test_board_cases.combinations()
+    elif name == "rocm":
+        yield from map(test_rocm_cases.combination, test_rocm_cases.CASES["node"])
     elif name == "vendor":
         for row in vendor_rows.ROWS:
             yield vendor_rows._host(row), vendor_rows._workloads(row, folder)
@@ -63,13 +69,13 @@ def _combinations(name: str, folder: Path) -> Iterator[Combination]:
         yield from _requirements(name, folder)
 
 
-ALL = ("combinations", "nodes", "workloads", "vendor", "wheels.yml", "pip.yml")
+ALL = ("combinations", "nodes", "workloads", "boards", "rocm", "vendor", "wheels.yml", "pip.yml")
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_printed_remedy_is_true(name: str, tmp_path: Path) -> None:
     """A part of the large tables; `test_each_printed_remedy_is_true` reads them whole."""
-    step = 1 if name in ALL[:3] else 9
+    step = 1 if name in ALL[:5] else 9
     cases = list(_combinations(name, tmp_path))[::step]
     assert [text for host, loads in cases for text in untrue(host, loads)] == []
 
@@ -92,11 +98,11 @@ def test_remedy_that_was_not_judged_is_found_out(
 
 # Remedies that no version of a combination carries out, by what they ask for. Each states that nothing else is known.
 DEAD_ENDS = {
-    "another class": r"^move the workload to another class$|^use a class with GPUs|^use GPUs of a later architecture",
+    "another class": r"^move the workload to another class$|^use a class with GPUs|^use GPUs of a later architecture|^use another class; no known ROCm",
     "several environments or nodes": r"^install the two in separate environments|^put them into different nodes$",
     "another stack": r"^(choose|move to) a supported (stack|release)|^use one of ubuntu\d+",
     "a kernel or OS of another kind": r"^use (a non-RT kernel|GA kernel|Ubuntu) ?",
-    "another image": r"^use (the same versions built for|an older release of the image|an image with PyTorch for CUDA: no wheel)",
+    "another image": r"^use (an image whose condition|the same versions built for|an older release of the image|an image with PyTorch for CUDA: no wheel)",
     "nothing that is known": r"no (single )?(version|release|known build)\b.* (is known|fits the rest)|does not fit the rest of it$",
     "another build": r"^use (a framework that contains its own cuDNN|a later release of PyTorch|another release of \S+, or build it)",
     "the lock again": r"^r$",  # the remedy of the lock's own error
@@ -111,7 +117,7 @@ def _dead_end(end: WalkEnd) -> bool:
 @pytest.mark.parametrize("name", ALL)
 def test_remedies_lead_to_ok_or_to_a_stated_dead_end(name: str, tmp_path: Path) -> None:
     """A part of the large tables; `test_all_remedies_lead_to_ok_or_to_a_stated_dead_end` reads them whole."""
-    step = 1 if name in ALL[:3] else 13
+    step = 1 if name in ALL[:5] else 13
     ends = [walk(*case) for case in list(_combinations(name, tmp_path))[::step]]
     assert [str(end) for end in ends if end.block is not None and not _dead_end(end)] == []
     assert not any(end.endless for end in ends)
@@ -122,9 +128,20 @@ def test_remedies_lead_to_ok_or_to_a_stated_dead_end(name: str, tmp_path: Path) 
 def test_all_remedies_lead_to_ok_or_to_a_stated_dead_end(name: str, tmp_path: Path) -> None:
     ends = [walk(*case) for case in _combinations(name, tmp_path)]
     assert [str(end) for end in ends if end.block is not None and not _dead_end(end)] == []
+    if name == "rocm":
+        return  # mostly boards that no release serves
     # A dead end is the exception: three of four blocks can be removed by what their remedies name.
     blocked = [end for end in ends if end.remedies or end.block is not None]
     assert sum(end.block is None for end in blocked) > 0.68 * len(blocked)
+
+
+def test_condition_on_other_gpus_does_not_ask_for_a_driver() -> None:
+    for mode in (None, "cdi"):
+        host = node("A100-SXM4-40GB", "535.309.01", toolkit_mode=mode)
+        (remedy,) = _remedies(
+            "image-requirement", host, Workload("i", require_driver="cuda>=12.9,arch>=9.0")
+        )
+        assert remedy == "use an image whose condition admits the GPUs of class it"
 
 
 def test_walk_follows_several_remedies() -> None:
