@@ -25,6 +25,7 @@ EXTRAS = {
         "requests",
         "securesystemslib",
     ),
+    "calendars": ("icalendar", "recurring_ical_events"),
     "fleet": ("alembic", "cryptography", "securesystemslib", "sqlalchemy", "starlette", "uvicorn"),
     "floors": ("cryptography", "numpy", "scipy", "securesystemslib"),
     "postgresql": ("psycopg",),

@@ -15,6 +15,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
+from zoneinfo import ZoneInfo
 
 from pydantic import (
     BaseModel,
@@ -242,6 +243,61 @@ class SitePrometheus(BaseModel):
     timeout: float = Field(default=30, gt=0, description="Seconds for a query.")
 
 
+class SiteCalendar(BaseModel):
+    """A freeze calendar: an iCalendar file in whose events rollouts take no node."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    file: str = Field(min_length=1, description="The file; relative to the site file.")
+    zone: str = Field(
+        description="Zone of all-day events and of times without one: a name of the tz database."
+    )
+    url: str | None = Field(
+        default=None,
+        pattern=r"^https?://[^\s@]+$",
+        description="Address from which `goldnode rollout calendars --fetch` writes the file. Nothing else fetches it.",
+    )
+    ca: str | None = Field(
+        default=None,
+        description="Certificates of its authority, PEM; relative to the site file. null: those of this machine.",
+    )
+    match: str | None = Field(
+        default=None,
+        description="Regular expression: only events whose summary or category has it are freezes. null: all are.",
+    )
+    before: float = Field(
+        default=0, ge=0, le=720, description="Hours before a freeze from which no node is taken."
+    )
+    max_age: float | None = Field(
+        default=None,
+        gt=0,
+        description="Days since the file was written, after which it counts as not checked. null: any age.",
+    )
+    classes: tuple[str, ...] = Field(
+        default=(), description="Classes for which it holds. Empty: all."
+    )
+
+    @field_validator("zone")
+    @classmethod
+    def _known_zone(cls, name: str) -> str:
+        try:
+            ZoneInfo(name)
+        except (KeyError, ValueError, OSError):
+            raise ValueError(
+                f'"{name}" is not a time zone | write a name of the tz database, such as Europe/Zurich'
+            ) from None
+        return name
+
+    @field_validator("match")
+    @classmethod
+    def _valid_pattern(cls, pattern: str | None) -> str | None:
+        try:
+            re.compile(pattern or "")
+        except re.error as problem:
+            raise ValueError(f"it is no regular expression: {problem} | correct it") from None
+        return pattern
+
+
 class SiteFleet(BaseModel):
     """The store of rollouts, its keys, and what rollouts need of this site."""
 
@@ -303,6 +359,13 @@ class SiteFleet(BaseModel):
             "Command that cycles the power of a node that a rollout waits for in vain, for instance "
             "[bmc-cycle, '{node}']. It is tried once for a step. Empty: none."
         ),
+    )
+
+    calendars: dict[
+        Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")], SiteCalendar
+    ] = Field(
+        default_factory=dict,
+        description="Freeze calendars by name. Rollouts take no node in their events, and none where one cannot be read.",
     )
 
     @field_validator("power_cycle")

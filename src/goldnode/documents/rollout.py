@@ -333,6 +333,10 @@ class RolloutDocument(Part):
     on_fail: RolloutOnFail = RolloutOnFail()
     on_unknown: RolloutOnUnknown = RolloutOnUnknown()
     windows: list[RolloutWindow] = Field(default_factory=list, description="empty: at any time")
+    override_calendars: dict[str, Annotated[str, Field(min_length=1)]] = Field(
+        default_factory=dict,
+        description="freeze calendar of the site -> reason; only in the security lane, and recorded",
+    )
     drain: RolloutDrain = RolloutDrain()
     timeout: Duration = Field(
         "1h", description="time from the drained node to the verdict of the new boot"

@@ -1,6 +1,6 @@
 """The group `goldnode rollout`.
 
-- `check`, `canaries`, `simulate`, `sign`: before a rollout
+- `check`, `canaries`, `calendars`, `simulate`, `sign`: before a rollout
 - `run`, `orders`, `denied`, `publish`: the controller, orders of a person, denied digests, and the channel of nodes
 - `status` with `watch` and `text`; `log`
 
@@ -30,6 +30,10 @@ _SECTIONS = {
         "canaries": (
             "rollout.canaries",
             "Choose canaries that hold each hardware variant of the class.",
+        ),
+        "calendars": (
+            "rollout.calendars",
+            "Show the freeze calendars of the site: their ages, and the next freezes.",
         ),
         "simulate": ("rollout.simulate", "Run a rollout document on simulated nodes with faults."),
         "sign": ("rollout.sign", "Sign a rollout document as its author."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from goldnode.commands.fleet.common import address, opened
 from goldnode.commands.options import FILE, grouped
 from goldnode.commands.output import emit, reports, table
 from goldnode.commands.rollout import DOCUMENT, INVENTORY, nodes_of, number, share
+from goldnode.commands.rollout.calendars import DAYS, freezes
 from goldnode.core import extras
 from goldnode.core.site import load_site
 
@@ -21,7 +23,10 @@ if TYPE_CHECKING:
     from goldnode.core.site import Site
     from goldnode.fleet.rollout.both_states import BothStates
     from goldnode.fleet.rollout.check import RolloutReport, StepOutcomes, WaveEstimate
+    from goldnode.fleet.rollout.model import CalendarReading
     from goldnode.fleet.shared.variants import Variants
+
+_FREEZES = 5
 
 
 @dataclass(frozen=True)
@@ -93,6 +98,8 @@ def check(document: Path, inventory: str | None, assumed: RolloutAssumptions, fo
     Where this machine has a store with completed rollouts of the class, their failures are compared with the base
     rate.
 
+    Prints the next freezes of the site's calendars, and warns of one that cannot be read.
+
     The hours do not include the time until jobs end. No node is contacted.
 
     Exit status: 0 it can work, 1 it cannot, 2 it could not be read.
@@ -101,7 +108,7 @@ def check(document: Path, inventory: str | None, assumed: RolloutAssumptions, fo
 
     from goldnode.cache import rollout as caches
     from goldnode.classdoc.load import load_catalog
-    from goldnode.fleet.control import state_locks
+    from goldnode.fleet.control import calendar_files, state_locks
     from goldnode.fleet.control.document_files import load
     from goldnode.fleet.rollout import check as checking
 
@@ -115,6 +122,7 @@ def check(document: Path, inventory: str | None, assumed: RolloutAssumptions, fo
     basis = checking.EstimateBasis(assumed.confidence, assumed.minutes * 60, time.time())
     catalog, site = load_catalog(), load_site()
     cold = caches.cold(file.document, catalog, site, assumed.locks)
+    readings = calendar_files.read(site, file.document.class_, basis.begin, DAYS)
     states = state_locks.read_states(file.document, catalog, site, assumed.locks)
     checked = checking.check(
         file,
@@ -126,6 +134,7 @@ def check(document: Path, inventory: str | None, assumed: RolloutAssumptions, fo
             earlier=_earlier(file.document.class_),
             states=states,
             variants=_variants(site) if nodes else None,
+            calendars=readings,
         ),
     )
     content = {
@@ -139,11 +148,18 @@ def check(document: Path, inventory: str | None, assumed: RolloutAssumptions, fo
         ],
         "caches": asdict(cold),
         "states_unknown": states.unknown,
+        "calendars": [asdict(reading) for reading in readings],
         "refused": checked.refused,
     }
     warm = any(item.command is not None for item in file.document.require)
-    emit(form, content, lambda: _text(file.document.rollout, checked, _more(cold, warm, states)))
+    more = [*_calendars_text(readings, basis.begin), *_more(cold, warm, states)]
+    emit(form, content, lambda: _text(file.document.rollout, checked, more))
     sys.exit(1 if checked.refused else 0)
+
+
+def _calendars_text(readings: Sequence[CalendarReading], now: float) -> list[str]:
+    """Return the lines about the next freezes."""
+    return ["", *freezes(readings, now, _FREEZES)] if readings else []
 
 
 def _earlier(node_class: str) -> StepOutcomes | None:

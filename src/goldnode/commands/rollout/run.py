@@ -235,7 +235,7 @@ def _run(
     )
     own = ControllerSettings(holder, tick=control.tick, quiet=control.quiet, clock=site.clock)
     parts = assembly.parts(file, site, store, lambda line: _print_line(line, form))
-    controller = RolloutController(store, file.settings, parts, own)
+    controller = RolloutController(store, assembly.settings(file), parts, own)
     running = RolloutRun(controller, lambda line: _print_line(line, form), stay=control.stay)
 
     def stop(number: int, frame: object) -> None:

@@ -14,6 +14,7 @@ from goldnode.commands.rollout import DOCUMENT, INVENTORY, nodes_of
 from goldnode.core.errors import GoldnodeError
 
 if TYPE_CHECKING:
+    from goldnode.fleet.rollout.model import CalendarReading
     from goldnode.fleet.rollout.simulate import SimulatedRun
     from goldnode.fleet.rollout.simulation_report import SimulationSummary
 
@@ -118,8 +119,10 @@ def simulate(
             remedy="correct -i, or the class of the document",
         )
     # Consecutive seeds: any single run can be repeated.
+    readings = _calendars(settings.class_)
     runs = [
-        Simulation(settings, nodes, chosen, how.seed + number).run() for number in range(how.runs)
+        Simulation(settings, nodes, chosen, how.seed + number, calendars=readings).run()
+        for number in range(how.runs)
     ]
     summary = report.summarize(runs)
     title = f"rollout {settings.name}: {len(nodes)} nodes, faults {chosen.text()}"
@@ -139,6 +142,18 @@ def simulate(
             f"reason of the stop, in the run with seed {report.middle(runs).seed}: {reason}"
         )
     emit(form, content, "\n".join(lines))
+
+
+def _calendars(node_class: str) -> list[CalendarReading]:
+    """Return the freeze calendars of the site in the time of a simulation, whose first second is now."""
+    import time
+
+    from goldnode.core.site import load_site
+    from goldnode.fleet.control import calendar_files
+    from goldnode.fleet.rollout.simulate import LONGEST, shifted
+
+    now = time.time()
+    return shifted(calendar_files.read(load_site(), node_class, now, LONGEST / 86400 + 1), now)
 
 
 def _write_chart(path: Path, run: SimulatedRun, title: str, summary: SimulationSummary) -> None:

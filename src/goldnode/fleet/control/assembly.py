@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from goldnode.classdoc.cache import ClassDocuments
@@ -12,6 +12,7 @@ from goldnode.core import extras
 from goldnode.core.errors import GoldnodeError
 from goldnode.core.site import Site, load_site
 from goldnode.evidence.signatures import KeyPlace
+from goldnode.fleet.control.calendar_files import CalendarReader, names_of
 from goldnode.fleet.control.channel import ChannelKeys, is_released, not_released, publisher
 from goldnode.fleet.control.clock import SteadyClock
 from goldnode.fleet.control.controller import ControllerParts
@@ -26,7 +27,7 @@ from goldnode.fleet.drain.choice import DrainSettings, drain_settings
 from goldnode.fleet.events.assembly import delivery
 from goldnode.fleet.events.deliver import BackgroundDelivery
 from goldnode.fleet.nodes import return_tests
-from goldnode.fleet.rollout.document import RolloutError, RolloutFile
+from goldnode.fleet.rollout.document import RolloutError, RolloutFile, RolloutSettings
 from goldnode.fleet.rollout.parts import NodeReader, NodeWorker
 from goldnode.fleet.shared import denylist
 from goldnode.fleet.store.database import StoreDatabase
@@ -63,8 +64,8 @@ def parts(
     worker: NodeWorker
     nodes: NodeReader
     if not follows(file):
-        settings = _push(file, site)
-        worker, nodes = Push(settings), PushReader(settings)
+        pushed = _push(file, site)
+        worker, nodes = Push(pushed), PushReader(pushed)
     else:
         own = DrainWorker(
             RolloutDrains(file.settings.name, drains, clock=site.clock, tests=_tests(file))
@@ -82,9 +83,15 @@ def parts(
             site.clock,
             lambda: stored_moves(store, file.settings),
         ),
+        calendars=CalendarReader(load_site(), file.settings.class_, site.clock.machine),
         written=duties,
         closed=duties.close,
     )
+
+
+def settings(file: RolloutFile) -> RolloutSettings:
+    """Return the settings of a document with the freeze calendars that this site has for its class."""
+    return replace(file.settings, calendars=names_of(load_site(), file.settings.class_))
 
 
 def _tests(file: RolloutFile) -> Callable[[str, str], str] | None:

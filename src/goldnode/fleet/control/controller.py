@@ -28,6 +28,7 @@ from goldnode.fleet.rollout.document import RolloutSettings
 from goldnode.fleet.rollout.model import (
     Action,
     Answer,
+    CalendarReading,
     Direction,
     Evaluate,
     Grant,
@@ -41,6 +42,7 @@ from goldnode.fleet.rollout.model import (
     Wait,
 )
 from goldnode.fleet.rollout.parts import (
+    FreezeReader,
     NodeReader,
     NodeTask,
     NodeWorker,
@@ -74,6 +76,7 @@ class ControllerSettings:
     nodes: float = (
         300.0  # between two readings of changed nodes in the present wave, and of unknown ones
     )
+    calendars: float = 60.0  # between two readings of the freeze calendars
     all_nodes: float = 3600.0  # age of an observation after which any node is read again
     quiet: float = 60.0  # silence after which another controller is taken for dead
     clock: Callable[[], float] = time.time  # a SteadyClock, where the parts share it
@@ -87,6 +90,7 @@ class ControllerParts:
     scheduler: SchedulerReader | None = None
     nodes: NodeReader | None = None
     requirements: RequirementReader | None = None
+    calendars: FreezeReader | None = None
     # Called after each commit, and once in a tick without one: what persons order is written by others.
     written: Callable[[Sequence[Action]], None] = lambda actions: None
     closed: Callable[[], None] = lambda: None  # called when the controller ends
@@ -268,6 +272,11 @@ class RolloutController:
         if nodes is not None:
             surveyed = partial(self._surveyed, nodes)
             yield _Reading("the state of the nodes", self.own.nodes, self._to_survey, surveyed)
+        calendars, names = self.parts.calendars, list(self.settings.calendars)
+        if calendars is not None and names:
+            yield _Reading(
+                "the calendars", self.own.calendars, lambda: names, lambda _: calendars.read()
+            )
 
     def _asked_for(self) -> list[str]:
         return list(self._state.nodes) if self._state is not None else []
@@ -316,9 +325,9 @@ class RolloutController:
             if reported.node in state.nodes:
                 state.record_observation(self.observations, reported)
         new: list[NodeObservation | SchedulerObservation] = []
-        answered = []
+        answered: list[RequirementResult | CalendarReading] = []
         for item in own:
-            if isinstance(item, RequirementResult):
+            if isinstance(item, RequirementResult | CalendarReading):
                 if self._is_news(item):
                     answered.append(item)
                 self.observations.record(item)
@@ -331,7 +340,7 @@ class RolloutController:
         if answered:
             self._write_answers(answered)
 
-    def _write_answers(self, results: Sequence[RequirementResult]) -> None:
+    def _write_answers(self, results: Sequence[RequirementResult | CalendarReading]) -> None:
         controller = self._controller
         if controller is None:
             return
@@ -349,6 +358,8 @@ class RolloutController:
         table: Mapping[Any, Observation] = known.nodes
         if isinstance(item, SchedulerObservation):
             table = known.scheduler
+        elif isinstance(item, CalendarReading):
+            table, key = known.calendars, item.calendar
         elif isinstance(item, RequirementResult):
             table, key = known.requirements, (item.requirement, item.wave)
         before = table.get(key)

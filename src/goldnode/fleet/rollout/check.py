@@ -17,7 +17,7 @@ from goldnode.fleet.rollout import both_states
 from goldnode.fleet.rollout.both_states import BothStates
 from goldnode.fleet.rollout.cover import counts
 from goldnode.fleet.rollout.document import RolloutFile, RolloutSettings, kind_of
-from goldnode.fleet.rollout.model import FleetNode
+from goldnode.fleet.rollout.model import CalendarReading, FleetNode
 from goldnode.fleet.rollout.state import FIRST_WAVES
 from goldnode.fleet.rollout.statistics import (
     at_least,
@@ -125,6 +125,7 @@ def check(
     checker.windows()
     checker.drain()
     checker.approvals()
+    checker.calendars(known.calendars)
     checker.target()
     if catalog is not None:
         checker.catalog(catalog)
@@ -161,12 +162,13 @@ class KnownOfClass:
     """Knowledge of a class besides its nodes. None is not known.
 
     `earlier` are the steps of its completed rollouts, `states` its nodes before and after,
-    `variants` the hardware of its nodes by captures.
+    `variants` the hardware of its nodes by captures, `calendars` the freeze calendars of the site.
     """
 
     earlier: StepOutcomes | None = None
     states: BothStates | None = None
     variants: Variants | None = None
+    calendars: Sequence[CalendarReading] | None = None
 
 
 class _Checker:
@@ -438,6 +440,26 @@ class _Checker:
             elif span[1] - span[0] < self.settings.timeout:
                 message = f"the window is open for {span[1] - span[0]:.0f} s, less than `timeout`: steps end after it"
                 self._warn("window", at, message, "make it longer, or accept that")
+
+    def calendars(self, readings: Sequence[CalendarReading] | None) -> None:
+        """Find overrides that do not count, and calendars that cannot be read."""
+        names = None if readings is None else [item.calendar for item in readings]
+        for name in self.document.override_calendars:
+            at: KeyPath = ("override_calendars", name)
+            if self.document.lane != "security":
+                message = f"calendar {name} is overridden, and only a rollout of the security lane may do that"
+                self._error("calendar", at, message, "remove it, or write `lane: security`")
+            if names is not None and name not in names:
+                remedy = nearest(name, names) or "remove it"
+                message = (
+                    f'the site has no freeze calendar "{name}" for class "{self.document.class_}"'
+                )
+                self._error("calendar", at, message, remedy)
+        for item in readings or ():
+            if item.problem is not None and item.calendar not in self.settings.overridden:
+                message = f"calendar {item.calendar} could not be checked: {item.problem}. No node is taken until it is"
+                remedy = "`goldnode rollout calendars` has its file and its age"
+                self._warn("calendar", (), message, remedy)
 
     def drain(self) -> None:
         """Find a drain that has no time to happen."""

@@ -119,6 +119,10 @@ class RolloutSettings:
     drain_attempts: int = 3
     reservation: str | None = None  # of Slurm, made for this rollout
     approve: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    calendars: tuple[str, ...] = ()  # freeze calendars of the site, each of which must be read
+    overridden: Mapping[str, str] = field(
+        default_factory=dict
+    )  # calendar -> reason of its override
     digest: str = ""  # of the text of the document: an approval counts for this text only
 
 
@@ -172,6 +176,8 @@ def settings(document: RolloutDocument) -> RolloutSettings:
         drain_attempts=document.drain.attempts,
         reservation=document.drain.reservation,
         approve={wave: tuple(roles) for wave, roles in document.approve.items()},
+        # `check` refuses an override outside of the security lane; here it has no effect.
+        overridden=document.override_calendars if document.lane == "security" else {},
     )
 
 

@@ -63,6 +63,8 @@ def severity(action: str, content: _Content) -> Any:
         return "critical" if content.get("code") == "stopped" else "warning"
     if action in ("Overdue", "Freeze", "Deny", "PowerCycle", "PowerCycled"):
         return "warning"
+    if action == "Calendar":
+        return "warning" if content.get("problem") else "info"
     if action == "Answer":
         return {"pass": "info", "unknown": "warning"}.get(str(content.get("answer")), "critical")
     failed = content.get("failed") or content.get("phase") == "failed"
@@ -141,6 +143,16 @@ def _change_phase(content: _Content) -> str:
     return f"the rollout {PHASES.get(content['phase'], content['phase'])}{scope}{why}"
 
 
+def _calendar(content: _Content) -> str:
+    name, problem = content["calendar"], content.get("problem")
+    if problem:
+        return f"calendar {name} could not be checked: {problem}"
+    spans = content.get("spans", ())
+    first = phrase("; the first: {}", spans[0]["summary"] if spans else None)
+    count = f"{len(spans)} freeze" if len(spans) == 1 else f"{len(spans)} freezes"
+    return f"calendar {name} has {count} until {moment(content['until'])}{first}"
+
+
 def _power_cycled(content: _Content) -> str:
     return f"the power cycle of {content['node']} ended: {content.get('result')}"
 
@@ -167,6 +179,7 @@ SENTENCES: Mapping[str, Callable[[_Content], str]] = {
         f"requirement {c['requirement']} of {_wave(c)}: {c['answer']}"
         + (f" ({c['reason']})" if c.get("reason") else "")
     ),
+    "Calendar": _calendar,
     "ChangePhase": _change_phase,
     "Deny": lambda c: f"{short(c['digest'])} is denied",
     "LiftDenial": lambda c: f"{short(c['digest'])} is allowed again",

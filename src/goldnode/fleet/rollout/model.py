@@ -235,6 +235,26 @@ class RequirementResult:
 
 
 @dataclass(frozen=True, slots=True)
+class FreezeSpan:
+    """One freeze of a calendar: its first second, and the first one after it."""
+
+    begin: float
+    end: float
+    summary: str
+
+
+@dataclass(frozen=True, slots=True)
+class CalendarReading:
+    """Freezes of one calendar file as far as they are expanded, or why it could not be read."""
+
+    calendar: str  # its name in the site file
+    at: float
+    until: float  # no freeze after it is known
+    spans: tuple[FreezeSpan, ...] = ()
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class FreezeRecord:
     """A freeze in force: no new grant, no promotion. Nodes in flight finish and return."""
 

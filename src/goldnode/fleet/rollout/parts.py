@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from goldnode.fleet.rollout.model import (
+    CalendarReading,
     Direction,
     NodeObservation,
     Prior,
@@ -20,7 +21,7 @@ from goldnode.fleet.rollout.model import (
     StepPhase,
 )
 
-Observation = NodeObservation | SchedulerObservation | RequirementResult
+Observation = NodeObservation | SchedulerObservation | RequirementResult | CalendarReading
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,13 @@ class NodeReader(Protocol):
 
     def read(self, names: Iterable[str]) -> list[NodeObservation]:
         """Return what nodes report now. A node that does not answer is left out."""
+
+
+class FreezeReader(Protocol):
+    """The freeze calendars of the site."""
+
+    def read(self) -> list[CalendarReading]:
+        """Read and expand each calendar. One that cannot be read has its problem; never raises for it."""
 
 
 class RequirementReader(Protocol):

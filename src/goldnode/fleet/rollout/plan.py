@@ -16,7 +16,9 @@ from collections import Counter
 from collections.abc import Iterable
 
 from goldnode.fleet.rollout import steps
+from goldnode.fleet.rollout.calendars import holds
 from goldnode.fleet.rollout.document import BootSettings, RolloutSettings
+from goldnode.fleet.rollout.lines import moment
 from goldnode.fleet.rollout.model import (
     Action,
     Alarm,
@@ -60,6 +62,8 @@ BUSY_LONG = "is busy for longer than drain.wait"
 LATE = "nodes that are busy for long; it waits for them for drain.late"
 REPLACED = "another document was submitted: run the controller again with it"
 SELF = "goldnode"  # who froze, where no person did
+CALENDARS = "person who maintains the calendars"
+OVERRIDE = "calendar"  # code of the alarm that records an override
 
 
 def plan(
@@ -536,7 +540,24 @@ class _Planner:
         if span[0] > self.machine:
             self._wait("grants", "outside of the windows", SELF, span[0])
             return False
-        return True
+        return not self._frozen_by_calendar()
+
+    def _frozen_by_calendar(self) -> bool:
+        """Wait for each freeze calendar that holds now. An override is recorded once for each freeze."""
+        frozen = False
+        for hold in holds(self.settings, self.observations.calendars, self.machine):
+            reason = self.settings.overridden.get(hold.calendar)
+            if reason is None:
+                frozen = True
+                owner = SELF if hold.until is not None else CALENDARS
+                self._wait("grants", hold.reason, owner, hold.until)
+                continue
+            end = "" if hold.until is None else f" until {moment(hold.until)}"
+            key = (OVERRIDE, f"{hold.calendar}{end}")
+            if key not in self.state.alarms:
+                text = f"the document overrides calendar {hold.calendar} ({reason}): {hold.reason}{end}"
+                self.actions.append(Alarm(*key, text))
+        return frozen
 
 
 def _late(settings: RolloutSettings, state: RolloutState) -> float:

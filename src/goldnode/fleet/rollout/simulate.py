@@ -11,7 +11,7 @@ import heapq
 import json
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from goldnode.fleet.rollout import faults
@@ -22,6 +22,7 @@ from goldnode.fleet.rollout.model import (
     Alarm,
     Answer,
     Approve,
+    CalendarReading,
     ChangePhase,
     Direction,
     Evaluate,
@@ -121,6 +122,8 @@ class Simulation:
         chosen: SimulatedFaults,
         seed: int,
         watch: Callable[[RolloutState, Action, float], None] | None = None,
+        *,
+        calendars: Sequence[CalendarReading] = (),
     ) -> None:
         # The rank of nodes depends on the name: each run has another order.
         settings = replace(settings, name=f"{settings.name}-{seed}")
@@ -139,6 +142,8 @@ class Simulation:
             whole_cohorts=settings.limits.whole_cohorts,
         )
         self.observations = Observations()
+        for reading in calendars:
+            self.observations.record(reading)
         self.drained = reason(
             self.state.run, "simulated", "1970-01-01T00:00:00Z", "simulated drain"
         )
@@ -575,6 +580,21 @@ def made_up(count: int, origin: str, *, rack: int = 4, leaf: int = 32) -> list[F
             in_service=True,
         )
         for number in range(count)
+    ]
+
+
+def shifted(readings: Iterable[CalendarReading], begin: float) -> list[CalendarReading]:
+    """Return readings in the time of a simulation that begins at `begin`."""
+    return [
+        replace(
+            item,
+            at=item.at - begin,
+            until=item.until - begin,
+            spans=tuple(
+                replace(span, begin=span.begin - begin, end=span.end - begin) for span in item.spans
+            ),
+        )
+        for item in readings
     ]
 
 

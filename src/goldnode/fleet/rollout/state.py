@@ -24,6 +24,7 @@ from goldnode.fleet.rollout.model import (
     Answer,
     BackScope,
     Blame,
+    CalendarReading,
     Direction,
     FleetNode,
     FreezeRecord,
@@ -62,13 +63,18 @@ class Observations:
     nodes: dict[str, NodeObservation] = field(default_factory=dict)
     scheduler: dict[str, SchedulerObservation] = field(default_factory=dict)
     requirements: dict[tuple[str, int], RequirementResult] = field(default_factory=dict)
+    calendars: dict[str, CalendarReading] = field(default_factory=dict)
 
-    def record(self, item: NodeObservation | SchedulerObservation | RequirementResult) -> bool:
+    def record(
+        self, item: NodeObservation | SchedulerObservation | RequirementResult | CalendarReading
+    ) -> bool:
         """Store an observation; return whether it is newer than the one before."""
         table: dict[Any, Any] = self.requirements
         key: object
         if isinstance(item, RequirementResult):
             key = (item.requirement, item.wave)
+        elif isinstance(item, CalendarReading):
+            key, table = item.calendar, self.calendars
         else:
             key = item.node
             table = self.nodes if isinstance(item, NodeObservation) else self.scheduler

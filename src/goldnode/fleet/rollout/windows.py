@@ -31,7 +31,7 @@ class RolloutHours:
         closes = datetime.combine(last, self.end, self.zone)
         if _comes_twice(opens) and not (_comes_twice(closes) and day == last):
             opens = opens.replace(fold=1)
-        begin, end = _instant(opens), _instant(closes)
+        begin, end = instant(opens), instant(closes)
         return (begin, end) if begin < end else None
 
 
@@ -41,8 +41,11 @@ def _comes_twice(moment: datetime) -> bool:
     return first > second
 
 
-def _instant(moment: datetime) -> float:
-    """Return a time of a zone as seconds since the epoch. One that the clock skips is the moment of the change."""
+def instant(moment: datetime) -> float:
+    """Return a time of a zone as seconds since the epoch. One that the clock skips is the moment of the change.
+
+    Of a time that comes twice it is the one that `fold` names.
+    """
     before, after = (_offset(moment.replace(fold=fold)) for fold in (0, 1))
     if before >= after:
         return moment.timestamp()

@@ -15,13 +15,14 @@ from sqlalchemy import Connection, RowMapping, bindparam, func, select
 from goldnode.fleet.rollout import model
 from goldnode.fleet.rollout.model import (
     Answer,
+    CalendarReading,
     NodeObservation,
     RequirementResult,
     SchedulerObservation,
 )
 from goldnode.fleet.store import many, tables
 from goldnode.fleet.store.log import LogLine, append, entries
-from goldnode.fleet.store.rollouts import ANSWER
+from goldnode.fleet.store.rollouts import ANSWER, CALENDAR
 
 NODE, SCHEDULER = "node", "scheduler"
 _COLUMNS = ("node", "at", "boot_id", "digest")  # fields of an observation that are columns
@@ -85,33 +86,44 @@ def record_all(connection: Connection, items: Sequence[Arrived]) -> None:
 
 def record_answers(
     connection: Connection,
-    answers: Iterable[RequirementResult],
+    answers: Iterable[RequirementResult | CalendarReading],
     rollout: str,
     who: str,
     epoch: int | None,
 ) -> None:
-    """Write what requirements answered to the log, for persons: the state of a rollout does not depend on it."""
+    """Write answers of requirements and readings of freeze calendars to the log.
+
+    They are for persons and for views, also on a machine without the files of the calendars: the
+    state of a rollout does not depend on them.
+    """
     lines = []
     for item in answers:
-        content = {
-            "action": ANSWER,
-            "requirement": item.requirement,
-            "wave": item.wave,
-            "answer": item.answer.value,
-            "reason": item.reason,
-        }
+        if isinstance(item, CalendarReading):
+            subject, content = item.calendar, {"action": CALENDAR, **model.to_json(item)}
+        else:
+            subject, content = item.requirement, {"action": ANSWER, **model.to_json(item)}
         lines.append(
             LogLine(
                 item.at,
                 who=who,
-                action=ANSWER,
-                subject=item.requirement,
+                action=content["action"],
+                subject=subject,
                 content=content,
                 rollout=rollout,
                 epoch=epoch,
             )
         )
     append(connection, *lines)
+
+
+def calendars(connection: Connection, rollout: str) -> list[CalendarReading]:
+    """Return the newest reading of each freeze calendar that a controller of the rollout has recorded."""
+    rows = entries(connection, rollout=rollout, where=tables.log.c.action == CALENDAR)
+    newest = {row["subject"]: json.loads(row["content"]) for row in rows}
+    return [
+        model.from_json(CalendarReading, {name: item[name] for name in item if name != "action"})
+        for item in newest.values()
+    ]
 
 
 def answers(connection: Connection, rollout: str) -> list[RequirementResult]:

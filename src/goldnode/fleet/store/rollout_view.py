@@ -131,6 +131,8 @@ class RolloutReader:
         state.record = replace(state.record, epoch=row["epoch"])
         for answer in observations.answers(connection, self.name):
             self._seen.record(answer)
+        for reading in observations.calendars(connection, self.name):
+            self._seen.record(reading)
         return RolloutFacts(
             settings=settings,
             state=state,

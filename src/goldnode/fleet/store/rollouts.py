@@ -46,6 +46,8 @@ from goldnode.node.ground.optional import optional
 _SHARED = ("Freeze", "Thaw", "Release", "Deny", "LiftDenial")
 # Lines for persons: no state depends on them.
 ANSWER, POWER_CYCLE, POWER_CYCLED = "Answer", "PowerCycle", "PowerCycled"
+CALENDAR = "Calendar"
+_FOR_PERSONS = (ANSWER, POWER_CYCLE, POWER_CYCLED, CALENDAR)
 _ENDS = ("completed", "rolled-back", "superseded")
 
 
@@ -199,7 +201,7 @@ def concerns(name: str, node_class: str) -> ColumnElement[bool]:
         log.c.subject.in_(("all", f"class {node_class}", f"rollout {name}")),
     )
     racks = and_(log.c.action.in_(("Freeze", "Thaw")), log.c.subject.startswith("rack "))
-    own = and_(log.c.rollout == name, log.c.action.not_in((ANSWER, POWER_CYCLE, POWER_CYCLED)))
+    own = and_(log.c.rollout == name, log.c.action.not_in(_FOR_PERSONS))
     return or_(own, shared, racks)
 
 
