@@ -329,6 +329,10 @@ class RolloutDocument(Part):
     )
     pools: dict[str, RolloutPool] = Field(default_factory=dict)
     waves: list[RolloutWave] = Field(default_factory=list)
+    known_good: Count | None = Field(
+        None,
+        description="nodes that are held back, spread over racks, until all waves have passed; they move in a last wave of their own",
+    )
     require: list[RolloutRequirement] = Field(default_factory=list)
     on_fail: RolloutOnFail = RolloutOnFail()
     on_unknown: RolloutOnUnknown = RolloutOnUnknown()

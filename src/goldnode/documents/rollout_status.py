@@ -147,6 +147,10 @@ class RolloutStatusDocument(Part):
     remains: list[RolloutStatusRemains] = Field(
         description="nodes that a rollback leaves in the denied state or out of service"
     )
+    held_back: list[str] = Field(
+        default_factory=list,
+        description="nodes that stay in the earlier state as known good until all waves have passed",
+    )
     freezes: list[RolloutStatusFreeze]
     denied: dict[str, str] = Field(description="digest on the deny list of the class -> reason")
     alarms: list[RolloutStatusAlarm]

@@ -117,6 +117,9 @@ def _lines(document: RolloutStatusDocument) -> Iterator[str]:
     for state, names in by_state(document).items():
         more = and_more(len(names) - _NAMES)
         yield f"  {state}: {' '.join(names[:_NAMES])}{more}"
+    if document.held_back:
+        more = and_more(len(document.held_back) - _NAMES)
+        yield f"  held back as known good: {' '.join(document.held_back[:_NAMES])}{more}"
     causes = [
         (node.node, node.state, node.cause or "-") for node in document.nodes if serious(node.state)
     ]

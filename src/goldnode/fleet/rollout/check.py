@@ -16,7 +16,7 @@ from goldnode.documents.rollout import RolloutFloors, RolloutPrometheus, fractio
 from goldnode.fleet.rollout import both_states
 from goldnode.fleet.rollout.both_states import BothStates
 from goldnode.fleet.rollout.cover import counts
-from goldnode.fleet.rollout.document import RolloutFile, RolloutSettings, kind_of
+from goldnode.fleet.rollout.document import KNOWN_GOOD, RolloutFile, RolloutSettings, kind_of
 from goldnode.fleet.rollout.model import CalendarReading, FleetNode
 from goldnode.fleet.rollout.state import FIRST_WAVES
 from goldnode.fleet.rollout.statistics import (
@@ -26,7 +26,7 @@ from goldnode.fleet.rollout.statistics import (
     one_cause_failures,
     stopping_failures,
 )
-from goldnode.fleet.rollout.waves import assign
+from goldnode.fleet.rollout.waves import assign, reserve
 from goldnode.fleet.rollout.windows import opening
 from goldnode.fleet.shared.variants import Variants
 from goldnode.floors.limits import ALPHA, CONTROL, NODES, nodes_needed
@@ -225,9 +225,13 @@ class _Checker:
                         "empty-wave", (*at, "percent"), message, "raise its percentage or remove it"
                     )
                 reached = max(reached, share)
-            if index + 1 < len(waves) and not self.settings.waves[index].soak:
+            followed = index + 1 < len(self.settings.waves)
+            if followed and not self.settings.waves[index].soak:
                 message = f'wave "{wave.name}" has no soak: a fault that shows after the boot is not seen in it'
                 self._warn("soak", at, message, "add `soak: 4h`")
+        if self.settings.known_good and KNOWN_GOOD in names:
+            message = f'"{KNOWN_GOOD}" is the wave of the nodes that are held back'
+            self._error("waves", ("waves",), message, "give your wave another name")
         if reached < 1:
             message = "the waves do not reach 100 %: the last nodes never move"
             self._error(
@@ -313,6 +317,8 @@ class _Checker:
 
     def _small_last_wave(self, waves: Sequence[WaveEstimate]) -> None:
         """Find a last wave that is smaller than the one before it: nodes under repair are chosen last, and gather there."""
+        if self.settings.known_good:
+            waves = waves[:-1]  # nodes under repair are not held back as known good
         if len(waves) < 2 or not waves[-1].nodes or not waves[-2].nodes:
             return
         if waves[-1].nodes < waves[-2].nodes:
@@ -329,6 +335,7 @@ class _Checker:
         waves = assign(self.settings, nodes)
         if not waves or not waves[0]:
             return
+        self._reserve_covers(nodes, variants)
         rows = counts(nodes, variants, set(waves[0]))
         missing = [row for row in rows if not row.canaries]
         if not missing:
@@ -345,6 +352,19 @@ class _Checker:
             f"take the pool of `goldnode rollout canaries {self.file.source.file} -i INVENTORY`"
         )
         self._warn("cover", ("waves", 0), message, remedy)
+
+    def _reserve_covers(self, nodes: Sequence[FleetNode], variants: Variants) -> None:
+        """Find hardware variants that no node has that is held back as known good."""
+        held = set(reserve(self.settings, nodes))
+        missing = [
+            row.variant for row in counts(nodes, variants, held) if held and not row.canaries
+        ]
+        if missing:
+            shown = ", ".join(map(str, missing[:_SHOWN]))
+            message = f"the {len(held)} nodes of known_good do not have {len(missing)} hardware variants: {shown}{and_more(len(missing) - _SHOWN)}"
+            self._warn(
+                "known-good", ("known_good",), message, "raise it, if jobs need these variants"
+            )
 
     def base_rate(self, earlier: StepOutcomes) -> None:
         """Find a base rate that is lower than what good changes had."""
@@ -472,7 +492,7 @@ class _Checker:
 
     def approvals(self) -> None:
         """Find approvals of unknown waves, and those that no role gives."""
-        names = {wave.name for wave in self.document.waves}
+        names = {wave.name for wave in self.settings.waves}
         for wave, roles in self.document.approve.items():
             at: KeyPath = ("approve", wave)
             if wave not in names:
@@ -578,12 +598,28 @@ class _Checker:
                     message,
                     "remove it, or make those before it smaller",
                 )
+        self._reserve_fits(nodes)
         rest = len(nodes) - sum(map(len, waves))
         if rest and not any(finding.code == "reach" for finding in self.found):
             message = f"{rest} of {len(nodes)} nodes are in no wave and never move"
             self._error(
                 "reach", ("waves",), message, 'add a last wave, {name: all, percent: "100%"}'
             )
+
+    def _reserve_fits(self, nodes: Sequence[FleetNode]) -> None:
+        """Find a number of nodes to hold back that the class does not have, or that leaves none to judge a change by."""
+        wanted, held = self.settings.known_good, reserve(self.settings, nodes)
+        if not wanted:
+            return
+        if len(held) < wanted:
+            message = f"known_good is {wanted}, and {len(held)} nodes of the class may be held back"
+            self._error("known-good", ("known_good",), message, "lower it")
+        elif 2 * len(held) > len(nodes):
+            message = f"known_good holds back {len(held)} of {len(nodes)} nodes, most of the class"
+            self._warn("known-good", ("known_good",), message, "lower it")
+        if any(node.rack is None for node in nodes if node.name in held):
+            message = "some nodes have no rack, so that known_good may not spread"
+            self._warn("known-good", ("known_good",), message, "set goldnode_rack")
 
     def _pools_fit(self, nodes: Sequence[FleetNode]) -> None:
         names = {node.name for node in nodes}

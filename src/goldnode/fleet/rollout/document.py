@@ -26,6 +26,7 @@ from goldnode.fleet.rollout.windows import DAYS, RolloutHours
 from goldnode.node.ground.optional import optional
 
 # Limits where the document has none (docs/explanation/rollouts.md has their source).
+KNOWN_GOOD = "known-good"  # name of the wave that takes the nodes that were held back
 PLANNED, FAILED, TOTAL = "2%", "8%", "10%"
 
 
@@ -57,6 +58,7 @@ class WaveSettings:
     nodes: int | None
     share: float | None
     soak: float
+    reserve: bool = False  # it takes the nodes that were held back
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,7 @@ class RolloutSettings:
     drain_attempts: int = 3
     reservation: str | None = None  # of Slurm, made for this rollout
     approve: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    known_good: int = 0  # nodes that are held back until the wave KNOWN_GOOD
     calendars: tuple[str, ...] = ()  # freeze calendars of the site, each of which must be read
     overridden: Mapping[str, str] = field(
         default_factory=dict
@@ -139,16 +142,8 @@ def settings(document: RolloutDocument) -> RolloutSettings:
         security=document.lane == "security",
         author=document.author,
         pools=document.pools,
-        waves=tuple(
-            WaveSettings(
-                name=wave.name,
-                pool=wave.pool,
-                nodes=wave.nodes,
-                share=optional(fraction, wave.percent),
-                soak=seconds(wave.soak),
-            )
-            for wave in document.waves
-        ),
+        waves=_waves(document),
+        known_good=document.known_good or 0,
         limits=LimitSettings(
             planned=_limit(limits.planned if limits else None, PLANNED),
             failed=_limit(limits.failed if limits else None, FAILED),
@@ -179,6 +174,23 @@ def settings(document: RolloutDocument) -> RolloutSettings:
         # `check` refuses an override outside of the security lane; here it has no effect.
         overridden=document.override_calendars if document.lane == "security" else {},
     )
+
+
+def _waves(document: RolloutDocument) -> tuple[WaveSettings, ...]:
+    """Return the waves of a document, and the one of the nodes that are held back."""
+    waves = [
+        WaveSettings(
+            name=wave.name,
+            pool=wave.pool,
+            nodes=wave.nodes,
+            share=optional(fraction, wave.percent),
+            soak=seconds(wave.soak),
+        )
+        for wave in document.waves
+    ]
+    if document.known_good and waves:
+        waves.append(WaveSettings(KNOWN_GOOD, None, None, 1.0, 0.0, reserve=True))
+    return tuple(waves)
 
 
 def _limit(written: str | int | None, default: str) -> ShareLimit:

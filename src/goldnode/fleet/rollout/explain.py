@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from goldnode.fleet.rollout.lines import moment
 from goldnode.fleet.rollout.model import (
     ACTIVE,
+    HELD_BACK,
     Direction,
     FreezeScope,
     Hold,
@@ -19,7 +20,7 @@ from goldnode.fleet.rollout.model import (
 from goldnode.fleet.rollout.remains import remaining
 from goldnode.fleet.rollout.state import BACK_PHASES
 from goldnode.fleet.rollout.steps import judge
-from goldnode.fleet.rollout.view import RolloutFacts, state_of, waits
+from goldnode.fleet.rollout.view import RolloutFacts, held_back, state_of, waits
 from goldnode.node.ground.text import phrase
 
 _MOVES = "it converges when it is back in service"
@@ -67,6 +68,8 @@ def explain(
         for item in remaining(settings, state)
         if item.node == name
     ]
+    if name in held_back(settings, state):
+        reasons.append(NodeReason(f"it {HELD_BACK} until all waves have passed"))
     if step is None and number is None:
         reasons.append(NodeReason("no wave has it yet: a wave takes its nodes when it begins"))
         if node.digest not in (None, settings.origin):

@@ -151,6 +151,7 @@ class Step:
     late: bool = False  # it was deferred before: no wave waits for it
 
 
+HELD_BACK = "is held back as known good"  # cause of a step that waits for the wave of these nodes
 GAVE_UP = "was busy at each of"  # and the number of its grants: the beginning of a cause
 
 

@@ -20,6 +20,7 @@ from goldnode.fleet.rollout.calendars import holds
 from goldnode.fleet.rollout.document import BootSettings, RolloutSettings
 from goldnode.fleet.rollout.lines import moment
 from goldnode.fleet.rollout.model import (
+    HELD_BACK,
     Action,
     Alarm,
     Answer,
@@ -231,8 +232,9 @@ class _Planner:
             reason = f"{self.settings.target} is denied: {self.state.denied[self.settings.target]}"
             self._wait("rollout", reason, "person who lifts it")
         elif not self._missing_approval(0) and not self._frozen():
+            out = self.state.ledger.by_node
             self.actions.append(
-                Start(choose(self.settings, 0, self.state.nodes.values(), now=self.now))
+                Start(choose(self.settings, 0, self.state.nodes.values(), now=self.now, out=out))
             )
 
     def _precedes(self, other: object) -> bool:
@@ -295,12 +297,52 @@ class _Planner:
             self._frozen()
             return
         wave, state = self.record.wave, self.state
+        self._hold_back(wave)
+        if self.actions:
+            return
         if state.ended[wave] < state.wave_size[wave] or self._frozen():
             return
         if wave + 1 >= len(self.settings.waves) and self._last_wave_moves():
             return
         if state.wave_size[wave] == 0 or self._requirements_pass(wave):
             self._promote(wave)
+
+    def _hold_back(self, wave: int) -> None:
+        """Replace nodes that were held back and have failed, once the waves have taken all others.
+
+        Before that, a wave chooses without them when it begins. Now a node that still waits takes the
+        place: its wave goes on without it.
+        """
+        following = self.settings.waves[wave + 1 : wave + 2]
+        if not following or not following[0].reserve:
+            return
+        state = self.state
+        deferred = state.queue[: bisect_left(state.queue, (1,))]
+        before = [name for *_, unit in deferred for name in state.members[unit] if state.kept(name)]
+        kept = [name for name in (*state.left, *before) if self._is_good(name)]
+        missing = self.settings.known_good - len(kept)
+        for _, _, _, unit in reversed(state.queue if missing > 0 else []):
+            members = state.members[unit]
+            if missing <= 0:
+                break
+            if all(
+                state.waits(name) and not state.kept(name) and self._is_good(name)
+                for name in members
+            ):
+                self.actions += [
+                    Finish(name, StepPhase.DEFERRED, state.wave_of[name], HELD_BACK)
+                    for name in members
+                ]
+                missing -= len(members)
+
+    def _is_good(self, name: str) -> bool:
+        """Return whether a node serves in the state that the rollout moves away from."""
+        node = self.state.nodes[name]
+        return (
+            node.in_service is True
+            and node.digest == self.settings.origin
+            and name not in self.state.ledger.by_node
+        )
 
     def _last_wave_moves(self) -> bool:
         """Return whether nodes still move in the last wave, or it waits for those that are busy for long."""
@@ -319,7 +361,12 @@ class _Planner:
             self.actions.append(ChangePhase(RolloutPhase.COMPLETED, why))
         elif not self._missing_approval(wave + 1):
             nodes = choose(
-                self.settings, wave + 1, self.state.nodes.values(), self.state.wave_of, self.now
+                self.settings,
+                wave + 1,
+                self.state.nodes.values(),
+                self.state.wave_of,
+                self.now,
+                out=self.state.ledger.by_node,
             )
             self.actions.append(Promote(wave + 1, nodes))
 
@@ -599,6 +646,8 @@ class _Grants:
         }
         self.again: float | None = None
         self.late = now >= _late(settings, state)
+        wave = settings.waves[state.record.wave : state.record.wave + 1]
+        self.takes_kept = not wave or wave[0].reserve or not settings.known_good
 
     def blocked_by_failures(self) -> bool:
         """Return whether there would be room without the nodes that failed in this rollout."""
@@ -642,6 +691,8 @@ class _Grants:
             members = self.state.members[unit]
             if any(name in self.state.active for name in members):
                 continue  # the rest of a cohort that moves whole: all of it goes together, afterwards
+            if not self.takes_kept and any(self.state.kept(name) for name in members):
+                continue
             names = [name for name in members if self._ready(name)]
             if not names or not self._fits_groups(names):
                 continue

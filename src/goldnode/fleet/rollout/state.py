@@ -20,6 +20,7 @@ from goldnode.fleet.rollout.ledger import Ledger
 from goldnode.fleet.rollout.model import (
     ACTIVE,
     ENDED,
+    HELD_BACK,
     Action,
     Answer,
     BackScope,
@@ -117,6 +118,8 @@ class RolloutState:
             self.members.setdefault(unit, []).append(name)
         self.rank = {unit: rank(self.record.name, unit) for unit in self.members}
         self.wave_size: Counter[int] = Counter(self.wave_of.values())
+        # Nodes that no wave has taken yet.
+        self.left = dict.fromkeys(name for name in self.nodes if name not in self.wave_of)
         self.active: dict[str, Step] = {}
         self._deadlines: list[
             tuple[float, str]
@@ -202,6 +205,11 @@ class RolloutState:
             or node.in_service is None
             or (node.digest != self.record.origin and not again)
         )
+
+    def kept(self, name: str) -> bool:
+        """Return whether a node has left its wave because it is held back as known good."""
+        step = self.steps.get(name)
+        return step is not None and step.phase is StepPhase.DEFERRED and step.cause == HELD_BACK
 
     def waits(self, name: str) -> bool:
         """Return whether a node waits for a grant in the present phase."""
@@ -383,6 +391,7 @@ class RolloutState:
         for name in names:
             self.wave_of[name] = wave
             self.wave_size[wave] += 1
+            self.left.pop(name, None)
 
     def _grant(self, action: model.Grant, at: float) -> None:
         name, before = self.record.name, self.steps.get(action.node)

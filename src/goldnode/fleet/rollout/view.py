@@ -49,6 +49,7 @@ from goldnode.fleet.rollout.plan import (
 )
 from goldnode.fleet.rollout.remains import STAY, remaining
 from goldnode.fleet.rollout.state import BACK_PHASES, Observations, RolloutState
+from goldnode.fleet.rollout.waves import reserve
 
 QUIET = 60.0  # seconds without a sign of life, after which another controller may take over
 RUN = "goldnode rollout run DOCUMENT"
@@ -109,6 +110,7 @@ def view(facts: RolloutFacts, now: float) -> RolloutStatusDocument:
         states=_sorted(Counter(state_of(state, name) for name in state.nodes)),
         nodes=[_node(facts, step) for step in _notable(state)],
         waits=[_wait(facts, wait) for wait in waits(facts, now)],
+        held_back=list(held_back(settings, state)),
         remains=[
             RolloutStatusRemains(node=item.node, reason=item.reason, remedy=item.remedy)
             for item in remaining(settings, state)
@@ -141,6 +143,16 @@ def state_of(state: RolloutState, name: str) -> str:
         return WAITING if name in state.wave_of else LATER
     word = GIVEN_UP if gave_up(step) else step.phase.value
     return f"back-{word}" if step.direction is Direction.BACK else word
+
+
+def held_back(settings: RolloutSettings, state: RolloutState) -> tuple[str, ...]:
+    """Return the nodes that are held back as known good; none once their wave has begun."""
+    wave = settings.waves[state.record.wave : state.record.wave + 1]
+    if not settings.known_good or not wave or wave[0].reserve or state.has_ended():
+        return ()
+    kept = [name for name in state.steps if state.kept(name)]
+    taken = {**state.wave_of, **dict.fromkeys(state.ledger.by_node)}
+    return tuple(sorted({*kept, *reserve(settings, state.nodes.values(), taken)}))
 
 
 def freezes(facts: RolloutFacts) -> list[FreezeRecord]:
@@ -253,6 +265,8 @@ def _wave(facts: RolloutFacts, number: int) -> RolloutStatusWave:
 
 
 def _size(settings: RolloutSettings, wave: WaveSettings) -> str:
+    if wave.reserve:
+        return f"{settings.known_good} held back"
     if wave.pool is not None:
         pool = settings.pools[wave.pool]
         count = pool.nodes if pool.nodes is not None else len(pool.hosts or ())

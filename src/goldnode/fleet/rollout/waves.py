@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Collection, Container, Iterable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 
 from goldnode.documents.rollout import RolloutPool
@@ -41,16 +42,21 @@ def choose(
     nodes: Iterable[FleetNode],
     taken: Container[str] = (),
     now: float = 0.0,
+    *,
+    out: Container[str] = (),
 ) -> tuple[str, ...]:
     """Return the nodes of a wave that begins now. `taken` are the nodes of the waves before it.
+
+    `out` are nodes with a hold: they are not held back as known good.
 
     Nodes in service that are free soon come first, in the order of their rank; lemons come last. A
     wave so chosen waits for no long job. A cohort that moves whole is in one wave.
     """
     nodes = list(nodes)
     moved = sum(node.name in taken for node in nodes)
-    order = _Order(settings, nodes, taken, now)
     item = settings.waves[wave]
+    held = () if item.reserve else reserve(settings, nodes, _Either(taken, out))
+    order = _Order(settings, nodes, _Either(taken, held), now)
     if item.pool is not None:
         pool = settings.pools.get(item.pool)
         return () if pool is None else order.pool(pool)
@@ -61,6 +67,51 @@ def choose(
     return order.take(wanted, set() if item.share == 1 else reserved)
 
 
+def reserve(
+    settings: RolloutSettings, nodes: Iterable[FleetNode], moved: Container[str] = ()
+) -> tuple[str, ...]:
+    """Return the nodes that are held back: in service, in the state `from`, and one of each rack before two of any.
+
+    The choice depends on the nodes alone, so each caller has the same one. A node that fails is
+    replaced by the next; `moved` are the nodes that a wave has. Nodes that a pool names are not held back.
+    """
+    if not settings.known_good:
+        return ()
+    named = {host for pool in settings.pools.values() for host in pool.hosts or ()}
+    groups = units(nodes, settings.limits.whole_cohorts)
+    fit = [
+        unit
+        for unit, members in groups.items()
+        if all(
+            node.name not in moved
+            and node.name not in named
+            and node.in_service is not False
+            and node.digest in (None, settings.origin)
+            and node.lemon is not True
+            for node in members
+        )
+    ]
+    # The other end of the ranks: the nodes that would go last anyway.
+    fit.sort(key=lambda unit: (-rank(settings.name, unit), unit))
+    names: list[str] = []
+    for unit in _spread(fit, groups, "rack"):
+        if len(names) >= settings.known_good:
+            break
+        names += [node.name for node in groups[unit]]
+    return tuple(sorted(names))
+
+
+@dataclass(frozen=True)
+class _Either:
+    """Names of two collections."""
+
+    first: Container[str]
+    second: Container[str]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.first or name in self.second
+
+
 def further(
     settings: RolloutSettings,
     nodes: Iterable[FleetNode],
@@ -69,7 +120,8 @@ def further(
     now: float,
 ) -> tuple[str, ...]:
     """Return `count` nodes, or more in whole units, that no wave has taken yet and that can move now."""
-    order = _Order(settings, list(nodes), taken, now)
+    nodes = list(nodes)
+    order = _Order(settings, nodes, _Either(taken, reserve(settings, nodes, taken)), now)
     order.order = [
         unit
         for unit in order.order
