@@ -170,6 +170,27 @@ class RolloutPer(Part):
     )
 
 
+class RolloutBudget(Part):
+    """Node-hours that planned work may have out of service, in a sliding period."""
+
+    node_hours: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="node-hours in the period"
+    )
+    share: Percent | None = Field(
+        None, description="share of all node-hours of the class in the period"
+    )
+    per: Duration = Field("28d", description="the period, which slides")
+    failures: bool = Field(
+        default=False,
+        description="true: time that nodes are out because they failed counts as well",
+    )
+
+    @model_validator(mode="after")
+    def _whole(self) -> RolloutBudget:
+        _one_of(self, ("node_hours", "share"), "a budget")
+        return self
+
+
 class RolloutLimits(Part):
     """Limits on nodes that are out of service at the same time."""
 
@@ -181,6 +202,9 @@ class RolloutLimits(Part):
         None, description="nodes that are out for any reason; at it nothing is granted"
     )
     per: RolloutPer | None = None
+    budget: RolloutBudget | None = Field(
+        None, description="node-hours out of service by planned work of the class; null: no limit"
+    )
 
 
 class RolloutBoot(Part):

@@ -117,6 +117,20 @@ class RolloutStatusAlarm(Part):
     text: str
 
 
+class RolloutStatusBudget(Part):
+    """The error budget of the class, in node-hours."""
+
+    node_hours: float
+    period_days: float
+    used: float = Field(description="by outages that ended within the period")
+    set_aside: float = Field(description="for nodes that are out now, at their longest")
+    text: str
+    room: int = Field(description="nodes that may go out now")
+    again: Moment | None = Field(
+        description="when the next node may; null: now, or when a node returns"
+    )
+
+
 class RolloutStatusDocument(Part):
     """The state of one rollout, from one consistent view of the store."""
 
@@ -146,6 +160,9 @@ class RolloutStatusDocument(Part):
     waits: list[RolloutStatusWait]
     remains: list[RolloutStatusRemains] = Field(
         description="nodes that a rollback leaves in the denied state or out of service"
+    )
+    budget: RolloutStatusBudget | None = Field(
+        None, description="null: the document has no error budget"
     )
     held_back: list[str] = Field(
         default_factory=list,

@@ -17,13 +17,15 @@ from goldnode.commands.rollout import DOCUMENT, INVENTORY, nodes_of, number, sha
 from goldnode.commands.rollout.calendars import DAYS, freezes
 from goldnode.core import extras
 from goldnode.core.site import load_site
+from goldnode.node.ground.optional import optional
 
 if TYPE_CHECKING:
     from goldnode.cache.rollout import ColdCaches
     from goldnode.core.site import Site
     from goldnode.fleet.rollout.both_states import BothStates
     from goldnode.fleet.rollout.check import RolloutReport, StepOutcomes, WaveEstimate
-    from goldnode.fleet.rollout.model import CalendarReading
+    from goldnode.fleet.rollout.document import RolloutFile
+    from goldnode.fleet.rollout.model import CalendarReading, Outage
     from goldnode.fleet.shared.variants import Variants
 
 _FREEZES = 5
@@ -135,6 +137,7 @@ def check(document: Path, inventory: str | None, assumed: RolloutAssumptions, fo
             states=states,
             variants=_variants(site) if nodes else None,
             calendars=readings,
+            outages=_outages(file, basis.begin),
         ),
     )
     content = {
@@ -149,10 +152,12 @@ def check(document: Path, inventory: str | None, assumed: RolloutAssumptions, fo
         "caches": asdict(cold),
         "states_unknown": states.unknown,
         "calendars": [asdict(reading) for reading in readings],
+        "budget": optional(asdict, checked.budget),
         "refused": checked.refused,
     }
     warm = any(item.command is not None for item in file.document.require)
-    more = [*_calendars_text(readings, basis.begin), *_more(cold, warm, states)]
+    budget = [] if checked.budget is None else ["", f"{checked.budget.text()}."]
+    more = [*budget, *_calendars_text(readings, basis.begin), *_more(cold, warm, states)]
     emit(form, content, lambda: _text(file.document.rollout, checked, more))
     sys.exit(1 if checked.refused else 0)
 
@@ -162,11 +167,27 @@ def _calendars_text(readings: Sequence[CalendarReading], now: float) -> list[str
     return ["", *freezes(readings, now, _FREEZES)] if readings else []
 
 
+def _outages(file: RolloutFile, now: float) -> list[Outage]:
+    """Return the outages of the class that the error budget counts, if this machine has a store."""
+    budget, where = file.settings.budget, address(None, load_site())
+    if budget is None or not _has_store(where):
+        return []
+    from goldnode.fleet.store import outages  # sqlalchemy: only the extra `fleet` installs it
+
+    since = now - budget.period
+    with opened(where) as store, store.read() as connection:
+        return outages.ended(connection, file.settings.class_, since)
+
+
+def _has_store(where: str) -> bool:
+    """Return whether this machine has a store. A reader must not create one."""
+    return extras.installed("fleet") and ("://" in where or Path(where).exists())
+
+
 def _earlier(node_class: str) -> StepOutcomes | None:
     """Return the steps of earlier rollouts, if this machine has a store. A check needs none."""
-    # Only a store that exists: a reader must not create one.
     where = address(None, load_site())
-    if not extras.installed("fleet") or ("://" not in where and not Path(where).exists()):
+    if not _has_store(where):
         return None
     from goldnode.fleet.store import history  # sqlalchemy: only the extra `fleet` installs it
 

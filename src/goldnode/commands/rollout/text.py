@@ -113,6 +113,9 @@ def _lines(document: RolloutStatusDocument) -> Iterator[str]:
         ]
         yield table([("out of service", "kind", "nodes"), *buffers])
         yield ""
+    if document.budget is not None:
+        yield document.budget.text
+        yield ""
     yield f"nodes: {', '.join(f'{number} {name}' for name, number in document.states.items()) or 'none'}"
     for state, names in by_state(document).items():
         more = and_more(len(names) - _NAMES)

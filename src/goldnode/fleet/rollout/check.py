@@ -15,10 +15,11 @@ from goldnode.core.yamlsource import KeyPath
 from goldnode.documents.rollout import RolloutFloors, RolloutPrometheus, fraction
 from goldnode.fleet.rollout import both_states
 from goldnode.fleet.rollout.both_states import BothStates
+from goldnode.fleet.rollout.budget import HOUR, BudgetUse, use
 from goldnode.fleet.rollout.cover import counts
 from goldnode.fleet.rollout.document import KNOWN_GOOD, RolloutFile, RolloutSettings, kind_of
-from goldnode.fleet.rollout.model import CalendarReading, FleetNode
-from goldnode.fleet.rollout.state import FIRST_WAVES
+from goldnode.fleet.rollout.model import CalendarReading, FleetNode, Outage, RolloutRecord
+from goldnode.fleet.rollout.state import FIRST_WAVES, RolloutState
 from goldnode.fleet.rollout.statistics import (
     at_least,
     detected_rate,
@@ -100,6 +101,9 @@ class RolloutReport:
     waves: tuple[WaveEstimate, ...]
     size: int | None
     basis: EstimateBasis
+    budget: BudgetUse | None = (
+        None  # None: the document has none, or the size of the class is unknown
+    )
 
     @property
     def refused(self) -> bool:
@@ -142,10 +146,14 @@ def check(
     sizes = _sizes(file.settings, nodes, count)
     waves = _estimate(file.settings, sizes, count, basis)
     checker.detection(waves, count)
+    budget = None
+    if file.settings.budget is not None and count is not None:
+        budget = _budget(file.settings, count, known.outages, basis)
+        checker.budget(budget, count)
     findings = sorted(
         checker.found, key=lambda finding: (finding.line, finding.severity, finding.message)
     )
-    return RolloutReport(tuple(findings), waves, count, basis)
+    return RolloutReport(tuple(findings), waves, count, basis, budget)
 
 
 @dataclass(frozen=True)
@@ -162,13 +170,15 @@ class KnownOfClass:
     """Knowledge of a class besides its nodes. None is not known.
 
     `earlier` are the steps of its completed rollouts, `states` its nodes before and after,
-    `variants` the hardware of its nodes by captures, `calendars` the freeze calendars of the site.
+    `variants` the hardware of its nodes by captures, `calendars` the freeze calendars of the site,
+    `outages` those of the class that have ended.
     """
 
     earlier: StepOutcomes | None = None
     states: BothStates | None = None
     variants: Variants | None = None
     calendars: Sequence[CalendarReading] | None = None
+    outages: Sequence[Outage] = ()
 
 
 class _Checker:
@@ -196,6 +206,24 @@ class _Checker:
         self._add(WARNING, code, at, message, remedy)
 
     # The document alone
+
+    def budget(self, budget: BudgetUse | None, size: int) -> None:
+        """Find an error budget that no node fits into, and one that the rollout fills more than once."""
+        if budget is None:
+            return
+        at: KeyPath = ("limits", "budget")
+        if budget.longest > budget.total:
+            message = f"no node ever fits: {budget.text()}"
+            remedy = "raise it, or shorten drain.wait and timeout"
+            self._error("budget", at, message, remedy)
+            return
+        needed = size * STEP
+        if needed > budget.total - budget.used:
+            message = (
+                f"{size} nodes of {STEP / 60:.0f} minutes take {needed / HOUR:.1f} node-hours without any drain, and {budget.text()}. "
+                "The rollout waits until outages are older than the period"
+            )
+            self._warn("budget", at, message, "raise it, or plan for that")
 
     def waves(self) -> None:
         """Find missing and empty waves, names used twice, and pools that no wave uses."""
@@ -692,6 +720,18 @@ class _Checker:
                     )
                     remedy = f"raise limits.per.{key} to {worst[0][1]}, or remove limits.per.cohort"
                     self._error("cohort", ("limits", "per", key), message, remedy)
+
+
+def _budget(
+    settings: RolloutSettings, size: int, outages: Sequence[Outage], basis: EstimateBasis
+) -> BudgetUse | None:
+    """Return the use of the error budget before the rollout begins."""
+    nodes = [FleetNode(f"n{number}") for number in range(size)]
+    record = RolloutRecord(settings.name, settings.class_, settings.origin, settings.target)
+    state = RolloutState(record, nodes)
+    for item in outages:
+        state.ledger.add(item)
+    return use(settings, state, basis.begin)
 
 
 def _sizes(

@@ -15,6 +15,7 @@ from goldnode.core.errors import GoldnodeError
 from goldnode.core.yamlsource import YamlSource
 from goldnode.documents.rollout import (
     RolloutBoot,
+    RolloutBudget,
     RolloutDocument,
     RolloutPool,
     RolloutRequirement,
@@ -74,6 +75,22 @@ class LimitSettings:
 
 
 @dataclass(frozen=True)
+class BudgetSettings:
+    """The error budget of a class: a number of node-seconds, or a share of all of a period."""
+
+    period: float
+    node_seconds: float | None = None
+    share: float = 0.0
+    failures: bool = False
+
+    def seconds(self, size: int) -> float:
+        """Return the budget of a class of `size` nodes, in node-seconds."""
+        return (
+            self.node_seconds if self.node_seconds is not None else self.share * size * self.period
+        )
+
+
+@dataclass(frozen=True)
 class BootSettings:
     """The requirement on boots."""
 
@@ -121,6 +138,7 @@ class RolloutSettings:
     drain_attempts: int = 3
     reservation: str | None = None  # of Slurm, made for this rollout
     approve: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    budget: BudgetSettings | None = None
     known_good: int = 0  # nodes that are held back until the wave KNOWN_GOOD
     calendars: tuple[str, ...] = ()  # freeze calendars of the site, each of which must be read
     overridden: Mapping[str, str] = field(
@@ -144,6 +162,7 @@ def settings(document: RolloutDocument) -> RolloutSettings:
         pools=document.pools,
         waves=_waves(document),
         known_good=document.known_good or 0,
+        budget=optional(_budget, limits.budget if limits else None),
         limits=LimitSettings(
             planned=_limit(limits.planned if limits else None, PLANNED),
             failed=_limit(limits.failed if limits else None, FAILED),
@@ -173,6 +192,15 @@ def settings(document: RolloutDocument) -> RolloutSettings:
         approve={wave: tuple(roles) for wave, roles in document.approve.items()},
         # `check` refuses an override outside of the security lane; here it has no effect.
         overridden=document.override_calendars if document.lane == "security" else {},
+    )
+
+
+def _budget(budget: RolloutBudget) -> BudgetSettings:
+    return BudgetSettings(
+        period=seconds(budget.per),
+        node_seconds=optional(lambda hours: hours * 3600, budget.node_hours),
+        share=optional(fraction, budget.share) or 0.0,
+        failures=budget.failures,
     )
 
 

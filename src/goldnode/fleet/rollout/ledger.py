@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from goldnode.fleet.rollout.model import FleetNode, Hold, HoldKind
+from goldnode.fleet.rollout.model import FleetNode, Hold, HoldKind, Outage
 
 
 class Ledger:
@@ -18,6 +19,9 @@ class Ledger:
     def __init__(self, nodes: Mapping[str, FleetNode], holds: Iterable[Hold] = ()) -> None:
         self._nodes = nodes
         self.by_node: dict[str, dict[str, Hold]] = {}
+        self.ended: list[Outage] = []  # in the order of their ends
+        # Kind -> ends of its outages, and the sum of their lengths up to each.
+        self._sums: dict[HoldKind, tuple[list[float], list[float]]] = {}
         self.kinds: Counter[HoldKind] = Counter()  # nodes by the hold that they are paid from
         self.planned_racks: Counter[str] = Counter()
         self.planned_leaves: Counter[str] = Counter()
@@ -26,14 +30,35 @@ class Ledger:
 
     def put(self, hold: Hold) -> None:
         """Add a hold, or replace the one of the same owner."""
+        before = self.of(hold.node, hold.owner)
+        if before is not None:
+            self._end(before, hold.since)
         self._count(hold.node, -1)
         self.by_node.setdefault(hold.node, {})[hold.owner] = hold
         self._count(hold.node, 1)
 
-    def drop(self, node: str, owner: str) -> None:
+    def _end(self, hold: Hold, at: float) -> None:
+        if hold.kind is not HoldKind.PERSON:
+            self.add(Outage(hold.since, max(at, hold.since), hold.kind))
+
+    def add(self, outage: Outage) -> None:
+        """Add an outage that ended after all that were added before."""
+        self.ended.append(outage)
+        ends, sums = self._sums.setdefault(outage.kind, ([], [0.0]))
+        ends.append(outage.end)
+        sums.append(sums[-1] + outage.end - outage.begin)
+
+    def used(self, kind: HoldKind, since: float) -> float:
+        """Return the node-seconds of the outages of a kind that ended after `since`."""
+        ends, sums = self._sums.get(kind, ([], [0.0]))
+        return sums[-1] - sums[bisect_right(ends, since)]
+
+    def drop(self, node: str, owner: str, at: float) -> None:
         """End a hold. There may be none."""
-        if owner not in self.by_node.get(node, {}):
+        before = self.of(node, owner)
+        if before is None:
             return
+        self._end(before, at)
         self._count(node, -1)
         del self.by_node[node][owner]
         if not self.by_node[node]:

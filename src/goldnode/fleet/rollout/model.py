@@ -193,6 +193,15 @@ class Hold:
 
 
 @dataclass(frozen=True, slots=True)
+class Outage:
+    """Time for which a node was out of service, once it has ended."""
+
+    begin: float
+    end: float
+    kind: HoldKind
+
+
+@dataclass(frozen=True, slots=True)
 class NodeObservation:
     """The newest report of a node. `at` is the time at which the store received it, by the clock of the store."""
 

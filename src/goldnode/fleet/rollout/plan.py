@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from goldnode.fleet.rollout import steps
+from goldnode.fleet.rollout.budget import BUDGET, use
 from goldnode.fleet.rollout.calendars import holds
 from goldnode.fleet.rollout.document import BootSettings, RolloutSettings
 from goldnode.fleet.rollout.lines import moment
@@ -520,7 +521,8 @@ class _Planner:
         grants = _Grants(self.settings, self.state, self.observations, self.now)
         self.actions += grants.choose()
         for reason in grants.blocked:
-            self._wait("grants", reason, SELF)
+            until = grants.until if reason.startswith(BUDGET) else None
+            self._wait("grants", reason, SELF, until)
         if not self.actions:
             for item in self.state.freezes.values():
                 if item.scope is FreezeScope.RACK:
@@ -633,21 +635,35 @@ class _Grants:
         self.room = self.planned - ledger.planned
         self.more_out = limits.total.nodes(size) - ledger.out
         self.blocked: list[str] = []
+        self.until: float | None = None  # when the error budget allows a node again
         if ledger.failed > limits.failed.nodes(size):
             self.more_out = 0
             self.blocked.append(f"the failed buffer is spent: {ledger.failed} nodes")
         elif self.more_out <= 0:
             nodes = "1 node is" if ledger.out == 1 else f"{ledger.out} nodes are"
             self.blocked.append(f"{nodes} out of service, for all reasons")
+        self.again: float | None = None
+        self._spend(now)
         self.racks: Counter[str] = Counter()
         self.leaves: Counter[str] = Counter()
         self.frozen_racks = {
             item.subject for item in state.freezes.values() if item.scope is FreezeScope.RACK
         }
-        self.again: float | None = None
         self.late = now >= _late(settings, state)
         wave = settings.waves[state.record.wave : state.record.wave + 1]
         self.takes_kept = not wave or wave[0].reserve or not settings.known_good
+
+    def _spend(self, now: float) -> None:
+        """Limit the room to the error budget. A rollback is not held up by it, as it is not by windows."""
+        budget = use(self.settings, self.state, now)
+        if budget is None or self.direction is Direction.BACK:
+            return
+        if budget.room == 0:
+            self.blocked.append(budget.text())
+            self.until = budget.again
+            if not self.state.active:
+                self.again = budget.again
+        self.room = min(self.room, budget.room)
 
     def blocked_by_failures(self) -> bool:
         """Return whether there would be room without the nodes that failed in this rollout."""

@@ -452,7 +452,7 @@ class RolloutState:
             reason = action.cause or "failed"
             self.ledger.put(Hold(action.node, self.record.name, HoldKind.FAILED, at, reason))
         else:
-            self.ledger.drop(action.node, self.record.name)
+            self.ledger.drop(action.node, self.record.name, at)
         self._tally(before, step, at)
 
     def _turn(self, action: model.Turn, at: float) -> None:
@@ -544,7 +544,7 @@ class RolloutState:
             )
 
     def _drop_hold(self, action: model.DropHold, at: float) -> None:
-        self.ledger.drop(action.node, action.owner)
+        self.ledger.drop(action.node, action.owner, at)
 
     def _evaluate(self, action: model.Evaluate, at: float) -> None:
         self.asked[(action.requirement, action.wave)] = at
@@ -601,7 +601,7 @@ class RolloutState:
         step = self.steps.get(action.node)
         if step is None or step.phase not in (StepPhase.OVERDUE, StepPhase.FAILED):
             return
-        self.ledger.drop(action.node, self.record.name)
+        self.ledger.drop(action.node, self.record.name, at)
         back = self.record.phase in BACK_PHASES
         self._set_step(
             with_values(
@@ -628,6 +628,7 @@ class RolloutState:
             "waves": dict(self.wave_of),
             "steps": [model.to_json(step) for step in self.steps.values()],
             "holds": [model.to_json(hold) for hold in self.ledger.all()],
+            "ended": [model.to_json(item) for item in self.ledger.ended],
             "freezes": [model.to_json(item) for item in self.freezes.values()],
             "approvals": [model.to_json(item) for item in self.approvals],
             "denied": dict(self.denied),
@@ -649,6 +650,8 @@ class RolloutState:
         state.wave_of = dict(data["waves"])
         state.steps = {one["node"]: model.from_json(Step, one) for one in data["steps"]}
         state.ledger = Ledger(state.nodes, [model.from_json(Hold, one) for one in data["holds"]])
+        for one in data.get("ended", ()):
+            state.ledger.add(model.from_json(model.Outage, one))
         state.freezes = {one["id"]: model.from_json(FreezeRecord, one) for one in data["freezes"]}
         state.approvals = [model.from_json(RolloutApproval, one) for one in data["approvals"]]
         state.denied = dict(data["denied"])

@@ -14,6 +14,7 @@ from typing import Literal
 from goldnode.documents.rollout_status import (
     RolloutStatusAlarm,
     RolloutStatusApproval,
+    RolloutStatusBudget,
     RolloutStatusBuffer,
     RolloutStatusController,
     RolloutStatusDocument,
@@ -24,6 +25,7 @@ from goldnode.documents.rollout_status import (
     RolloutStatusWait,
     RolloutStatusWave,
 )
+from goldnode.fleet.rollout.budget import HOUR, use
 from goldnode.fleet.rollout.document import RolloutSettings, WaveSettings
 from goldnode.fleet.rollout.lines import moment
 from goldnode.fleet.rollout.model import (
@@ -111,6 +113,7 @@ def view(facts: RolloutFacts, now: float) -> RolloutStatusDocument:
         nodes=[_node(facts, step) for step in _notable(state)],
         waits=[_wait(facts, wait) for wait in waits(facts, now)],
         held_back=list(held_back(settings, state)),
+        budget=_budget(facts, now),
         remains=[
             RolloutStatusRemains(node=item.node, reason=item.reason, remedy=item.remedy)
             for item in remaining(settings, state)
@@ -143,6 +146,21 @@ def state_of(state: RolloutState, name: str) -> str:
         return WAITING if name in state.wave_of else LATER
     word = GIVEN_UP if gave_up(step) else step.phase.value
     return f"back-{word}" if step.direction is Direction.BACK else word
+
+
+def _budget(facts: RolloutFacts, now: float) -> RolloutStatusBudget | None:
+    budget = use(facts.settings, facts.state, now)
+    if budget is None:
+        return None
+    return RolloutStatusBudget(
+        node_hours=budget.total / HOUR,
+        period_days=budget.period / 86400,
+        used=budget.used / HOUR,
+        set_aside=budget.set_aside / HOUR,
+        text=budget.text(),
+        room=budget.room,
+        again=_moment(budget.again) if not budget.room else None,
+    )
 
 
 def held_back(settings: RolloutSettings, state: RolloutState) -> tuple[str, ...]:

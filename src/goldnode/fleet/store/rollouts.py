@@ -36,7 +36,7 @@ from goldnode.fleet.rollout.model import (
     RolloutRecord,
 )
 from goldnode.fleet.rollout.state import RolloutState
-from goldnode.fleet.store import limits, many, tables
+from goldnode.fleet.store import limits, many, outages, tables
 from goldnode.fleet.store.controllers import Controller
 from goldnode.fleet.store.errors import StoreError
 from goldnode.fleet.store.log import LogLine, append, entries
@@ -47,6 +47,7 @@ _SHARED = ("Freeze", "Thaw", "Release", "Deny", "LiftDenial")
 # Lines for persons: no state depends on them.
 ANSWER, POWER_CYCLE, POWER_CYCLED = "Answer", "PowerCycle", "PowerCycled"
 CALENDAR = "Calendar"
+LONGEST = 92 * 86400.0  # seconds of an outage that is looked for in the log
 _FOR_PERSONS = (ANSWER, POWER_CYCLE, POWER_CYCLED, CALENDAR)
 _ENDS = ("completed", "rolled-back", "superseded")
 
@@ -97,6 +98,11 @@ def load(connection: Connection, settings: RolloutSettings) -> LoadedRollout:
         )
     )
     data["denied"] = {row.digest: row.reason for row in rows}
+    if settings.budget is not None:
+        since = at - settings.budget.period - LONGEST
+        data["ended"] = [
+            model.to_json(item) for item in outages.ended(connection, settings.class_, since)
+        ]
     latest = RolloutState.from_json(data)
     latest.document = digest_of(text)
     return LoadedRollout(latest, seen, at)
