@@ -123,7 +123,7 @@ class RolloutStatusBudget(Part):
     node_hours: float
     period_days: float
     used: float = Field(description="by outages that ended within the period")
-    set_aside: float = Field(description="for nodes that are out now, at their longest")
+    reserved: float = Field(description="for nodes that are out now, at their longest")
     text: str
     room: int = Field(description="nodes that may go out now")
     again: Moment | None = Field(

@@ -26,7 +26,7 @@ class BudgetUse:
 
     total: float
     used: float
-    set_aside: float  # for nodes that are out now
+    reserved: float  # for nodes that are out now
     longest: float  # that one node may take
     period: float
     again: float | None
@@ -34,14 +34,14 @@ class BudgetUse:
     @property
     def room(self) -> int:
         """Return how many more nodes may go out."""
-        left = self.total - self.used - self.set_aside
+        left = self.total - self.used - self.reserved
         return max(0, int((left + 1e-6) // self.longest))
 
     def text(self) -> str:
         """Return the use in one sentence."""
         aside = (
-            f", {self.set_aside / HOUR:.1f} are set aside for nodes that are out"
-            if self.set_aside
+            f", {self.reserved / HOUR:.1f} are set aside for nodes that are out"
+            if self.reserved
             else ""
         )
         return (

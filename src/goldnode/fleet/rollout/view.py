@@ -156,7 +156,7 @@ def _budget(facts: RolloutFacts, now: float) -> RolloutStatusBudget | None:
         node_hours=budget.total / HOUR,
         period_days=budget.period / 86400,
         used=budget.used / HOUR,
-        set_aside=budget.set_aside / HOUR,
+        reserved=budget.reserved / HOUR,
         text=budget.text(),
         room=budget.room,
         again=_moment(budget.again) if not budget.room else None,

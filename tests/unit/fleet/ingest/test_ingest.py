@@ -430,7 +430,7 @@ def test_many_classes_and_days_need_few_open_files(
     assert run(tmp_path / "data", tmp_path / "in").known == 15
 
 
-def test_the_inbox_is_emptied_and_what_cannot_be_stored_is_set_aside(tmp_path: Path) -> None:
+def test_the_inbox_is_emptied_and_what_cannot_be_stored_is_reserved(tmp_path: Path) -> None:
     data = tmp_path / "data"
     found = capture("n1")
     report = {

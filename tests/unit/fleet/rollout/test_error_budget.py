@@ -140,13 +140,13 @@ def test_share_is_of_all_node_hours(tmp_path: Path) -> None:
     assert share.budget.seconds(100) == pytest.approx(0.005 * 100 * 28 * DAY)
 
 
-def test_other_holds_are_set_aside_or_used(tmp_path: Path) -> None:
+def test_other_holds_are_reserved_or_used(tmp_path: Path) -> None:
     fleet = Fleet(settings(tmp_path, BUDGET, DRAIN))
     fleet.state.ledger.put(Hold("n00", "lock", HoldKind.PLANNED, 0.0, "leave"))
     fleet.state.ledger.put(Hold("n01", "health", HoldKind.FAILED, 0.0, "ecc"))
     found = use(fleet.settings, fleet.state, HOUR)
     assert found is not None
-    assert (found.used, found.set_aside) == (0.0, longest_leave(fleet.settings))
+    assert (found.used, found.reserved) == (0.0, longest_leave(fleet.settings))
     assert fleet.settings.budget is not None
     counted = replace(fleet.settings, budget=replace(fleet.settings.budget, failures=True))
     found = use(counted, fleet.state, HOUR)
