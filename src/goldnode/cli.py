@@ -187,12 +187,11 @@ def _of_a_file(problem: OSError) -> GoldnodeError | None:
 def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if not wanted or ctx.resilient_parsing:
         return
-    from goldnode.compat.report import version  # start-up time
-    from goldnode.core.program_file import payload
+    from goldnode.core.release import program_digest, version  # start-up time
 
     click.echo(f"goldnode {version()}")
     try:
-        click.echo(f"goldnode-node {payload(content=False)['sha256']}")
+        click.echo(f"goldnode-node {program_digest()}")
     except GoldnodeError as error:
         click.echo(f"goldnode-node: {error}", err=True)
     ctx.exit()

@@ -14,6 +14,7 @@ from goldnode.compat.check import registry, rules_of_nodes
 from goldnode.compat.model import CompatFinding, CompatRule, DeclaredAt
 from goldnode.core.errors import CatalogError, GoldnodeError
 from goldnode.core.progress import text_width
+from goldnode.core.release import version
 from goldnode.core.site import acceptance, exception_entry, file_to_edit
 from goldnode.facts import host as facts
 from goldnode.node.ground.text import phrase
@@ -414,17 +415,6 @@ def _artifact(file: Path) -> dict[str, str]:
     if root is None:
         return {"uri": path.as_uri()}
     return {"uri": quote(path.relative_to(root).as_posix()), "uriBaseId": "SRCROOT"}
-
-
-def version() -> str:
-    """Return goldnode's version."""
-    from importlib.metadata import PackageNotFoundError, version  # start-up time
-
-    try:
-        return version("goldnode")
-    except PackageNotFoundError:
-        # A checkout that is not installed.
-        return "0.0.0"
 
 
 def dumps(value: dict[str, Any]) -> str:

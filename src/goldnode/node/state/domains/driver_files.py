@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 # Path -> identity and digest of files that were verified in this boot
 VERIFIED = "/run/goldnode/verified.json"
 CUDA = "libcuda.so.1"
+REINSTALLED = "files of the GPU driver were installed again"
 TOOLKIT = ("nvidia-container", "libnvidia-container")  # packages of the container toolkit
 FINISHED, INTACT = "dpkg has finished its work", "as packaged, and what programs load"
 UNLINKED = (
@@ -212,9 +213,7 @@ def plan(document: ClassDocument, seen: Observed) -> Tuple[List[Action], List[No
             target=name,
             reason="; ".join(texts[:3]) + (" …" if len(texts) > 3 else ""),
             after=f"{name} {versions[name]}\n",
-            reboot=None
-            if name.startswith(TOOLKIT)
-            else "files of the GPU driver were installed again",
+            reboot=None if name.startswith(TOOLKIT) else REINSTALLED,
         )
         for name, texts in sorted(faults.items())
         if seen.version(name) == versions[name]  # any other comes with the transaction
