@@ -5,6 +5,8 @@ Readers of other files (`compat.project_files`) add their pins to the same `Requ
 
 from __future__ import annotations
 
+import dataclasses
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -201,10 +203,34 @@ def _lines(path: Path, text: str) -> Iterator[RequirementLine]:
             continue
         joined = re.sub(r"(^|\s)#.*$", "", held + ("" if comment else whole)).strip()
         if joined:
-            yield RequirementLine(path, start, joined)
+            yield _expanded(RequirementLine(path, start, joined))
         start, held = 0, ""
     if held.strip():
-        yield RequirementLine(path, start, held.strip())
+        yield _expanded(RequirementLine(path, start, held.strip()))
+
+
+# pip expands names in capitals that the environment has, and leaves the others as they are. A part of
+# a URL before the "@" is a user or a password, which is not needed here and may be shown in messages.
+_CREDENTIAL = r"(?![^/\s]*@)"
+_VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)\}" + _CREDENTIAL)
+_LEFT = re.compile(r"\$\{([^}]*)\}" + _CREDENTIAL)
+
+
+def _expanded(line: RequirementLine) -> RequirementLine:
+    """Return the line with the variables that pip expands. Raises WorkloadError for one that pip leaves."""
+    text = _VARIABLE.sub(lambda match: os.environ.get(match[1]) or match[0], line.text)
+    left = _LEFT.search(text)
+    if left is None:
+        return dataclasses.replace(line, text=text)
+    if _VARIABLE.fullmatch(left[0]):
+        raise line.error(
+            f"the environment variable {left[1]} is not set, or is empty, so that pip leaves {left[0]} as it is",
+            f"export {left[1]} as for pip",
+        )
+    raise line.error(
+        f"pip does not expand {left[0]}: it knows names in capitals, as in ${{TORCH_VERSION}}",
+        "write such a name, or the value",
+    )
 
 
 def add_option(

@@ -624,6 +624,7 @@ def _older_or_newer(
 
 _TRIES = 16  # releases of a framework that a remedy tries
 _WHEELS = "wheels of torch, TensorFlow, JAX and vLLM"  # a list of frameworks.yml
+_READ = {"ollama": "images of ollama"}  # a table of its own
 
 
 def _other_cuda(
@@ -1221,7 +1222,7 @@ def framework_version(
             continue  # its wheel names what it needs
         yield about(workload).unknown(
             rule,
-            f"{name} {version} is not in the facts; {read_until('frameworks.yml', _WHEELS)}",
+            f"{name} {version} is not in the facts; {read_until('frameworks.yml', _READ.get(name, _WHEELS))}",
             remedy=CompatRemedy.of(
                 [
                     remedies.framework(

@@ -171,3 +171,26 @@ def test_cuda_family_follows_from_name_and_version(
 def test_package_without_code_for_a_gpu_is_left_out(name: str, tmp_path: Path) -> None:
     assert not gpu_packages.uses_gpu(name)
     assert findings(tmp_path, f"{name}==1.0") == []
+
+
+@pytest.mark.parametrize(
+    ("pin", "gpu", "judgement"),
+    [  # TensorRT: SM 7.0 and higher in the matrix of 10.1, Volta removed in 10.5, Turing and later in 11.2 and 11.4
+        ("tensorrt-cu12==10.1.0", "P100-PCIE-16GB", "blocked"),
+        ("tensorrt-cu12==10.1.0", "V100-PCIE-32GB", "fits"),
+        ("tensorrt==10.4.0", "V100-PCIE-32GB", "fits"),
+        ("tensorrt-cu12==10.5.0", "V100-PCIE-32GB", "blocked"),
+        ("tensorrt-cu12-libs==10.9.0.34", "V100-PCIE-32GB", "blocked"),
+        ("tensorrt-cu12==10.5.0", "T4", "fits"),
+        ("tensorrt-cu12==11.2.1", "V100-PCIE-32GB", "blocked"),
+        ("tensorrt-cu12==11.4.0.106", "A100-SXM4-40GB", "fits"),
+        ("tensorrt-cu12==10.0.1", "P100-PCIE-16GB", "unknown"),  # no matrix of it was read
+        ("tensorrt-cu12==12.0.0", "A100-SXM4-40GB", "unknown"),
+    ],
+)
+def test_tensorrt_needs_what_its_matrix_says(
+    pin: str, gpu: str, judgement: str, tmp_path: Path
+) -> None:
+    own = [item for item in findings(tmp_path, pin, gpu=gpu) if item.rule == "gpu-package"]
+    names = {"block": "blocked", "unknown": "unknown"}
+    assert ([names[item.severity] for item in own] or ["fits"]) == [judgement]

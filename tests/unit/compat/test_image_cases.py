@@ -63,3 +63,9 @@ def test_conditions_of_an_environment(case: list[str]) -> None:
     load = Workload("an image", require_driver=require.conditions(environment))
     found = of_image(node(model, driver, mode), load)
     assert judged(found) == expected, [f"{item.rule}: {item.message}" for item in found]
+
+
+def test_release_after_the_last_read_one_names_the_day_of_its_own_table() -> None:
+    found = check(node("T4", "580.178.04"), [workloads.image("ollama/ollama:0.99.0")])
+    (message,) = [item.message for item in found if item.rule == "framework-version"]
+    assert "images of ollama were read up to" in message
