@@ -444,6 +444,15 @@ class SiteHookAlertmanager(BaseModel):
     labels: dict[Annotated[str, StringConstraints(pattern=r"^[a-zA-Z_][a-zA-Z0-9_]*$")], str] = (
         Field(default_factory=dict, description="Further labels of every alert, for routes.")
     )
+    silence: tuple[Annotated[str, StringConstraints(pattern=r"^[a-zA-Z_][a-zA-Z0-9_]*$")], ...] = (
+        Field(
+            default=(),
+            description=(
+                "Labels that have the name of a node, with or without a port, such as [node, instance]: a rollout "
+                "silences their alerts while a node that it has drained is changed. Empty: no silences."
+            ),
+        )
+    )
     timeout: float = Field(default=10, gt=0, le=600, description="Seconds for one request.")
 
 

@@ -23,6 +23,7 @@ from goldnode.fleet.control.follow import FollowReader, FollowWorker, drains_of
 from goldnode.fleet.control.push import Push, PushReader, PushSettings
 from goldnode.fleet.control.requirements import RequirementEvaluator, sources
 from goldnode.fleet.control.schedulers import SiteSchedulers
+from goldnode.fleet.control.silences import silences_of
 from goldnode.fleet.drain.choice import DrainSettings, drain_settings
 from goldnode.fleet.events.assembly import delivery
 from goldnode.fleet.events.deliver import BackgroundDelivery
@@ -144,6 +145,7 @@ def _duties(
         publish=publish,
         tell=tell,
         events=_events(own, store, site.channel),
+        silences=silences_of(own, store, file.settings.name, site.holder),
     )
 
 

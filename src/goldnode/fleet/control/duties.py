@@ -15,6 +15,7 @@ from sqlalchemy import select
 
 from goldnode.core.errors import GoldnodeError
 from goldnode.fleet.control.power import PowerCycle, power_cycle
+from goldnode.fleet.control.silences import NodeSilences
 from goldnode.fleet.events.deliver import BackgroundDelivery
 from goldnode.fleet.rollout.model import Action, Overdue
 from goldnode.fleet.store import tables
@@ -36,6 +37,7 @@ class ControllerDuties:
     publish: Callable[[Sequence[Action]], None] | None = None
     tell: Callable[[str], None] = LOGGER.info
     events: BackgroundDelivery | None = None
+    silences: NodeSilences | None = None
     _powered: bool = False  # nodes that were overdue before this controller have had their attempt
     _one: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(1, "power"), repr=False
@@ -52,6 +54,8 @@ class ControllerDuties:
             self.publish(actions)
         if self.events is not None:
             self.events.wake()
+        if self.silences is not None:
+            self.silences.wake(bool(actions))
         if self.power:
             overdue = [action.node for action in actions if isinstance(action, Overdue)]
             for name in overdue if self._powered else self._overdue():
@@ -62,6 +66,8 @@ class ControllerDuties:
     def close(self) -> None:
         """Begin no further power cycle, and deliver the last events. A power cycle that has begun ends by itself."""
         self._one.shutdown(wait=False, cancel_futures=True)
+        if self.silences is not None:
+            self.silences.close()
         if self.events is not None:
             self.events.close()
 

@@ -28,6 +28,7 @@ from goldnode.node.ground.text import phrase, shortened, spaced
 
 SECRET = "whsec_"  # noqa: S105 - the prefix of a secret, of Standard Webhooks
 _SHORTEST, _LONGEST = 24, 64  # bytes of a secret, as Standard Webhooks has them
+_LARGEST = 16 << 20  # bytes of an answer that are read
 _SHOWN = 200  # characters of a foreign answer in an error
 _MAKE = f'make one: `(umask 077; echo "{SECRET}$(openssl rand -base64 32)" > FILE)`'
 Resolve = Callable[[str], Path]
@@ -138,16 +139,23 @@ def post_alerts(
     hook: SiteHookAlertmanager, content: list[dict[str, Any]], resolve: Resolve
 ) -> None:
     """Post alerts to the API, version 2. Raises EventHookError unless the answer is 2xx."""
+    alertmanager(hook, "POST", "alerts", resolve, content)
+
+
+def alertmanager(
+    hook: SiteHookAlertmanager, method: str, path: str, resolve: Resolve, content: Any = None
+) -> str:
+    """Ask the API of an Alertmanager, version 2, and return its answer. Raises EventHookError unless it is 2xx."""
     headers = {"Content-Type": "application/json", "User-Agent": "goldnode"}
     if hook.token:
         headers["Authorization"] = f"Bearer {_private(resolve(hook.token)).strip()}"
-    url = f"{hook.url.rstrip('/')}/api/v2/alerts"
-    _post(
-        url,
-        json.dumps(content).encode(),
-        headers,
-        resolve(hook.ca) if hook.ca else None,
-        hook.timeout,
+    return _requested(
+        method,
+        f"{hook.url.rstrip('/')}/api/v2/{path}",
+        None if content is None else json.dumps(content).encode(),
+        headers=headers,
+        ca=resolve(hook.ca) if hook.ca else None,
+        timeout=hook.timeout,
     )
 
 
@@ -171,11 +179,23 @@ def _private(file: Path) -> str:
 def _post(
     url: str, content: bytes, headers: Mapping[str, str], ca: Path | None, timeout: float
 ) -> None:
-    """Post once, without following a redirect: the site's file names the receiver."""
+    _requested("POST", url, content, headers=headers, ca=ca, timeout=timeout)
+
+
+def _requested(
+    method: str,
+    url: str,
+    content: bytes | None,
+    *,
+    headers: Mapping[str, str],
+    ca: Path | None,
+    timeout: float,
+) -> str:
+    """Ask once, without following a redirect: the site's file names the receiver. Return the text of the answer."""
     pool = urllib3.PoolManager(ca_certs=str(ca) if ca else None, num_pools=1)
     try:
         answer = pool.request(
-            "POST",
+            method,
             url,
             body=content,
             headers=dict(headers),
@@ -184,7 +204,7 @@ def _post(
             redirect=False,
             preload_content=False,
         )
-        text = answer.read(_SHOWN, decode_content=True).decode("utf-8", "replace")
+        text = answer.read(_LARGEST, decode_content=True).decode("utf-8", "replace")
         answer.close()
     except (urllib3.exceptions.HTTPError, OSError, ValueError) as problem:
         raise EventHookError(f"{_place(url)} does not answer: {_shown(str(problem))}") from problem
@@ -193,6 +213,7 @@ def _post(
     if not 200 <= answer.status < 300:
         shown = _shown(text)
         raise EventHookError(f"{_place(url)} answered {answer.status}{phrase(': {}', shown)}")
+    return text
 
 
 def _place(url: str) -> str:

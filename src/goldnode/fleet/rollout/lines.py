@@ -180,6 +180,11 @@ SENTENCES: Mapping[str, Callable[[_Content], str]] = {
         + (f" ({c['reason']})" if c.get("reason") else "")
     ),
     "Calendar": _calendar,
+    "Silence": lambda c: (
+        f"alerts of {c['node']} are silenced until {moment(c['until'])} ({c['hook']})"
+        if c["on"]
+        else f"alerts of {c['node']} are no longer silenced ({c['hook']})"
+    ),
     "ChangePhase": _change_phase,
     "Deny": lambda c: f"{short(c['digest'])} is denied",
     "LiftDenial": lambda c: f"{short(c['digest'])} is allowed again",

@@ -36,6 +36,10 @@ METRICS = {
         "gauge",
         "1 for each node that did not return in time and waits for a person.",
     ),
+    "goldnode_fleet_changing": (
+        "gauge",
+        "1 for each node that is out of service for planned work: of a rollout from its drain on, else from its grant.",
+    ),
     "goldnode_rollout_phase": ("gauge", "1 for the phase of each rollout that has not ended."),
     "goldnode_rollout_wave": ("gauge", "Number of the present wave of a rollout, from 1."),
     "goldnode_rollout_nodes": (
@@ -107,6 +111,8 @@ def _of_store(status: Mapping[str, Any]) -> Iterable[MetricSample]:
     yield "goldnode_fleet_denied", {}, len(status["denied"])
     for row in status["overdue"]:
         yield "goldnode_fleet_overdue", {"node": row["node"], "owner": row["owner"]}, 1
+    for row in status.get("changing", ()):
+        yield "goldnode_fleet_changing", row, 1
     yield from _of_rollouts(status)
     for row in status.get("arms", ()):
         yield "goldnode_rollout_node", row, 1

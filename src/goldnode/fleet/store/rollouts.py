@@ -46,9 +46,9 @@ from goldnode.node.ground.optional import optional
 _SHARED = ("Freeze", "Thaw", "Release", "Deny", "LiftDenial")
 # Lines for persons: no state depends on them.
 ANSWER, POWER_CYCLE, POWER_CYCLED = "Answer", "PowerCycle", "PowerCycled"
-CALENDAR = "Calendar"
+CALENDAR, SILENCE = "Calendar", "Silence"
 LONGEST = 92 * 86400.0  # seconds of an outage that is looked for in the log
-_FOR_PERSONS = (ANSWER, POWER_CYCLE, POWER_CYCLED, CALENDAR)
+_FOR_PERSONS = (ANSWER, POWER_CYCLE, POWER_CYCLED, CALENDAR, SILENCE)
 _ENDS = ("completed", "rolled-back", "superseded")
 
 

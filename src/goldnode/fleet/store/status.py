@@ -8,6 +8,9 @@ from sqlalchemy import Connection, Table, and_, case, func, or_, select
 
 from goldnode.fleet.store import tables
 
+# Phases of a step in which its node is drained and out of service.
+HELD_PHASES = ("applying", "returning")
+
 
 def status(connection: Connection) -> dict[str, Any]:
     """Return the state of the fleet as one JSON object, from one consistent view."""
@@ -84,7 +87,24 @@ def _overdue(connection: Connection) -> list[dict[str, Any]]:
 
 def measured(connection: Connection) -> dict[str, Any]:
     """Return the state of the fleet with the arms of its rollouts, for metrics."""
-    return {**status(connection), "arms": arms(connection)}
+    return {**status(connection), "arms": arms(connection), "changing": changing(connection)}
+
+
+def changing(connection: Connection) -> list[dict[str, Any]]:
+    """Return the nodes that are out of service for planned work, each with its owner.
+
+    A node of a rollout that is drained still runs jobs, and is none of them.
+    """
+    hold, step = tables.hold, tables.step
+    rows = connection.execute(
+        select(hold.c.node, hold.c.owner)
+        .join(
+            step, and_(step.c.rollout == hold.c.rollout, step.c.node == hold.c.node), isouter=True
+        )
+        .where(hold.c.kind == "planned", or_(step.c.phase.is_(None), step.c.phase.in_(HELD_PHASES)))
+        .order_by(hold.c.node)
+    )
+    return [dict(row) for row in rows.mappings()]
 
 
 def arms(connection: Connection) -> list[dict[str, Any]]:
