@@ -62,7 +62,10 @@ say() { printf '\\nGUEST %s\\n' "$*"; }
 slot=$(sed -n 's/.*root=PARTLABEL=root-\\([ab]\\).*/\\1/p' /proc/cmdline)
 say "BOOT slot=$slot"
 (sleep 100; say "FINDINGS $(grep -c could_not_read /run/goldnode/verdict.json)") &
-journalctl -f -n 100 -o cat -u goldnode-follow.service -u goldnode-sanity.service | sed -u 's/^/GUEST LOG /'
+(until p=$(systemctl show -p MainPID --value goldnode-follow.service) && n=$(readlink /proc/$p/ns/net) &&
+    [ "$n" != "$(readlink /proc/1/ns/net)" ]; do sleep 0.5; done; say "NETWORK $n") &
+journalctl -f -n 100 -o cat -u goldnode-follow.service -u goldnode-follow-fetch.service -u goldnode-good.service \\
+    -u goldnode-sanity.service | sed -u 's/^/GUEST LOG /'
 """
 
 assert tree  # the fixture
@@ -178,7 +181,7 @@ def image_of(build: str, kernel: str, image: Path, *words: str) -> update.Update
         tries=1,
         unverified=None,
     ).data()
-    disk: Any = SimpleNamespace(build_id=build)
+    disk: Any = SimpleNamespace(build_id=build, class_=CLASS)
     return update.UpdateImage(disk, image, 0, head)
 
 
@@ -227,6 +230,7 @@ def test_guest_follows_a_channel_to_a_good_image(tree: Path, fleet: Fleet, tmp_p
         assert {one.digest for one in fleet.machines.values()} == {"bbb"}
         assert fleet.holds() == {}
         machine.wait("its step has ended", at, 900)
+        machine.wait("GUEST NETWORK net:", 0, 10)  # the unit that acts has none of the machine's
 
 
 def test_guest_falls_back_from_a_broken_image_and_keeps_its_slot(

@@ -47,6 +47,7 @@ TRIES = {
     "reboot": ("systemctl --version >/dev/null && python3 -c 'import ctypes as c, sys; "
                "sys.exit(c.CDLL(None, use_errno=True).reboot(0) and 1)'", False),
     "set clock": ("date -s 2001-01-01", False),
+    "network socket": ("python3 -c 'import socket as s; s.socket(s.AF_INET)'", False),
     "give file away": ("touch /run/goldnode/own && chown 1 /run/goldnode/own", False),
 }  # fmt: skip
 PROBE = "".join(
@@ -80,8 +81,17 @@ echo "PROBE hostname: $(cat /proc/sys/kernel/hostname)"
 mkdir -p /run/systemd/netif/leases; echo HOSTNAME=leased >/run/systemd/netif/leases/2
 systemctl start goldnode-lease-name.service
 echo "PROBE lease: $(cat /proc/sys/kernel/hostname)"
+mkdir -p /efi && mount -t tmpfs efi /efi && mkdir -p /efi/goldnode/seed
+echo seeded >/efi/goldnode/seed/hostname; echo "ssh-ed25519 AAAA x" >/efi/goldnode/seed/authorized_keys
+echo ab >/usr/lib/goldnode/disk/layout
+mkdir /etc/systemd/system/goldnode-first-boot.service.d
+printf '[Service]\\nExecStartPost=/bin/sh -c "partx -sgo NR /dev/vda >/var/lib/parts"\\n' \\
+    >/etc/systemd/system/goldnode-first-boot.service.d/own.conf
+systemctl daemon-reload; systemctl start goldnode-first-boot.service
+echo "PROBE seed: $(cat /etc/hostname /proc/sys/kernel/hostname | tr '\\n' ' ')$(cut -d ' ' -f 3 /root/.ssh/authorized_keys | tail -n 1)"
+echo "PROBE parts: $(head -n 1 /var/lib/parts | tr -d ' ')"
 systemctl --no-pager --failed
-journalctl --no-pager -o cat -u goldnode-policy -u goldnode-hostname -u goldnode-lease-name -u goldnode-watch
+journalctl --no-pager -o cat -u goldnode-first-boot -u goldnode-policy -u goldnode-hostname -u goldnode-lease-name -u goldnode-watch
 """
 
 
@@ -105,6 +115,7 @@ def guest(base: disk.Base, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
         "goldnode-hostname.service",
         "goldnode-lease-name.service",
         "goldnode-ssh-keys.service",
+        "goldnode-first-boot.service",
     )
     payload: dict[str, str | bytes] = {
         "run": RUN,
@@ -159,6 +170,8 @@ def test_units_with_other_sandboxes_do_their_work(guest: tuple[Path, str]) -> No
     assert found["swaps"] == "1", guest[1][-4000:]
     assert found["hostname"].startswith("boot-test-")
     assert found["lease"] == "leased"
+    assert found["seed"] == "seeded seeded x", guest[1][-4000:]
+    assert found["parts"].isdigit()
 
 
 def _read(image: Path, name: str) -> dict[str, Any]:

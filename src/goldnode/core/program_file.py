@@ -3,8 +3,7 @@
 Builds are reproducible.
 
 The archive includes `pynvml`, NVIDIA's NVML binding (package nvidia-ml-py, BSD licence), so a node needs no
-pip. The module carries its licence in its header. The archive has the licence as a separate file too, so that
-it shows in a listing.
+pip. The module carries its licence in its header.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ OLD_PYTHON = b"%s needs Python 3.9 or later: run it with another one, as in pyth
 # Standard library only, so that no site-packages are looked through (-S) and nothing of the caller's environment counts (-I).
 START = b"#!/usr/bin/env -S python3 -I -S\n" + OLD_PYTHON % ((b"goldnode-node",) * 2)
 BINDING = "pynvml.py"
-LICENCE = "pynvml.LICENSE"
 # Only type checkers import these.
 TYPES = ("goldnode/node/ground/document.py", "goldnode/node/state/contract.py")
 WRITER = (
@@ -64,20 +62,15 @@ def binding_file() -> Path:
 
 
 def binding() -> dict[str, bytes]:
-    """Return pynvml as nvidia-ml-py installs it, and its licence, taken from the comment at its top.
-
-    Raises GoldnodeError if the package or the licence is missing.
-    """
+    """Return pynvml as nvidia-ml-py installs it. Raises GoldnodeError without the package, or if the file does not begin with its licence."""
     file = binding_file()
     content = file.read_bytes()
-    head = content.split(b"#####", 2)[1]
-    if b"Redistribution and use" not in head:
+    if b"Redistribution and use" not in content.split(b"#####", 2)[1]:
         raise GoldnodeError(
             f"{file} does not begin with its licence",
             remedy="use the release of nvidia-ml-py in requirements/dev.lock",
         )
-    text = b"\n".join(line[1:].strip() for line in head.strip().splitlines())
-    return {BINDING: content, LICENCE: text + b"\n"}
+    return {BINDING: content}
 
 
 @cache

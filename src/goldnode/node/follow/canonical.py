@@ -2,48 +2,31 @@
 
 from __future__ import annotations
 
+import json
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, List
+    from typing import Any
 
 DEEPEST = 64  # levels of a document
 
 
 def encoded(value: Any) -> bytes:
     """Return the canonical form of parsed JSON. Raises ValueError for what has none: floats and lone surrogates."""
-    parts: List[str] = []
-    _add(value, parts, 0)
-    return "".join(parts).encode("utf-8")  # UnicodeEncodeError is a ValueError
+    return _form(value, 0).encode("utf-8")  # UnicodeEncodeError is a ValueError
 
 
-def _add(value: Any, parts: List[str], depth: int) -> None:
+def _form(value: Any, depth: int) -> str:
     if depth > DEEPEST:
         raise ValueError(f"a document of more than {DEEPEST} levels")
-    if value is None:
-        parts.append("null")
-    elif value is True or value is False:
-        parts.append("true" if value else "false")
-    elif isinstance(value, str):
-        parts.append(_text(value))
-    elif isinstance(value, int):
-        parts.append(str(value))
-    elif isinstance(value, (list, tuple)):
-        parts.append("[")
-        for number, item in enumerate(value):
-            parts.append("," if number else "")
-            _add(item, parts, depth + 1)
-        parts.append("]")
-    elif isinstance(value, dict):
-        parts.append("{")
-        for number, name in enumerate(sorted(value)):
-            parts.append(("," if number else "") + _text(name) + ":")
-            _add(value[name], parts, depth + 1)
-        parts.append("}")
-    else:
-        raise ValueError(f"{type(value).__name__} has no canonical form")
-
-
-def _text(value: str) -> str:
-    # Only these two are escaped, and no control characters.
-    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
+    if value is None or isinstance(value, int):
+        return json.dumps(value)
+    if isinstance(value, str):  # only these two are escaped, and no control characters
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        return f'"{escaped}"'
+    if isinstance(value, (list, tuple)):
+        return f"[{','.join(_form(item, depth + 1) for item in value)}]"
+    if isinstance(value, dict):
+        rows = (f"{_form(name, depth)}:{_form(value[name], depth + 1)}" for name in sorted(value))
+        return f"{{{','.join(rows)}}}"
+    raise ValueError(f"{type(value).__name__} has no canonical form")

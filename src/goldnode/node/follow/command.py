@@ -49,17 +49,29 @@ def arguments(parser: Any) -> None:
         action="store_true",
         help="only verify the channel and print what it wants; write no request",
     )
+    parser.add_argument(
+        "--apart",
+        action="store_true",
+        help="leave the network to goldnode-follow-fetch.service, as the unit does",
+    )
+    parser.add_argument(
+        "--fetch",
+        action="store_true",
+        help="be that unit: answer the request on standard input",
+    )
 
 
 def run(host: Host, options: Any) -> int:
     """Run one pass. Return the exit code. Raises NodeError, which exits with 3."""
     # Imported here: the endpoint and TLS modules take longer than the start of this program.
-    from . import channel
+    from . import apart, channel
     from .lockservice import LockClient
     from .loop import Follower
     from .machine import Machine
     from .trust import Verifier
 
+    if options.fetch:
+        return apart.serve()
     own = settings_of.load(host, options)
     first = host.data(own.root)
     if first is None:
@@ -67,10 +79,13 @@ def run(host: Host, options: Any) -> int:
             f"{own.root} does not exist. Put the publisher's root document there, from a place that you trust."
         )
     with alone(host):
-        source = ChannelSource(own.channel, own.ca)
+        source: Any = ChannelSource(own.channel, own.ca)
+        if options.apart:
+            source = apart.ApartSource(host, own, first)
         verifier = Verifier(host, source, f"{settings_of.STATE}/metadata", first, time.time())
         machine = Machine(host, own, source, lambda text: print(text, file=sys.stderr, flush=True))
-        follower = Follower(host, own, verifier, LockClient(own), machine)
+        service = source if options.apart else LockClient(own)
+        follower = Follower(host, own, verifier, service, machine)
         if options.check:
             document = follower.document()
             wanted = channel.wish(document, own.node, time.time())

@@ -14,8 +14,8 @@ from ..state import slots
 from ..state.observe import gpu_holders
 from ..verdict import blame, current
 from .channel import image_of
-from .repository import ChannelAwayError, ChannelSource, blocks, download
-from .settings import STAGED, Settings
+from .repository import ChannelAwayError, ChannelSource, blocks
+from .settings import Settings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ PASS, FAIL, UNKNOWN = "pass", "fail", "unknown"
 FELL_BACK = "slot.fallback"  # the finding of a node that gave an image up
 PROGRAM = "goldnode-node"  # target of the channel: the program with the writer of images
 COPY = "/run/goldnode/follow-program"
-SPARE = 256 << 20  # bytes that a download leaves free
 REASON = 1000  # letters
 
 
@@ -128,7 +127,7 @@ class Machine:
     def stage(self, document: Json, wanted: Wish) -> Optional[str]:
         """Download what the node needs to apply a state. Return why it is not there yet; None if it is.
 
-        Nothing that runs is touched. Without room for a download, the image is read while it is written.
+        Nothing that runs is touched.
         """
         if wanted.kind == "lock" or self._in_other_slot(wanted.digest):
             return None
@@ -136,22 +135,7 @@ class Machine:
         if image is None:
             return f"the channel has no image of build {wanted.digest}: `goldnode rollout publish --image`"
         path = self._staged(image)
-        if os.path.exists(path):
-            return None
-        folder = os.path.dirname(path)
-        os.makedirs(folder, 0o700, exist_ok=True)
-        for name in os.listdir(folder):  # of earlier rollouts
-            if not name.startswith(os.path.basename(path)):
-                os.unlink(os.path.join(folder, name))
-        free = os.statvfs(folder)
-        if free.f_bavail * free.f_frsize < image["size"] + SPARE:
-            self.say(
-                f"{folder} has no room for {image['size'] >> 20} MiB and {SPARE >> 20} MiB to spare"
-            )
-            return None
-        self.say(f"downloading image {wanted.digest}, {image['size'] >> 20} MiB")
-        download(self.source, image["path"], path, image["size"], image["sha256"])
-        return None
+        return None if os.path.exists(path) else self.source.stage(image, path, self.say)
 
     def apply(self, document: Json, wanted: Wish, program: Optional[bytes]) -> None:
         """Apply a state, so that the next boot runs it. Raises NotAppliedError."""
@@ -188,7 +172,7 @@ class Machine:
         return row["state"] == slots.GOOD or bool(known.get("good")) or survey["next"] == other
 
     def _staged(self, image: Mapping[str, Any]) -> str:
-        return self.host.located(f"{STAGED}/{os.path.basename(image['path'])}")
+        return self.host.located(f"{self.source.staged}/{os.path.basename(image['path'])}")
 
     def _write(self, document: Json, wanted: Wish, program: Optional[bytes]) -> None:
         image = image_of(document, wanted.digest)
@@ -220,22 +204,19 @@ class Machine:
             self.host.remove(COPY)
         if isinstance(problem, ChannelAwayError):
             raise problem
+        os.unlink(self._staged(image))
         if process.returncode != 0:
             last = (errors or [f"`slot write` ended with {process.returncode}"])[-1]
             raise NotAppliedError(last.replace("goldnode-node: ", "", 1)[:REASON])
-        if os.path.exists(self._staged(image)):
-            os.unlink(self._staged(image))
 
     def _packed(self, image: Mapping[str, Any]) -> IO[bytes]:
-        """Open the image: the download, or the channel. The header has the digest of the whole."""
-        if os.path.exists(self._staged(image)):
-            return open(self._staged(image), "rb")
-        opened = self.source.opened(image["path"])
-        if opened is None:
-            raise NotAppliedError(
-                f"{self.source.source} has no {image['path']}. Publish the image again."
-            )
-        return opened
+        """Open the download. The header has the digest of the whole."""
+        try:
+            # Another user may have put it there (apart.py): no link, and no wait for a writer of a pipe.
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            return os.fdopen(os.open(self._staged(image), flags), "rb")
+        except OSError as problem:
+            raise NotAppliedError(f"{problem.filename}: {problem.strerror}") from None
 
     def _apply_lock(self, wanted: Wish) -> None:
         """Run the site's command. It has the rollout and the digest in its environment."""

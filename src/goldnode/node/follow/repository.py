@@ -11,11 +11,13 @@ import urllib.request
 
 from ..ground.errors import NodeError
 from ..ground.typed import NamedTuple
+from .settings import STAGED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import IO, Iterator, Optional
+    from typing import IO, Any, Callable, Iterator, Mapping, Optional
 
+SPARE = 256 << 20  # bytes that a download leaves free
 BLOCK = 1 << 16  # bytes of one read
 SILENCE = 30.0  # seconds without a byte
 # Seconds for one document: a server that sends a byte now and then cannot hold a node.
@@ -82,6 +84,27 @@ class ChannelSource(NamedTuple):
         except Exception as problem:  # http.client has errors of its own, as in `blocks`
             why = getattr(problem, "reason", None) or str(problem).strip() or type(problem).__name__
             raise ChannelAwayError(f"{self.source}/{name}: {why}.") from None
+
+    @property
+    def staged(self) -> str:
+        """Return the directory of downloads."""
+        return STAGED
+
+    def stage(
+        self, image: Mapping[str, Any], path: str, say: Callable[[str], None]
+    ) -> Optional[str]:
+        """Download an image to a path of a directory of downloads. Return why there is no room for it; None if it is there."""
+        folder, name = os.path.split(path)
+        os.makedirs(folder, 0o700, exist_ok=True)
+        for other in os.listdir(folder):  # of earlier rollouts
+            if not other.startswith(name):
+                os.unlink(os.path.join(folder, other))
+        free, size = os.statvfs(folder), image["size"]
+        if free.f_bavail * free.f_frsize < size + SPARE:
+            return f"{folder} has no room for {size >> 20} MiB and {SPARE >> 20} MiB to spare"
+        say(f"downloading {image['path']}, {size >> 20} MiB")
+        download(self, image["path"], path, size, image["sha256"])
+        return None
 
     def _context(self) -> ssl.SSLContext:
         try:

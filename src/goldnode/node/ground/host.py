@@ -128,9 +128,11 @@ class Host:
         except (FileNotFoundError, NotADirectoryError):
             return None
 
-    def regular_file(self, name: str) -> Tuple[Optional[os.stat_result], Optional[bytes]]:
-        """Return status and content of the path itself. The content is None for anything but a
-        regular file, which is not opened.
+    def regular_file(
+        self, name: str, most: int = -1
+    ) -> Tuple[Optional[os.stat_result], Optional[bytes]]:
+        """Return status and content (at most so many bytes) of the path itself. The content is None for anything
+        but a regular file, which is not opened.
         """
         status = self.lstat(name)
         if status is None or not stat.S_ISREG(status.st_mode):
@@ -148,7 +150,7 @@ class Host:
             return self.lstat(name), None
         with open(handle, "rb") as opened:
             status = os.fstat(handle)
-            return status, opened.read() if stat.S_ISREG(status.st_mode) else None
+            return status, opened.read(most) if stat.S_ISREG(status.st_mode) else None
 
     def data(self, name: str, most: int = -1) -> Optional[bytes]:
         """Return the content of a file (at most this many bytes), or None if it does not exist. In /proc,

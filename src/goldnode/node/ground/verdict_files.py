@@ -9,6 +9,10 @@ CLASS = "/etc/goldnode/class.json"
 VERDICT = "/run/goldnode/verdict.json"
 # The verdict for shell programs: one line, "UPTIME EXIT_CODE STATUS CLASS".
 STATUS = "/run/goldnode/status"
+# Copy of the metrics for node_exporter's textfile collector: its name in the collector's directory, and where the path of the
+# last copy stands, to remove it when the class names another directory.
+TEXTFILE = "goldnode.prom"
+LAST_TEXTFILE = "/var/lib/goldnode/textfile"
 PERIOD = 300  # seconds between two passive checks (goldnode-watch.timer)
 LIMIT = 3 * PERIOD  # two checks may be missed or late; after the third the node's state is unknown
 # A controller reads these with nothing else of the program: the start of Ansible imports them.

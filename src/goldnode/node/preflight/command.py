@@ -8,6 +8,7 @@ import os
 from ..cachekey.node import public
 from ..ground import boot
 from ..ground.errors import NodeError
+from ..ground.host import Host
 from ..ground.json_lines import as_dict
 from ..probe.machine import printable
 from ..state.domains.program import CLASS
@@ -18,7 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, Mapping, Optional
 
-    from ..ground.host import Host, Json
+    from ..ground.host import Json
 
 STATUS = (
     "Exit status: 0 the job may start, 1 it does not fit this node, 2 the node must not run jobs, 3 could not check, "
@@ -170,3 +171,13 @@ def _caches(
                 f"{printable(data, 120)} is no directory of a key, and may hold code of another node"
             ]
     return checks.caches_line(faults, list(used), None)
+
+
+def main(options: Any) -> int:
+    """Run the command without the engine, whose import takes longer: one runs before each task of a job."""
+    try:
+        return run(Host(options.root), options)
+    except NodeError as problem:
+        from ..ground.fault import expected  # no other start has anything to report
+
+        return expected(problem, options.format)

@@ -190,7 +190,9 @@ def firmware(name: str) -> Any:
     answer = array.array("B", struct.pack("I", GDRVINFO) + bytes(192))
     request = struct.pack("16sP16x", name.encode()[:15], answer.buffer_info()[0])
     try:
-        opened = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        opened = socket.socket(
+            socket.AF_UNIX, socket.SOCK_DGRAM
+        )  # any family takes it: the units have this one
         try:
             fcntl.ioctl(opened.fileno(), SIOCETHTOOL, request)
         finally:

@@ -57,7 +57,7 @@ def main(engine: str | None = None, archive: str | None = None) -> int:
 
         return remote.answer(engine, archive)
     if arguments[:1] == ["preflight"]:
-        from ..preflight.start import main as preflight
+        from ..preflight.command import main as preflight
         from .arguments import parse
 
         return preflight(parse(arguments))

@@ -10,7 +10,7 @@ import json
 import os
 from contextlib import suppress
 
-from ..ground import boot, gate_files, textfile
+from ..ground import boot, gate_files, verdict_files
 from ..ground.host import boot_identity
 from ..ground.json_lines import as_list, as_map
 from ..verdict import current
@@ -81,14 +81,14 @@ def root_expires(host: Host) -> Optional[float]:
 
 def _collected(host: Host, document: Optional[Mapping[str, Any]], content: bytes) -> List[str]:
     """Write the copy in the collector's directory. Remove the one that an earlier class has requested."""
-    before = (host.text(textfile.MEMORY) or "").strip()
+    before = (host.text(verdict_files.LAST_TEXTFILE) or "").strip()
     folder = ((document or {}).get("serve") or {}).get("textfile")
-    wanted = f"{str(folder).rstrip('/')}/{textfile.NAME}" if folder else ""
+    wanted = f"{str(folder).rstrip('/')}/{verdict_files.TEXTFILE}" if folder else ""
     if document is None:  # a class that cannot be read has not changed its mind
         wanted = before
-    if before and before != wanted and os.path.basename(before) == textfile.NAME:
+    if before and before != wanted and os.path.basename(before) == verdict_files.TEXTFILE:
         host.remove(before)
-        host.remove(textfile.MEMORY)
+        host.remove(verdict_files.LAST_TEXTFILE)
     if not wanted:
         return []
     if not host.is_dir(os.path.dirname(wanted)):
@@ -97,7 +97,7 @@ def _collected(host: Host, document: Optional[Mapping[str, Any]], content: bytes
             "reads nothing of this node"
         ]
     if before != wanted:
-        host.write(textfile.MEMORY, f"{wanted}\n".encode())
+        host.write(verdict_files.LAST_TEXTFILE, f"{wanted}\n".encode())
     host.write(wanted, content)
     return []
 

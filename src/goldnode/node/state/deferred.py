@@ -21,22 +21,44 @@ from ..ground.errors import NodeError
 from ..ground.host import Host
 from ..ground.text import phrase
 from . import shaping
-from .owed import OWED, PLACE, owed
+from .observe import DEFERRED, OWED, owed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable, List, Sequence
 
 
-PROGRAM = f"{PLACE}/update-initramfs"
-MADE = f"{PLACE}/made"  # a file per new kernel, of the moment at which its initramfs was begun
+# How apt-get is called to change a node.
+APT_TIME = (
+    3600.0  # a module build on a small node takes minutes; an hour means that something hangs
+)
+
+APT = (
+    "apt-get",
+    "-y",
+    "--no-install-recommends",
+    "-o",
+    "DPkg::Lock::Timeout=120",
+    # As for the lock. With APT::Get::Phase-Policy, apt otherwise ignores the pins of a phased version, and finds no way
+    # to install what depends on it.
+    "-o",
+    "APT::Get::Always-Include-Phased-Updates=1",
+    "-o",
+    "Dpkg::Use-Pty=0",
+    "-o",
+    "Dpkg::Options::=--force-confdef",
+    "-o",
+    "Dpkg::Options::=--force-confold",
+)
+PROGRAM = f"{DEFERRED}/update-initramfs"
+MADE = f"{DEFERRED}/made"  # a file per new kernel, of the moment at which its initramfs was begun
 REAL = "/usr/sbin/update-initramfs"
 # Directories that configure an initramfs, or in which packages add scripts to it. PASSING are changes there
 # that have no effect: mkinitramfs builds its own linker cache inside the image.
 SHAPING = ("/etc", "/usr/share/initramfs-tools", "/lib/modules/{release}")
 PASSING = ("ld.so.cache", "ld.so.cache~")
 # apt gives dpkg this path instead of its own (apt.conf(5), DPkg::Path).
-OPTIONS = ("-o", f"DPkg::Path={PLACE}:/usr/sbin:/usr/bin:/sbin:/bin")
+OPTIONS = ("-o", f"DPkg::Path={DEFERRED}:/usr/sbin:/usr/bin:/sbin:/bin")
 
 # With DPKG_MAINTSCRIPT_PACKAGE set, a lone -u only activates the trigger. That is cheap, and dpkg calls the
 # wrapper again when it processes the trigger.
@@ -168,4 +190,4 @@ def forget(host: Host) -> None:
     """Delete the list of requests, together with the wrapper."""
     import shutil
 
-    shutil.rmtree(host.located(PLACE), ignore_errors=True)
+    shutil.rmtree(host.located(DEFERRED), ignore_errors=True)

@@ -22,7 +22,7 @@ from ..ground.host import Host, Json, boot_identity, is_container
 from ..ground.verdict_files import CLASS
 from ..probe import pci
 from ..probe.values import Files
-from . import obstacles, owed, owners
+from . import obstacles, owners
 from .family import builds_modules
 from .model import Observed
 from .names import digest, printable
@@ -99,6 +99,8 @@ INDEX = "/var/lib/goldnode/classes/index.json"  # documents to return to; see st
 HISTORY = "/var/lib/goldnode/history"  # see state/history.py
 TRIAL = "/var/lib/goldnode/trial.json"  # the kernel that a boot is to try; see state/trial.py
 DISK_IMAGE = "/usr/lib/goldnode/disk"  # files of a first boot, in disk images only
+DEFERRED = "/var/lib/goldnode/deferred"  # see state/deferred.py
+OWED = f"{DEFERRED}/owed"
 REBOOT_MARKS = "/run/goldnode/reboot-required"
 INITRAMFS_CACHE = "/run/goldnode/initramfs.json"
 # Daemons of the driver itself. Its packages restart them, and they hold the devices of every
@@ -114,6 +116,11 @@ LOCKS = (
     "/var/lib/apt/lists/lock",
     "/var/cache/apt/archives/lock",
 )
+
+
+def owed(host: Host) -> List[str]:
+    """Return the update-initramfs requests that a transaction which was cut off has left: one line of arguments each."""
+    return list(dict.fromkeys((host.text(OWED) or "").splitlines()))
 
 
 def observe(host: Host, document: ClassDocument, keep: bool = True) -> Observed:
@@ -183,7 +190,7 @@ def observe(host: Host, document: ClassDocument, keep: bool = True) -> Observed:
         seen.modules[release] = modinfo(host, release, driver["module"], driver.get("package"))
     seen.forced = forced_modules(host, document["blacklist"])
     seen.initramfs = initramfs_contents(host, document, keep)
-    seen.owed = bool(owed.owed(host))
+    seen.owed = bool(owed(host))
     if own:
         for module in [*document["blacklist"], "nvidia", "amdgpu"]:
             if host.exists(f"/sys/module/{module}/initstate"):

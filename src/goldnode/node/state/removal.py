@@ -36,7 +36,13 @@ if TYPE_CHECKING:
 
 
 # Directories that contain only goldnode's files. Of those that survive a boot, the record is removed last.
-OWN = ("/usr/lib/goldnode", "/var/cache/goldnode", "/var/lib/goldnode", "/run/goldnode")
+OWN = (
+    "/usr/lib/goldnode",
+    "/var/cache/goldnode",
+    "/var/cache/private/goldnode",
+    "/var/lib/goldnode",
+    "/run/goldnode",
+)
 # Files in which a line that loads a module, or names a swap device, may have been commented out.
 COMMENTED = ("/etc/initramfs-tools/modules", "/etc/modules", "/etc/fstab")
 MARK = "# goldnode: "

@@ -14,7 +14,7 @@ import pytest
 
 from goldnode.node.effective import apt, apt_conf
 from goldnode.node.ground.host import Host
-from goldnode.node.state.aptcall import APT
+from goldnode.node.state.deferred import APT
 from goldnode.node.state.domains.apt import PINS, pins
 
 CACHE, CONFIG = shutil.which("apt-cache"), shutil.which("apt-config")

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from goldnode.node.follow import machine as machine_of
+from goldnode.node.follow import repository
 from goldnode.node.follow import settings as settings_of
 from goldnode.node.follow.channel import FORWARD, Wish
 from goldnode.node.follow.machine import Machine, NotAppliedError
@@ -75,14 +76,14 @@ def test_image_is_downloaded_once_and_written_with_its_header(found: SimpleNames
     assert not Path(found.host.located(machine_of.COPY)).exists()
 
 
-def test_image_is_read_from_the_channel_where_there_is_no_room(
+def test_node_without_room_for_the_image_waits(
     found: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machine_of, "SPARE", 1 << 60)
-    assert found.machine.stage(found.document, WISH) is None
-    assert "no room" in found.lines[-1]
-    found.machine.apply(found.document, WISH, WRITER)
-    assert Path(found.host.located("/run/goldnode/written")).read_bytes().endswith(DATA)
+    monkeypatch.setattr(repository, "SPARE", 1 << 60)
+    why = found.machine.stage(found.document, WISH)
+    assert why.startswith(f"{found.staged.parent} has no room for 0 MiB")
+    with pytest.raises(NotAppliedError, match="No such file"):
+        found.machine.apply(found.document, WISH, WRITER)
 
 
 def test_channel_that_goes_away_while_it_is_read_is_no_failure_of_the_change(

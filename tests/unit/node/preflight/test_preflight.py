@@ -19,7 +19,7 @@ from tests.unit.node.serve.test_serve import GOOD
 
 from goldnode.node.cachekey import components, directory, key
 from goldnode.node.ground.errors import NodeError
-from goldnode.node.preflight import checks, cohort, image, start
+from goldnode.node.preflight import checks, cohort, command, image
 from goldnode.node.program.arguments import parse
 from goldnode.node.serve.publish import public
 
@@ -71,7 +71,7 @@ def write(root: Path, name: str, text: str) -> None:
 
 def call(root: Path, *words: str) -> int:
     """Run the command as goldnode-node starts it. `program.main` runs it too, and must agree."""
-    return start.main(parse(["preflight", "--root", str(root), *words]))
+    return command.main(parse(["preflight", "--root", str(root), *words]))
 
 
 def asked(root: Path, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Json]:
@@ -481,10 +481,10 @@ def test_report_passes_only_without_failed_lines_and_gives_one_line(
 def test_the_start_imports_no_engine() -> None:
     """It takes longer than all checks."""
     code = (
-        "import sys; sys.path.insert(0, sys.argv[1]); from goldnode.node.preflight import start; "
+        "import sys; sys.path.insert(0, sys.argv[1]); from goldnode.node.preflight import command; "
         "from goldnode.node.program import arguments; print(*sys.modules)"
     )
-    source = str(Path(start.__file__).parents[3])
+    source = str(Path(command.__file__).parents[3])
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", code, source], capture_output=True, text=True, check=True
     )
@@ -520,7 +520,7 @@ def test_a_real_container_reads_the_verdict_of_its_node(root: Path, tmp_path: Pa
         f"mount --bind {root}/run/goldnode {inside}/run/goldnode && mount --bind {root}/etc/goldnode {inside}/etc/goldnode && "
         f'mount -t proc proc {inside}/proc && exec {sys.executable} -c "{code}" preflight --node n1 --root {inside}'
     )
-    env = {**os.environ, "PYTHONPATH": str(Path(start.__file__).parents[3])}
+    env = {**os.environ, "PYTHONPATH": str(Path(command.__file__).parents[3])}
     done = subprocess.run(
         ["unshare", "--mount", "--pid", "--fork", "sh", "-c", script],
         env=env,

@@ -12,7 +12,7 @@ import pytest
 from goldnode.node.ground.errors import NodeError
 from goldnode.node.ground.host import Host, Result
 from goldnode.node.state import deferred
-from goldnode.node.state import owed as owing
+from goldnode.node.state import observe as owing
 
 # How update-initramfs is called; by which package's script; whether it is done at once.
 CALLS = [
@@ -97,7 +97,7 @@ def test_owed_initramfs_updates_run_once_and_are_forgotten(tmp_path: Path) -> No
         ("update-initramfs", "-u", "-k", "all"),
     ]
     assert reported == ["update-initramfs -u", "update-initramfs -u -k all"]
-    assert not (tmp_path / owing.PLACE.lstrip("/")).exists()
+    assert not (tmp_path / owing.DEFERRED.lstrip("/")).exists()
 
 
 def test_failed_initramfs_update_stays_owed(tmp_path: Path) -> None:

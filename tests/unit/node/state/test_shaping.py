@@ -11,7 +11,7 @@ from tests.unit.node.effective.test_initramfs import archive, member
 
 from goldnode.node.ground.host import Host, Result
 from goldnode.node.state import deferred, shaping
-from goldnode.node.state import owed as owing
+from goldnode.node.state import observe as owing
 
 RELEASE = "6.1.0-902-amd64"
 MODULES = f"lib/modules/{RELEASE}"

@@ -14,7 +14,7 @@ from ..model import Action, Note, Observed, Refusal, Waiting
 from ..remedy import SITE, Remedy
 from . import units
 from .files import Wanted
-from .program import PROGRAM
+from .program import CLOSED, PROGRAM
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,7 +27,51 @@ SERVICE, TIMER = "goldnode-follow.service", "goldnode-follow.timer"
 LINK = f"{units.FOLDER}/timers.target.wants/{TIMER}"
 EVERY = 60  # seconds
 
-# An image is written, and a lock applied, within the limit. The unit has no sandbox: it changes the node.
+FETCH = "goldnode-follow-fetch.service"
+
+# systemd opens the request as root: it has the TLS key. Without AF_UNIX no socket of systemd is in reach, and glibc
+# asks the name servers itself.
+FETCH_TEXT = f"""# goldnode: talk to the channel and the lock service, for goldnode-follow.service
+[Unit]
+Description=goldnode follow: network
+# No start limit: a pass starts it for each question.
+StartLimitIntervalSec=0
+
+[Service]
+Type=oneshot
+ExecStart={PROGRAM} follow --fetch
+StandardInput=file:/run/goldnode/follow-request
+StandardOutput=journal
+TimeoutStartSec=4h
+{CLOSED}DynamicUser=yes
+CacheDirectory=goldnode/fetch
+CacheDirectoryMode=0700
+PrivateDevices=yes
+ProtectHome=read-only
+ProtectKernelLogs=yes
+ProtectProc=invisible
+ProcSubset=pid
+CapabilityBoundingSet=
+RestrictAddressFamilies=AF_INET AF_INET6
+MemoryMax=512M
+Nice=10
+"""
+# The writer of images mounts in a namespace of its own, writes the other slot and the ESP, and copies files of any kind, so
+# this takes away only what it certainly does not use.
+WRITER = """\
+CapabilityBoundingSet=~CAP_NET_ADMIN CAP_NET_RAW CAP_SYS_MODULE CAP_SYS_TIME CAP_SYSLOG CAP_BPF CAP_PERFMON
+NoNewPrivileges=yes
+PrivateNetwork=yes
+RestrictAddressFamilies=AF_UNIX
+RestrictRealtime=yes
+LockPersonality=yes
+KeyringMode=private
+SystemCallArchitectures=native
+SystemCallFilter=~@clock @cpu-emulation @debug @module @obsolete @raw-io @reboot @swap
+SystemCallErrorNumber=EPERM
+"""
+
+# An image is written, and a lock applied, within the limit.
 SERVICE_TEXT = f"""# goldnode: one pass of a node that follows a signed channel
 [Unit]
 Description=goldnode follow: rollouts of the class
@@ -37,14 +81,14 @@ ConditionPathExists={{root}}
 
 [Service]
 Type=oneshot
-ExecStart={PROGRAM} follow
+ExecStart={PROGRAM} follow --apart
 # 1: a person has to act, as the journal says. The unit is not to blame.
 SuccessExitStatus=1
 TimeoutStartSec=4h
 Nice=10
 CPUWeight=20
 IOSchedulingPriority=7
-"""
+{{sandbox}}"""
 
 # The interval starts when the last pass ends. The random delay spreads a fleet over the servers.
 TIMER_TEXT = """# goldnode: follow the channel of the class
@@ -80,8 +124,14 @@ def wanted(document: ClassDocument, seen: Observed) -> List[Wanted]:
     why = f"the class says `follow: {{channel: {follow.get('channel')}}}`"
     # As in node/follow/settings.py, which a plan does not import, to start quickly.
     root = follow.get("root") or "/etc/goldnode/follow/root.json"
+    # The command of the site that applies a lock may need anything, the network first of all.
+    sandbox = "" if follow.get("apply") else WRITER
+    text = SERVICE_TEXT.format(root=root, sandbox=sandbox)
     return [
-        Wanted(f"{units.FOLDER}/{SERVICE}", SERVICE_TEXT.format(root=root), "sanity", why),
+        Wanted(f"{units.FOLDER}/{SERVICE}", text, "sanity", why),
+        Wanted(
+            f"{units.FOLDER}/{FETCH}", FETCH_TEXT, "sanity", "its network has a user of its own"
+        ),
         Wanted(
             f"{units.FOLDER}/{TIMER}",
             TIMER_TEXT.format(every=every, spread=max(1, every // 4)),

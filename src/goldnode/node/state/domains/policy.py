@@ -28,7 +28,7 @@ from ..model import BOOT, DEVICE, Action, Note, Observed, Refusal, Waiting, decl
 from ..observe import SIMULATOR, load_json
 from ..remedy import PERSON, POLICY, REBOOT, Remedy
 from .files import Wanted
-from .program import DEVICES, MAKE
+from .program import COMMON, DEVICES, MAKE
 from .units import gpu_users
 
 TYPE_CHECKING = False
@@ -77,27 +77,20 @@ PERSISTENCED = tuple(
 # It sets GPUs (ADMIN, RAWIO; MKNOD: devices of MIG), swap, and links (NET_ADMIN), and writes sysctls and sysfs. It
 # reads the open files of other processes (PTRACE), to wait for users of a GPU. `strict` would keep swapoff(2) from
 # swap files, which the kernel opens for writing.
-SANDBOX = """\
-CapabilityBoundingSet=CAP_CHOWN CAP_DAC_OVERRIDE CAP_FOWNER CAP_MKNOD CAP_NET_ADMIN CAP_SYS_ADMIN CAP_SYS_PTRACE
+SANDBOX = f"""\
+{COMMON}CapabilityBoundingSet=CAP_CHOWN CAP_DAC_OVERRIDE CAP_FOWNER CAP_MKNOD CAP_NET_ADMIN CAP_SYS_ADMIN CAP_SYS_PTRACE
 CapabilityBoundingSet=CAP_SYS_RAWIO
-NoNewPrivileges=yes
 ProtectSystem=full
 ProtectHome=yes
-PrivateMounts=yes
+ProtectKernelLogs=yes
+ProtectClock=yes
 PrivateTmp=yes
+PrivateMounts=yes
 DeviceAllow=char-* rwm
 DeviceAllow=block-* rw
-ProtectHostname=yes
-RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK
-RestrictNamespaces=yes
-RestrictRealtime=yes
-RestrictSUIDSGID=yes
-LockPersonality=yes
-KeyringMode=private
-SystemCallArchitectures=native
-SystemCallFilter=@system-service @swap adjtimex clock_adjtime
-SystemCallErrorNumber=EPERM
-UMask=0077
+RestrictAddressFamilies=AF_UNIX AF_NETLINK
+SystemCallFilter=@system-service @swap
+SystemCallFilter=~@resources
 """
 # A container shows the GPUs and kernel of its host, so the unit sets nothing there, except on simulated GPUs.
 # Not RemainAfterExit: a restart, and a start by the rule below, must set everything again.

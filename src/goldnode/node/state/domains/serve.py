@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 
-from ...ground import textfile
+from ...ground import verdict_files
 from ...ground.host import Host
 from ...ground.json_lines import as_dict
 from .. import shims
@@ -21,7 +21,7 @@ from ..model import BOOT, Action, Note, Observed, Refusal, Waiting
 from ..remedy import SITE, Remedy
 from . import units
 from .files import Wanted
-from .program import PROGRAM
+from .program import CLOSED, PROGRAM
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -56,29 +56,13 @@ Description=goldnode diagnostics endpoint
 
 [Service]
 ExecStart={PROGRAM} serve
-DynamicUser=yes
+{CLOSED}DynamicUser=yes
 PrivateNetwork=yes
 PrivateDevices=yes
-PrivateTmp=yes
-ProtectSystem=strict
 ProtectHome=yes
-ProtectKernelTunables=yes
-ProtectKernelModules=yes
 ProtectKernelLogs=yes
-ProtectControlGroups=yes
-ProtectClock=yes
-ProtectHostname=yes
 CapabilityBoundingSet=
-NoNewPrivileges=yes
 RestrictAddressFamilies=AF_UNIX
-RestrictNamespaces=yes
-RestrictRealtime=yes
-RestrictSUIDSGID=yes
-LockPersonality=yes
-MemoryDenyWriteExecute=yes
-SystemCallArchitectures=native
-SystemCallFilter=@system-service
-UMask=0077
 MemoryMax=96M
 TasksMax=32
 LimitNOFILE=128
@@ -94,8 +78,10 @@ def declared(document: ClassDocument) -> Mapping[str, Any]:
 
 def observe(host: Host, document: ClassDocument, seen: Observed) -> None:
     """Collect goldnode's traces outside its own files."""
-    copy = (host.text(textfile.MEMORY) or "").strip() or None
-    if copy and not (os.path.isfile(host.located(copy)) and copy.endswith(f"/{textfile.NAME}")):
+    copy = (host.text(verdict_files.LAST_TEXTFILE) or "").strip() or None
+    if copy and not (
+        os.path.isfile(host.located(copy)) and copy.endswith(f"/{verdict_files.TEXTFILE}")
+    ):
         copy = None
     drained = None
     if host.live:
@@ -193,7 +179,7 @@ def _remove_metrics(path: str, reason: str) -> Action:
 
 def _is_wanted(document: ClassDocument, path: str) -> bool:
     folder = declared(document).get("textfile")
-    return bool(folder) and path == f"{str(folder).rstrip('/')}/{textfile.NAME}"
+    return bool(folder) and path == f"{str(folder).rstrip('/')}/{verdict_files.TEXTFILE}"
 
 
 def address(state: Mapping[str, str]) -> str:

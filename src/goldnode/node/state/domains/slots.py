@@ -16,6 +16,7 @@ from ..finding import ELSEWHERE, Finding, judge_item
 from ..model import Action, Note, Observed, Refusal, Waiting
 from ..remedy import PERSON, SITE, Remedy
 from .files import Wanted
+from .program import COMMON, READER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ Type=oneshot
 RemainAfterExit=yes
 ExecStart={PROGRAM} slot good
 TimeoutStartSec=600
+{READER}ReadWritePaths=-{" -".join(PLACES)}
 
 [Install]
 RequiredBy=boot-complete.target
@@ -76,6 +78,11 @@ ExecStart={SCRIPT}
 TimeoutStartSec=120
 # If the script cannot start, reboot all the same.
 FailureAction=reboot-force
+# No option that needs a mount: systemd-bless-boot reads the ESP, and /tmp may be missing here.
+CapabilityBoundingSet=CAP_SYS_BOOT
+{COMMON}PrivateNetwork=yes
+RestrictAddressFamilies=AF_UNIX
+SystemCallFilter=@system-service @reboot
 """
 
 # After a rename, flushing the directory is not enough: the entry would be empty on the disk until the file

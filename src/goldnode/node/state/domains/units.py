@@ -22,7 +22,7 @@ from ..model import BOOT, Action, Note, Observed, Refusal, Waiting
 from ..observe import RECORD, load_json
 from ..remedy import COMMAND, PERSON, SITE, Remedy
 from .files import Wanted, of_the_site
-from .program import ACT, CLASS, DEVICES, MAKE, PROGRAM, READER
+from .program import ACT, CLASS, CLOSED, DEVICES, MAKE, PROGRAM, READER
 from .program import COMMAND as PROGRAM_NAME
 
 TYPE_CHECKING = False
@@ -118,29 +118,11 @@ CPUWeight=20
 MemoryMax=64M
 TasksMax=8
 CapabilityBoundingSet=CAP_SYSLOG CAP_SYS_ADMIN
-NoNewPrivileges=yes
-ProtectSystem=strict
-ProtectHome=yes
-PrivateTmp=yes
+{CLOSED}ProtectHome=yes
 PrivateNetwork=yes
-ProtectKernelModules=yes
-ProtectKernelTunables=yes
-ProtectControlGroups=yes
-ProtectClock=yes
-ProtectHostname=yes
 RestrictAddressFamilies=AF_UNIX
-RestrictNamespaces=yes
-RestrictRealtime=yes
-RestrictSUIDSGID=yes
-LockPersonality=yes
-MemoryDenyWriteExecute=yes
-SystemCallArchitectures=native
-SystemCallFilter=@system-service
-SystemCallFilter=~@privileged @resources
-SystemCallErrorNumber=EPERM
 DevicePolicy=closed
 DeviceAllow=/dev/kmsg r
-UMask=0077
 
 [Install]
 WantedBy=multi-user.target

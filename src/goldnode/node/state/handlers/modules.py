@@ -11,7 +11,7 @@ import re
 from ...effective.boot_choice import kernel_fault
 from ...ground.errors import NodeError
 from .. import observe
-from ..aptcall import APT_TIME
+from ..deferred import APT_TIME
 from ..domains import driver as driver_domain
 from ..domains import modules
 from ..model import declared

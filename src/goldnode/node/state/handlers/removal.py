@@ -12,7 +12,7 @@ import shutil
 from ...ground import drained
 from ...ground.errors import NodeError
 from .. import record as records
-from ..aptcall import APT, APT_TIME
+from ..deferred import APT, APT_TIME
 from ..domains.runtime import DAEMON
 from ..observe import JOURNAL
 from ..removal import OWN

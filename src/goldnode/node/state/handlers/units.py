@@ -1,4 +1,4 @@
-"""Handlers for the actions of domain `units`.
+"""Handlers for the actions of the domains `units` and `serve`. That of `serve.release` is in gate/handlers.py.
 
 Each takes the applier and one action, applies the change, and may return a message.
 """
@@ -38,6 +38,13 @@ def start(applier: Writer, action: Action) -> None:
         )
 
 
+def start_socket(applier: Writer, action: Action) -> None:
+    """Start a socket again: systemd changes its address only after it is stopped, and a running service holds it."""
+    host = applier.host
+    host.run("systemctl", "stop", action.target, action.target.replace(".socket", ".service"))
+    start(applier, action)
+
+
 def restore_record(applier: Writer, action: Action) -> str:
     """Begin the record of this node again. The state before goldnode stays unknown.
 
@@ -52,6 +59,7 @@ def restore_record(applier: Writer, action: Action) -> str:
 
 HANDLERS: Dict[str, Handler] = {
     "record.restore": restore_record,
+    "serve.start": start_socket,
     "units.reload": reload,
     "units.start": start,
 }
