@@ -8,6 +8,7 @@ import pytest
 from pip._internal.req.req_file import expand_env_variables
 
 from goldnode.compat import workloads
+from goldnode.compat.model import Workload
 from goldnode.core.errors import WorkloadError
 
 SET = {
@@ -28,7 +29,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
 
 
-def read(folder: Path, text: str) -> workloads.Workload:
+def read(folder: Path, text: str) -> Workload:
     file = folder / "requirements.txt"
     file.write_text(f"{text}\n", encoding="utf-8")
     return workloads.requirements(file, python="3.12")
