@@ -89,7 +89,7 @@ _SECTIONS = {
         "xid": ("xid", "Explain NVIDIA Xid and SXid errors."),
     },
     "Keys and releases": {
-        "keys": ("keys", "Show, make and revoke the keys of a site."),
+        "keys": ("keys", "Show, make, rotate and revoke the keys of a site."),
         "verify-release": ("verify_release", "Verify files of a release of goldnode."),
     },
     "Set up the shell": {

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from goldnode.commands.metadata import rotate_published
 from goldnode.commands.options import (
     DIRECTORY,
     NEW_FILE,
@@ -18,7 +19,6 @@ from goldnode.commands.options import (
     RotationKeys,
     TwoMachines,
     key_options,
-    rotated,
     valid_options,
 )
 from goldnode.commands.output import emit, reports, say
@@ -197,15 +197,7 @@ def rotate(repository: Path, change: RotationKeys, machines: TwoMachines, form: 
     A repository of an earlier version, whose one key signs everything, gets its offline keys of targets with
     --targets-key.
     """
-    done = rotated(repository, change, machines)
-    if done is None:
-        emit(
-            form,
-            {"prepared": str(machines.prepare)},
-            f"wrote {machines.prepare}, without signatures",
-        )
-        return
-    emit(form, done.content(), f"{done.text()}; now publish again with --targets-key")
+    rotate_published(repository, change, machines, form)
 
 
 def _text(faults: list[FactsFault], files: list[ReviewedFile]) -> str:

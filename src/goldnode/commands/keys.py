@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import datetime as dt
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from goldnode.commands.options import DIRECTORY, NEW_FILE, OLD_DIRECTORY
+from goldnode.commands.options import (
+    DIRECTORY,
+    FILE,
+    NEW_FILE,
+    OLD_DIRECTORY,
+    grouped,
+    key_option,
+)
 from goldnode.commands.output import emit, reports, table
 from goldnode.core.errors import GoldnodeError
 from goldnode.core.files import replace_file
 
 if TYPE_CHECKING:
     from goldnode.fleet.keys.inventory import SiteKey
+    from goldnode.fleet.keys.rotation import RotationState
 
 _AUTHORITY = click.option(
     "--authority",
@@ -26,12 +35,17 @@ _AUTHORITY = click.option(
 _OUT = click.option(
     "--out", type=DIRECTORY, required=True, metavar="DIRECTORY", help="Directory for the files."
 )
-_MADE = ("authority", "documents", "images", "log", "mirror", "modules", "release", "webhook")
+_CHANNEL = ("online", "orders", "root", "targets")
+_MADE = (
+    *("authority", "documents", "images", "log", "mirror", "modules", "release", "webhook"),
+    *_CHANNEL,
+)
+_ROTATED = (*_MADE, "node", "tls", "token")
 
 
 @click.group()
 def keys() -> None:
-    """Show, make and revoke the keys of a site."""
+    """Show, make, rotate and revoke the keys of a site."""
 
 
 @keys.command("list")
@@ -188,6 +202,119 @@ def revoke(node: str, authority: Path | None, form: str) -> None:
     written = directory / nodes.REVOKED
     content = {"node": node, "revoked": count, "list": str(written)}
     emit(form, content, f"revoked {count} certificates of {node}: wrote {written}")
+
+
+@dataclass(frozen=True)
+class RotatedKey:
+    """What the options name of a key that is rotated, as `goldnode.fleet.keys.procedures.KeyPlaces` has it."""
+
+    authority: Path | None
+    channel: Path | None
+    old: Path | None
+    new: Path | None
+    out: Path | None
+    root_keys: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class RotationOptions:
+    """How far a rotation goes, as `goldnode.fleet.keys.rotation.RotationRequest` has it."""
+
+    apply: bool
+    stolen: bool
+    confirmed: str | None
+    days: int | None
+
+
+@keys.command()
+@click.argument("kind", type=click.Choice(_ROTATED))
+@click.argument("name", required=False)
+@grouped(
+    "request",
+    RotationOptions,
+    click.option("--apply", is_flag=True, help="Carry out the steps that can be done now."),
+    click.option(
+        "--done",
+        "confirmed",
+        metavar="STEP",
+        help="Confirm that the next step, which a person does, is done; then go on as with --apply.",
+    ),
+    click.option(
+        "--stolen",
+        is_flag=True,
+        help="Withdraw the old key as soon as the new one is trusted, without an overlap.",
+    ),
+    click.option(
+        "--overlap",
+        "days",
+        type=click.IntRange(0, 3650),
+        metavar="DAYS",
+        show_default="that of the kind",
+        help="At least so long both keys are trusted. It counts when the rotation begins.",
+    ),
+)
+@grouped(
+    "key",
+    RotatedKey,
+    _AUTHORITY,
+    click.option(
+        "--channel",
+        type=OLD_DIRECTORY,
+        metavar="DIRECTORY",
+        help="Published directory: for root, targets, online and orders.",
+    ),
+    click.option(
+        "--old",
+        type=FILE,
+        metavar="FILE",
+        help="The key that goes: for keys of channels, releases, and one of several keys of documents.",
+    ),
+    click.option(
+        "--new",
+        type=FILE,
+        metavar="FILE",
+        help="The new key, where it is not made here: a token, or the public half of a key.",
+    ),
+    click.option(
+        "--out",
+        type=DIRECTORY,
+        metavar="DIRECTORY",
+        show_default="the directory of the old key",
+        help="Directory for record and new key: for keys of channels and releases.",
+    ),
+    key_option("--root-key", "root_keys", "Secret key of the present root of the channel."),
+)
+@reports("keys-rotation")
+def rotate(
+    kind: str, name: str | None, request: RotationOptions, key: RotatedKey, form: str
+) -> None:
+    """Rotate a key of a KIND by its procedure.
+
+    NAME is the node, the service, the hook or the team. Without --apply nothing is changed. With it, goldnode does its
+    steps until one needs a person or time. The same command goes on later, also after an interruption.
+    """
+    from goldnode.core.site import load_site
+    from goldnode.fleet.keys import procedures, rotation
+
+    now = dt.datetime.now(dt.UTC)
+    places = procedures.KeyPlaces(load_site(), now, name, **vars(key))
+    wanted = rotation.RotationRequest(**vars(request))
+    state = rotation.carry_out(procedures.procedure(kind, places), wanted, now)
+    emit(form, state.content(), lambda: _steps(state))
+
+
+def _steps(state: RotationState) -> str:
+    days = 0 if state.stolen else state.days
+    overlap = f"; both keys are trusted for at least {days} days" if days else ""
+    lines = [f"{state.rotation.kind} {state.rotation.named}: {state.state}{overlap}"]
+    for row in state.steps:
+        when = f" {row.at[:10]}" if row.at else ""
+        lines.append(f"{row.state + when:<15} {row.step.name:<12} {row.step.who}: {row.step.text}")
+        lines += [f"{'':<28} run: {row.step.command}"] if row.step.command and not row.at else []
+        lines += [f"{'':<28} waits: {row.why}"] if row.why else []
+    if state.state == "planned":
+        lines.append("nothing was changed; --apply begins")
+    return "\n".join(lines)
 
 
 def _given(authority: Path | None) -> Path:

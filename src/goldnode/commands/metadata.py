@@ -1,4 +1,4 @@
-"""Command `sign-metadata`, of `goldnode rollout` and `goldnode facts`: the offline step of a release or a rotation."""
+"""Rotation of the keys of a published directory, and `sign-metadata`: both of `goldnode rollout` and `goldnode facts`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from goldnode.commands.options import FILE, key_option
+from goldnode.commands.options import FILE, RotationKeys, TwoMachines, key_option
 from goldnode.commands.output import emit, reports
 
 
@@ -57,3 +57,32 @@ def sign_metadata(file: Path, keys: tuple[Any, ...], form: str) -> None:
     ]
     lines.append(f"{file} has {len(document.signatures)} signatures now")
     emit(form, content, "\n".join(lines))
+
+
+def rotate_published(
+    directory: Path, change: RotationKeys, machines: TwoMachines, form: str
+) -> None:
+    """Replace the keys of a published directory, or prepare its next root, and print what was written."""
+    from goldnode.channels import keys, updates  # start-up time
+    from goldnode.core import files
+
+    if machines.prepare is None:
+        files.readable_by_others()  # nodes read the root
+    following = keys.RootChange(
+        present=change.root_keys,
+        root=change.new_keys,
+        targets=change.targets_keys,
+        online=change.keys,
+        threshold=change.threshold,
+        targets_threshold=change.targets_threshold,
+    )
+    if machines.signed is not None:
+        done = keys.accept_root(directory, updates.read_document(machines.signed))
+    elif machines.prepare is not None:
+        updates.write_document(machines.prepare, updates.next_root(directory, following.roles()))
+        written = str(machines.prepare)
+        emit(form, {"prepared": written}, f"wrote {written}, without signatures")
+        return
+    else:
+        done = keys.rotate(directory, following)
+    emit(form, done.content(), f"{done.text()}; now publish again with --targets-key")

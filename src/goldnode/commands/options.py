@@ -11,12 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
-
-if TYPE_CHECKING:
-    from goldnode.channels.keys import RootRotation
 
 Command = Callable[..., Any]
 Decorator = Callable[[Command], Command]
@@ -396,30 +393,6 @@ class RotationKeys:
     keys: tuple[Any, ...]
     threshold: int | None
     targets_threshold: int | None
-
-
-def rotated(directory: Path, change: RotationKeys, machines: TwoMachines) -> RootRotation | None:
-    """Replace the keys of a published directory; None if the root is only prepared. Raises GoldnodeError."""
-    from goldnode.channels import keys, updates  # start-up time
-    from goldnode.core import files
-
-    if machines.prepare is None:
-        files.readable_by_others()  # nodes read the root
-    if machines.signed is not None:
-        return keys.accept_root(directory, updates.read_document(machines.signed))
-    following = keys.RootChange(
-        present=change.root_keys,
-        root=change.new_keys,
-        targets=change.targets_keys,
-        online=change.keys,
-        threshold=change.threshold,
-        targets_threshold=change.targets_threshold,
-    )
-    if machines.prepare is not None:
-        document = updates.next_root(directory, following.roles())
-        updates.write_document(machines.prepare, document)
-        return None
-    return keys.rotate(directory, following)
 
 
 def valid_options(days: int, release_days: int = 90) -> Decorator:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from goldnode.commands.fleet.common import STORE, opened
+from goldnode.commands.metadata import rotate_published
 from goldnode.commands.options import (
     DIRECTORY,
     FILE,
@@ -23,7 +24,6 @@ from goldnode.commands.options import (
     key_option,
     key_options,
     options,
-    rotated,
     unverified_option,
     valid_options,
 )
@@ -229,12 +229,4 @@ def rotate_keys(channel: Path, change: RotationKeys, machines: TwoMachines, form
 
     A channel of an earlier version, whose one key signs everything, gets its offline keys of targets with --targets-key.
     """
-    done = rotated(channel, change, machines)
-    if done is None:
-        emit(
-            form,
-            {"prepared": str(machines.prepare)},
-            f"wrote {machines.prepare}, without signatures",
-        )
-        return
-    emit(form, done.content(), f"{done.text()}; now publish again with --targets-key")
+    rotate_published(channel, change, machines, form)

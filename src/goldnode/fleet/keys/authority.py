@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from cryptography.x509 import Certificate, CertificateBuilder, Name
 
 CERTIFICATE, KEY, REVOKED, ISSUED = "authority.pem", "authority.key", "revoked.pem", "issued.json"
+BEFORE = "before"  # the directory of the authority that this one replaces, while both are trusted
 DAYS, NODE_DAYS = 3650, 365
 _EARLY = dt.timedelta(minutes=5)  # clocks of nodes differ
+_END = b"-----END X509 CRL-----"
 _NAME = re.compile(
     r"(?=.{1,253}$)[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*"
 )
@@ -46,6 +48,9 @@ def create(directory: Path, name: str, now: dt.datetime, days: int = DAYS) -> Pa
     builder = _builder(who, who, key, now, now + dt.timedelta(days=days))
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     builder = builder.add_extension(_usage(signs_certificates=True), critical=True)
+    # RFC 5280, section 4.2.1.2. Without it OpenSSL takes the first of two authorities with one name, and fails.
+    own = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    builder = builder.add_extension(own, critical=False)
     directory.mkdir(parents=True, exist_ok=True)
     directory.chmod(0o700)
     write_secret(directory / KEY, _pem(key))
@@ -93,6 +98,7 @@ def issue(
     # Recorded first: a certificate that is not in the list could not be revoked.
     row = {
         "node": node,
+        "serves": serves,
         "serial": f"{certificate.serial_number:x}",
         "expires": certificate.not_valid_after_utc.isoformat(),
         "revoked": None,
@@ -104,20 +110,33 @@ def issue(
     return out / f"{node}.pem"
 
 
-def revoke(directory: Path, node: str, now: dt.datetime) -> int:
-    """Revoke the certificates of a node; return how many. Raises SigningKeyError if it has none that counts."""
-    rows = issued(directory)
-    valid = [row for row in rows if row["node"] == node and row["revoked"] is None]
-    if not valid:
+def revoke(directory: Path, node: str, now: dt.datetime, *, keep: str = "") -> int:
+    """Revoke the certificates of a node, but for the one with the serial `keep`; return how many.
+
+    Those of the authority before count too. Raises SigningKeyError if the node has none that counts.
+    """
+    before, count = directory / BEFORE, 0
+    if (before / CERTIFICATE).exists():
+        count = _revoke(before, node, now, keep)
+    count += _revoke(directory, node, now, keep)
+    if not count:
         raise SigningKeyError(
             f"{node} has no certificate of this authority that is not revoked",
             file=directory / ISSUED,
             remedy="see `goldnode keys list --authority DIR`",
         )
+    return count
+
+
+def _revoke(directory: Path, node: str, now: dt.datetime, keep: str) -> int:
+    rows = issued(directory)
+    valid = [row for row in rows if (row["node"], row["revoked"]) == (node, None)]
+    valid = [row for row in valid if row["serial"] != keep]
     _opened(directory)  # before the record: a wrong key must not leave a record without its list
     for row in valid:
         row["revoked"] = now.isoformat()
-    _write_issued(directory, rows)
+    if valid:
+        _write_issued(directory, rows)
     _write_revoked(directory, now)
     return len(valid)
 
@@ -138,6 +157,40 @@ def issued(directory: Path) -> list[dict[str, Any]]:
             remedy="restore the directory of the authority from a backup",
         ) from problem
     return list(rows)
+
+
+def serial(certificate: Path) -> str:
+    """Return the serial number of a certificate, as the list of an authority has it."""
+    from cryptography import x509
+
+    return f"{x509.load_pem_x509_certificate(certificate.read_bytes()).serial_number:x}"
+
+
+def succeed(directory: Path, new: Path, now: dt.datetime) -> None:
+    """Replace an authority by the one in `new`; the former one goes to `before`, and stays trusted.
+
+    Whoever reads the certificate and the list of the directory trusts both: without a list of each authority, OpenSSL
+    refuses the certificates of the other one. May be repeated after an interruption.
+    """
+    before = directory / BEFORE
+    before.mkdir(mode=0o700, exist_ok=True)
+    for name in (CERTIFICATE, KEY, ISSUED, REVOKED):
+        if not (before / name).exists():
+            replace_file(before / name, (directory / name).read_bytes(), 0o600)
+    own = [(place / CERTIFICATE).read_bytes() for place in (new, before)]
+    replace_file(directory / ISSUED, (new / ISSUED).read_bytes(), 0o600)
+    replace_file(directory / KEY, (new / KEY).read_bytes(), 0o600)
+    replace_file(directory / CERTIFICATE, b"".join(own))
+    _write_revoked(directory, now)
+
+
+def withdraw(directory: Path, away: Path, now: dt.datetime) -> None:
+    """End the trust in the authority before, whose directory becomes `away`. May be repeated."""
+    if (directory / BEFORE).exists():
+        (directory / BEFORE).rename(away)
+    certificate, _ = _opened(directory)
+    replace_file(directory / CERTIFICATE, _certificate_pem(certificate))
+    _write_revoked(directory, now)
 
 
 def write_secret(path: Path, data: bytes) -> None:
@@ -177,23 +230,44 @@ def _opened(directory: Path) -> tuple[Certificate, EllipticCurvePrivateKey]:
 
 
 def _write_revoked(directory: Path, now: dt.datetime) -> None:
-    """Write the list of revoked certificates. It holds as long as the authority: a list that ends would stop all nodes."""
+    """Write the list of revoked certificates, with that of the authority before.
+
+    It holds as long as the authority: a list that ends would stop all nodes.
+    """
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.serialization import Encoding
 
     authority, key = _opened(directory)
     builder = x509.CertificateRevocationListBuilder().issuer_name(authority.subject)
-    builder = builder.last_update(now - _EARLY).next_update(authority.not_valid_after_utc)
+    update = max(now - _EARLY, _last_update(directory / REVOKED) + dt.timedelta(seconds=1))
+    builder = builder.last_update(update).next_update(authority.not_valid_after_utc)
     for row in issued(directory):
         if row["revoked"] is not None:
             entry = x509.RevokedCertificateBuilder().serial_number(int(row["serial"], 16))
             when = dt.datetime.fromisoformat(row["revoked"])
             builder = builder.add_revoked_certificate(entry.revocation_date(when).build())
-    # OpenSSL takes the list with the later update; the number is for people.
+    # The number is for people: OpenSSL takes the list with the later update, to the second.
     number = x509.CRLNumber(int(now.timestamp() * 1000))
+    # RFC 5280, section 5.2.1: OpenSSL selects a list by it where two authorities have one name.
+    identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key())
+    builder = builder.add_extension(identifier, critical=False)
     data = builder.add_extension(number, critical=False).sign(key, hashes.SHA256())
-    replace_file(directory / REVOKED, data.public_bytes(Encoding.PEM))
+    before = directory / BEFORE / REVOKED
+    lists = [data.public_bytes(Encoding.PEM), before.read_bytes() if before.exists() else b""]
+    replace_file(directory / REVOKED, b"".join(lists))
+
+
+def _last_update(path: Path) -> dt.datetime:
+    """Return the latest update of the lists in a file: a service ignores a list that is not later than the one before."""
+    from cryptography import x509
+
+    blocks = path.read_bytes().split(_END)[:-1] if path.exists() else []
+    try:
+        updates = [x509.load_pem_x509_crl(block + _END).last_update_utc for block in blocks]
+    except ValueError:
+        updates = []  # a damaged file, which no service has read
+    return max(updates, default=dt.datetime(1970, 1, 1, tzinfo=dt.UTC))
 
 
 def _write_issued(directory: Path, rows: list[dict[str, Any]]) -> None:

@@ -99,6 +99,9 @@ def authority_keys(directory: Path) -> Iterator[SiteKey]:
             yield SiteKey("node", row["node"], None, end=when)
         else:
             yield SiteKey("node", f"{row['node']}, revoked {row['revoked'][:10]}", None)
+    before = directory / authority.BEFORE
+    if (before / authority.CERTIFICATE).exists():
+        yield from authority_keys(before)
 
 
 def channel_keys(directory: Path) -> Iterator[SiteKey]:

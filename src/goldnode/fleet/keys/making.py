@@ -13,6 +13,7 @@ from goldnode.fleet.keys import authority
 from goldnode.lock import signing
 
 _MODULE_DAYS = 3650
+MODULE_BITS = 4096
 Maker = Callable[[Path, str, dt.datetime], list[Path]]
 
 
@@ -53,7 +54,7 @@ def _modules(out: Path, name: str, now: dt.datetime) -> list[Path]:
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import rsa
 
-    key = rsa.generate_private_key(public_exponent=65537, key_size=4096)
+    key = rsa.generate_private_key(public_exponent=65537, key_size=MODULE_BITS)
     who = x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, name[:64])])
     usage = x509.KeyUsage(True, *[False] * 8)
     identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
@@ -89,6 +90,10 @@ _MAKERS: dict[str, Maker] = {
     "log": _pair("log"),
     "mirror": _mirror,
     "modules": _modules,
+    "online": _pair("online"),
+    "orders": _pair("orders"),
     "release": _pair("goldnode-release", p256=True),
+    "root": _pair("root"),
+    "targets": _pair("targets"),
     "webhook": _webhook,
 }

@@ -21,6 +21,7 @@ from goldnode.fleet.store import many, tables
 from goldnode.fleet.store.errors import StoreDamagedError
 
 PAYLOAD_TYPE = "application/vnd.goldnode.log-head+json"
+AGAIN, AGAIN_TYPE = "SignHeadsAgain", "application/vnd.goldnode.log-heads+json"
 _FIRST = "0" * 64  # the digest before the first entry
 _BATCH = 1000  # entries of one query
 _FIELDS = ("seq", "at", "who", "rollout", "epoch", "action", "subject", "content")
@@ -108,25 +109,45 @@ def seal(connection: Connection, now: float, key: Path | None = None) -> int:
     )
     if not count:
         return 0
-    envelope = None
-    if key is not None:
-        # Here, since a site without a key needs no cryptography.
-        from goldnode.evidence.signatures import load_signer
-
-        payload = json.dumps(
-            {"seq": seq, "covers": count, "digest": digest}, sort_keys=True
-        ).encode()
-        envelope = load_signer(key).sign(payload, PAYLOAD_TYPE).decode()
-    connection.execute(
-        tables.head.insert().values(seq=seq, covers=count, digest=digest, at=now, envelope=envelope)
-    )
+    about = {"seq": seq, "covers": count, "digest": digest}
+    envelope = None if key is None else _signed(about, key)
+    connection.execute(tables.head.insert().values(**about, at=now, envelope=envelope))
     return count
+
+
+def sign_again(connection: Connection, now: float, who: str, key: Path, public_key: Path) -> int:
+    """Sign for all heads with another key, after each was verified with `public_key`. Return how many there are.
+
+    Heads are append-only: the signature over the last one, whose digest covers all before, is a line of the log.
+    Without it, the log could not be verified once the key before is trusted no more. Raises StoreDamagedError.
+    """
+    count = verify(connection, public_key).heads
+    last = connection.execute(
+        select(tables.head).order_by(tables.head.c.seq.desc()).limit(1)
+    ).first()
+    if last is None:
+        return 0
+    envelope = _signed({"seq": last.seq, "digest": last.digest}, key, AGAIN_TYPE)
+    append(connection, LogLine(now, who, AGAIN, "log", {"envelope": envelope}))
+    seal(connection, now, key)
+    return count
+
+
+def _signed(about: Mapping[str, Any], key: Path, payload_type: str = PAYLOAD_TYPE) -> str:
+    # Here, since a site without a key needs no cryptography.
+    from goldnode.evidence.signatures import load_signer
+
+    payload = json.dumps(about, sort_keys=True).encode()
+    return load_signer(key).sign(payload, payload_type).decode()
 
 
 def verify(connection: Connection, public_key: Path | None = None) -> LogVerdict:
     """Compare every sealed line with its head, and the heads with the key. Raises StoreDamagedError."""
     digest, seq, signed, sealed = _FIRST, 0, 0, 0
     heads = connection.execute(select(tables.head).order_by(tables.head.c.seq)).all()
+    # Digests that a trusted key has signed again: the heads until there need no other signature.
+    again = {} if public_key is None else _signed_again(connection, public_key)
+    until = max((head.seq for head in heads if again.get(head.seq) == head.digest), default=0)
     for head in heads:
         digest, last, count = _chain(connection, digest, seq, head.seq)
         if (digest, last, count) != (head.digest, head.seq, head.covers):
@@ -134,14 +155,10 @@ def verify(connection: Connection, public_key: Path | None = None) -> LogVerdict
                 f"the log was changed: lines {seq + 1} to {head.seq} do not match their head",
                 remedy="compare it with a backup, and find who can write to the store",
             )
-        if head.envelope is not None and public_key is not None:
-            _check(head, public_key)
+        if public_key is not None:
+            if head.seq > until:
+                _check(head, public_key)
             signed += 1
-        elif public_key is not None:
-            raise StoreDamagedError(
-                f"the head of line {head.seq} is not signed, and this site has a key",
-                remedy="find who sealed it without `fleet.signing_key`",
-            )
         seq, sealed = head.seq, sealed + count
     unsealed = connection.scalar(
         select(func.count()).select_from(tables.log).where(tables.log.c.seq > seq)
@@ -149,7 +166,28 @@ def verify(connection: Connection, public_key: Path | None = None) -> LogVerdict
     return LogVerdict(sealed, unsealed or 0, len(heads), signed)
 
 
+def _signed_again(connection: Connection, public_key: Path) -> dict[int, str]:
+    """Return seq -> digest of the heads that trusted keys have signed again."""
+    from goldnode.evidence.signatures import load_public, open_envelope  # only an extra installs it
+
+    digests, keys = dict[int, str](), load_public(public_key)
+    for row in entries(connection, where=tables.log.c.action == AGAIN):
+        try:
+            opened = open_envelope(json.loads(row["content"])["envelope"].encode(), keys)
+            payload = json.loads(opened.payload)
+            if opened.payload_type == AGAIN_TYPE:
+                digests[int(payload["seq"])] = str(payload["digest"])
+        except (ImageError, ValueError, KeyError, TypeError, AttributeError):
+            continue  # of a key that is not trusted any more, or of whoever wrote the line: no signature
+    return digests
+
+
 def _check(head: Any, public_key: Path) -> None:
+    if head.envelope is None:
+        raise StoreDamagedError(
+            f"the head of line {head.seq} is not signed, and this site has a key",
+            remedy="find who sealed it without `fleet.signing_key`",
+        )
     # Only an extra installs its library.
     from goldnode.evidence.signatures import load_public, open_envelope
 
@@ -159,7 +197,7 @@ def _check(head: Any, public_key: Path) -> None:
     except (ImageError, ValueError) as problem:
         raise StoreDamagedError(
             f"the signature of the head of line {head.seq} is wrong: {problem}",
-            remedy="use the key that signed it, or find who wrote the head",
+            remedy="use the key that signed it, rotate a key with `goldnode keys rotate log`, or find who wrote the head",
         ) from problem
     wanted = {"seq": head.seq, "covers": head.covers, "digest": head.digest}
     if opened.payload_type != PAYLOAD_TYPE or payload != wanted:

@@ -197,11 +197,16 @@ def test_a_token_with_a_wide_mode_is_not_sent(site: Path) -> None:
         requirements.query(requirements.sources(load_site()), "up")
 
 
-def test_the_page_has_the_table_of_kinds() -> None:
-    page = (Path(__file__).parents[4] / "docs/how-to/keys.md").read_text()
+def test_the_page_has_the_table_of_kinds_and_each_test_is_there() -> None:
+    tree = Path(__file__).parents[4]
+    page = (tree / "docs/how-to/keys.md").read_text()
+    files = ("keys/test_stolen_site_keys.py", "control/test_stolen_keys.py")
+    tests = "".join((tree / "tests/unit/fleet" / file).read_text() for file in files)
     for kind in KINDS:
-        row = f"| `{kind.name}` | {kind.purpose} | {kind.trusted} | {kind.thief} | {kind.rotate} | {kind.revoke} |"
+        cells = (kind.purpose, kind.trusted, kind.thief, kind.overlap, kind.revoke)
+        row = f"| `{kind.name}` | {' | '.join(cells)} | `{kind.test}` |"
         assert row in page, f"docs/how-to/keys.md lacks: {row}"
+        assert f"def {kind.test}(" in tests
 
 
 def test_an_authority_that_is_damaged_is_an_error(site: Path) -> None:
