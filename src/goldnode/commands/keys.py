@@ -40,7 +40,7 @@ _MADE = (
     *("authority", "documents", "images", "log", "mirror", "modules", "release", "webhook"),
     *_CHANNEL,
 )
-_ROTATED = (*_MADE, "node", "tls", "token")
+ROTATED = (*_MADE, "node", "tls", "token")
 
 
 @click.group()
@@ -227,7 +227,7 @@ class RotationOptions:
 
 
 @keys.command()
-@click.argument("kind", type=click.Choice(_ROTATED))
+@click.argument("kind", type=click.Choice(ROTATED))
 @click.argument("name", required=False)
 @grouped(
     "request",

@@ -47,7 +47,7 @@ class KeyPlaces:
 
 def procedure(kind: str, places: KeyPlaces) -> KeyRotation:
     """Return the procedure of a key. Raises RotationError if an option or a line of the site file is missing."""
-    return _PROCEDURES[kind](kind, places)
+    return PROCEDURES[kind](kind, places)
 
 
 def _overlap(days: int) -> KeyStep:
@@ -294,7 +294,10 @@ def _mirror(kind: str, places: KeyPlaces) -> KeyRotation:
             _person("distribute", "every node", nodes, "ansible-playbook site.yml"),
             _use(secret, new / "mirror-signing.asc", work, "the mirror is signed with it"),
             _person(
-                "sign", "you", "every publication in use is signed again", "goldnode mirror STACK"
+                "sign",
+                "you",
+                "every publication in use is signed again",
+                "goldnode mirror fetch STACK",
             ),
             _overlap(days),
             KeyStep(WITHDRAW, GOLDNODE, f"{public} has the new key alone", act=withdraw),
@@ -552,12 +555,10 @@ def _one_of(name: str | None, rows: Mapping[str, object], kind: str) -> str:
         return next(iter(rows))
     if name is None or name not in rows:
         has = ", ".join(sorted(rows)) or "none"
-        raise RotationError(
-            f"the site file has no {kind} {name}"
-            if name
-            else f"it is not known which {kind} is meant",
-            remedy=f"name one of: {has}",
-        )
+        why = f"the site file has no {kind} {name}"
+        if name is None:
+            why = f"it is not known which {kind} is meant"
+        raise RotationError(why, remedy=f"name one of: {has}")
     return name
 
 
@@ -793,7 +794,7 @@ def _orders(kind: str, places: KeyPlaces) -> KeyRotation:
     )
 
 
-_PROCEDURES: dict[str, Callable[[str, KeyPlaces], KeyRotation]] = {
+PROCEDURES: dict[str, Callable[[str, KeyPlaces], KeyRotation]] = {
     "authority": _authority,
     "documents": _documents,
     "images": _images,

@@ -78,13 +78,18 @@ def rotated(site: Site, kind: str, *more: object) -> None:
     while document["state"] != "completed":
         (row,) = [row for row in document["steps"] if row["state"] == "next"]
         if row["name"] in ("publish", "trust"):
-            site.keys = replace(site.keys, **{kind: [new]})
+            site.keys = changed(site.keys, kind, new)
             released(site)
             document = command(*words, "--apply")
         else:
             document = command(*words, "--done", row["name"])
     (ended,) = out.glob(f"rotation-{kind}-ended-*")
-    site.keys = replace(site.keys, **{kind: [ended / "new" / new.name]})
+    site.keys = changed(site.keys, kind, ended / "new" / new.name)
+
+
+def changed(keys: ChannelKeys, kind: str, new: Path) -> ChannelKeys:
+    change: dict[str, Any] = {kind: [new]}
+    return replace(keys, **change)
 
 
 def test_a_site_of_the_last_version_migrates_rolls_out_and_rotates_every_key(site: Site) -> None:

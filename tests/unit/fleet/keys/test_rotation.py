@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,9 +17,10 @@ from click.testing import CliRunner
 from tests.unit.fleet.keys.test_inventory import SITE
 
 from goldnode.cli import main
-from goldnode.commands.keys import _ROTATED
+from goldnode.commands.keys import ROTATED
+from goldnode.core import files
 from goldnode.core.site import load_site
-from goldnode.evidence.signatures import load_public, public_half
+from goldnode.evidence.signatures import load_public, load_signer, public_half
 from goldnode.fleet.keys import authority, making, procedures, rotation
 from goldnode.fleet.keys.kinds import KINDS
 from goldnode.fleet.keys.procedures import KeyPlaces
@@ -148,7 +151,17 @@ FILES = (
 
 
 def test_every_kind_of_key_has_a_procedure() -> None:
-    assert set(_ROTATED) == {kind.name for kind in KINDS} == set(procedures._PROCEDURES)
+    assert set(ROTATED) == {kind.name for kind in KINDS} == set(procedures.PROCEDURES)
+
+
+@pytest.mark.parametrize("kind", [*FILES, "log", "mirror"])
+def test_each_command_of_a_step_is_one_of_goldnode(keys: Keys, kind: str) -> None:
+    for row in keys.step(kind, RotationRequest()).steps:
+        words = row.step.command.split()
+        if words[:1] != ["goldnode"]:
+            continue
+        names = list(itertools.takewhile(lambda word: re.fullmatch("[a-z-]+", word), words[1:]))
+        assert CliRunner().invoke(main, [*names, "--help"]).exit_code == 0, row.step.command
 
 
 @pytest.mark.parametrize("kind", FILES)
@@ -229,7 +242,7 @@ def test_the_log_verifies_before_during_and_after(store: Keys, stolen: bool) -> 
         log.append(connection, log.LogLine(5.0, "thief", "Start", "n1", {}))
         log.seal(connection, 6.0, thief)
         about = {"seq": 99, "digest": "0" * 64}
-        envelope = log._signed(about, thief, log.AGAIN_TYPE)
+        envelope = load_signer(thief).sign(json.dumps(about).encode(), log.AGAIN_TYPE).decode()
         log.append(connection, log.LogLine(7.0, "thief", log.AGAIN, "log", {"envelope": envelope}))
     database.close()
     with pytest.raises(StoreDamagedError, match="signed by a key that is not known here"):
@@ -296,7 +309,7 @@ def test_an_interruption_at_each_write_can_be_repeated(
 ) -> None:
     """Each write of a file fails once, and the same command goes on. Nothing that is trusted is lost."""
     failed = set[tuple[Path, str]]()
-    real, record_of = procedures.replace_file, rotation.RECORD
+    real, record_of = files.replace_file, rotation.RECORD
 
     def failing(path: Path, data: bytes, mode: int | None = None) -> None:
         which = (path, data.decode(errors="replace") if path.name == record_of else "")
@@ -368,7 +381,7 @@ def test_the_command_shows_applies_and_confirms(keys: Keys) -> None:
         (["release"], "--old FILE is missing"),
     ],
 )
-def test_what_is_missing_is_named_and_nothing_is_written(
+def test_rotation_without_what_it_needs_ends_with_an_error(
     keys: Keys, words: list[str], error: str
 ) -> None:
     done = CliRunner().invoke(main, ["keys", "rotate", *words])

@@ -44,8 +44,6 @@ from goldnode.fleet.shared import denylist
 from goldnode.fleet.store.database import StoreDatabase
 from goldnode.lock import signing
 from goldnode.lock.modpackage import MAGIC, Signing
-from goldnode.node.follow import lockservice
-from goldnode.node.follow.settings import Settings
 
 NOW = dt.datetime.now(dt.UTC)
 
@@ -220,9 +218,8 @@ def test_a_stolen_key_of_the_service_ends_with_its_authority_on_nodes(tmp_path: 
 
 
 def answers(service_files: Path, ca: Path) -> bool:
-    """Return whether a node talks to a service with these files: the context is that of `goldnode-node follow`."""
-    settings = Settings("http://c", "https://localhost:1", "n00", CLASS, None, CLASS, ca=str(ca))
-    client = lockservice._context(settings)
+    """Return whether a node talks to a service with these files, by the context of `goldnode-node follow`."""
+    client = ssl.create_default_context(cafile=str(ca))
     serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     serving.load_cert_chain(service_files / "localhost.pem", service_files / "localhost.key")
     near, far = ssl.MemoryBIO(), ssl.MemoryBIO()
