@@ -598,7 +598,7 @@ def _token(kind: str, places: KeyPlaces) -> KeyRotation:
                 "test",
                 "you",
                 "the server accepts it",
-                "goldnode events test" if name != "prometheus" else "goldnode rollout status",
+                f"goldnode events test {name}" if name != "prometheus" else "goldnode rollout status",
             ),
             _person(WITHDRAW, "the server", "it accepts the old token no more"),
             _destroy(work),
