@@ -572,6 +572,7 @@ def _token(kind: str, places: KeyPlaces) -> KeyRotation:
     name = _one_of(places.name, rows, kind)
     path = rows[name]
     work = _directory(path.parent, kind, name)
+    test = "goldnode rollout status" if name == "prometheus" else f"goldnode events test {name}"
 
     def make() -> str:
         given = _needed(places.new, "--new FILE", "the token that the server has made")
@@ -598,7 +599,7 @@ def _token(kind: str, places: KeyPlaces) -> KeyRotation:
                 "test",
                 "you",
                 "the server accepts it",
-                f"goldnode events test {name}" if name != "prometheus" else "goldnode rollout status",
+                test,
             ),
             _person(WITHDRAW, "the server", "it accepts the old token no more"),
             _destroy(work),
