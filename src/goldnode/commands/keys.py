@@ -206,7 +206,7 @@ def revoke(node: str, authority: Path | None, form: str) -> None:
 
 @dataclass(frozen=True)
 class RotatedKey:
-    """What the options name of a key that is rotated, as `goldnode.fleet.keys.procedures.KeyPlaces` has it."""
+    """Values of the options for a key that is rotated, as `goldnode.fleet.keys.procedures.KeyPlaces` has it."""
 
     authority: Path | None
     channel: Path | None
@@ -218,7 +218,7 @@ class RotatedKey:
 
 @dataclass(frozen=True)
 class RotationOptions:
-    """How far a rotation goes, as `goldnode.fleet.keys.rotation.RotationRequest` has it."""
+    """Extent of a rotation, as `goldnode.fleet.keys.rotation.RotationRequest` has it."""
 
     apply: bool
     stolen: bool

@@ -99,7 +99,7 @@ class RotationState:
 
 @dataclass(frozen=True)
 class RotationRequest:
-    """What is asked: to carry out steps, to end the old key at once, and the person's step that is done."""
+    """A request: to carry out steps, to end the old key at once, and the person's step that is done."""
 
     apply: bool = False
     stolen: bool = False
