@@ -169,7 +169,7 @@ def serial(certificate: Path) -> str:
 def succeed(directory: Path, new: Path, now: dt.datetime) -> None:
     """Replace an authority by the one in `new`; the former one goes to `before`, and stays trusted.
 
-    Whoever reads the certificate and the list of the directory trusts both: without a list of each authority, OpenSSL
+    Certificate and list of the directory have both: without a list of each authority, OpenSSL
     refuses the certificates of the other one. May be repeated after an interruption.
     """
     before = directory / BEFORE

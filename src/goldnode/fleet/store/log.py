@@ -178,7 +178,7 @@ def _signed_again(connection: Connection, public_key: Path) -> dict[int, str]:
             if opened.payload_type == AGAIN_TYPE:
                 digests[int(payload["seq"])] = str(payload["digest"])
         except (ImageError, ValueError, KeyError, TypeError, AttributeError):
-            continue  # of a key that is not trusted any more, or of whoever wrote the line: no signature
+            continue  # by a key that is not trusted any more, or false: no signature
     return digests
 
 
