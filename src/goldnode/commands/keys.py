@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -297,10 +298,25 @@ def rotate(
     from goldnode.fleet.keys import procedures, rotation
 
     now = dt.datetime.now(dt.UTC)
-    places = procedures.KeyPlaces(load_site(), now, name, **vars(key))
+    places = procedures.KeyPlaces(load_site(), now, name, **vars(key), sign_heads=sign_heads)
     wanted = rotation.RotationRequest(**vars(request))
     state = rotation.carry_out(procedures.procedure(kind, places), wanted, now)
     emit(form, state.content(), lambda: _steps(state))
+
+
+def sign_heads(secret: Path, public: Path) -> int:
+    """Sign for the heads of the log of the site's store with another key. Return how many."""
+    from goldnode.core.site import load_site
+    from goldnode.fleet.store import log
+    from goldnode.fleet.store.database import open_store
+
+    store, now = open_store(load_site().fleet_store()), time.time()
+    try:
+        return store.run(
+            lambda own: log.sign_again(own, now, "goldnode keys rotate", secret, public)
+        )
+    finally:
+        store.close()
 
 
 def _steps(state: RotationState) -> str:

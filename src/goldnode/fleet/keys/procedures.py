@@ -43,6 +43,8 @@ class KeyPlaces:
     new: Path | None = None
     out: Path | None = None
     root_keys: Sequence[Path | str] = ()
+    # Signs the heads of the store's log again: secret key, public keys that verify them before.
+    sign_heads: Callable[[Path, Path], object] = lambda _secret, _public: None
 
 
 def procedure(kind: str, places: KeyPlaces) -> KeyRotation:
@@ -222,20 +224,12 @@ def _log(kind: str, places: KeyPlaces) -> KeyRotation:
     public = _named(site.fleet.public_key, "fleet.public_key", site)
 
     def sign_again() -> str:
-        from goldnode.fleet.store import log
-        from goldnode.fleet.store.database import open_store
-
-        store = open_store(site.fleet_store())
         # After a theft the site trusts the new key alone, and the heads have signatures of the old one.
         both, saved = public, _directory(secret.parent, kind) / BEFORE / public.name
         if saved.exists():
             both = saved.with_name("both.pub")
             replace_file(both, saved.read_bytes() + public.read_bytes(), 0o600)
-        try:
-            at = places.now.timestamp()
-            store.run(lambda own: log.sign_again(own, at, "goldnode keys rotate", secret, both))
-        finally:
-            store.close()
+        places.sign_heads(secret, both)
         return ""
 
     heads = "the heads of the store's log are verified, and signed with the new key"

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from tests.unit.fleet.keys.test_inventory import SITE
 
 from goldnode.cli import main
-from goldnode.commands.keys import ROTATED
+from goldnode.commands.keys import ROTATED, sign_heads
 from goldnode.core import files
 from goldnode.core.site import load_site
 from goldnode.evidence.signatures import load_public, load_signer, public_half
@@ -52,7 +52,9 @@ class Keys:
             given.setdefault("new", self.directory / "new-token")
         if kind == "release":
             given.setdefault("old", self.directory / "release/goldnode-release.pem")
-        return procedures.procedure(kind, KeyPlaces(load_site(), self.now, name, **given))
+        return procedures.procedure(
+            kind, KeyPlaces(load_site(), self.now, name, sign_heads=sign_heads, **given)
+        )
 
     def step(self, kind: str, request: RotationRequest, **given: Any) -> RotationState:
         return rotation.carry_out(self.procedure(kind, **given), request, self.now)
