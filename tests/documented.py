@@ -34,6 +34,7 @@ GUIDES = (
     "docs/development.md",
     "docs/how-to/install.md",
     "docs/how-to/provision.md",
+    "docs/how-to/queue.md",
     *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs/tutorials").glob("*.md")),
 )
 EXAMPLES = ("python", "sql")
@@ -192,6 +193,7 @@ CHEAP = (
             *_keys("README.md", "try-it"),
             *_keys(_INSTALL, "install-the-commands*3")[2:],
             *_keys(_INSTALL, "first-steps"),
+            *_keys("docs/how-to/queue.md", "see-who-waits"),
             *_keys(_NODE, "describe-a-machine"),
         ),
     ),

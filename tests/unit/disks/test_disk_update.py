@@ -435,6 +435,7 @@ def test_a_reboot_is_waited_for_until_the_image_is_good(
         == "b"
     )
     assert reported == [
+        "no queue: this site has no store of its fleet",
         "gpu07 boots cpu-0123456789ab",
         "cpu-0123456789ab is tried, 2 tries left after this one",
     ]

@@ -2,6 +2,7 @@
 
 - `serve`, `store`, `view`: the lock service, its store, and their state
 - `orders`: freeze, unfreeze and release, which `goldnode rollout` has too
+- `queue`: requests of work that needs nodes, and `cancel`
 - `ingest`: captures of nodes
 - `report` with `report_text`, `report_page` and `sql`; `hardware`, `monitoring`
 - `common`: options and functions of all of them
@@ -18,6 +19,7 @@ _SECTIONS = {
         "nodes": ("fleet.serve", "Write the nodes and limits of classes to the store."),
         "serve": ("fleet.serve", "Run the lock service (FleetLock) in front of the store."),
         "status": ("fleet.view", "Show limits, holds, freezes and rollouts."),
+        "queue": ("fleet.queue", "List who waits for which node, why, how long, and what is next."),
         "log": ("fleet.view", "Show the log of the store."),
         "monitoring": (
             "fleet.monitoring",
@@ -48,6 +50,7 @@ _SECTIONS = {
             "fleet.orders",
             "Remove the holds of a node that is overdue, failed or drained.",
         ),
+        "cancel": ("fleet.queue", "Remove a request that has not begun from the queue."),
     },
     "Maintain": {
         "store": ("fleet.store", "Migrate, copy, restore and verify the store."),

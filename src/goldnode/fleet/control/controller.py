@@ -51,9 +51,10 @@ from goldnode.fleet.rollout.parts import (
     SchedulerReader,
 )
 from goldnode.fleet.rollout.plan import plan
+from goldnode.fleet.rollout.queue import QueueShare
 from goldnode.fleet.rollout.state import BACK_PHASES, ENDED_PHASES, Observations, RolloutState
 from goldnode.fleet.shared import identity
-from goldnode.fleet.store import controllers, observations, rollouts
+from goldnode.fleet.store import controllers, observations, queue, rollouts
 from goldnode.fleet.store.controllers import Controller
 from goldnode.fleet.store.database import StoreDatabase
 from goldnode.fleet.store.errors import GrantRefusedError, StaleEpochError, StoreUnavailableError
@@ -147,6 +148,8 @@ class RolloutController:
         self._threads = ThreadPoolExecutor(8, thread_name_prefix="rollout")
         self._readings = list(self._made_readings())
         self._asked: dict[tuple[str, int], Future[RequirementResult]] = {}
+        self._queued = False  # the queue has requests
+        self._kept = False  # it has one of this controller
 
     # One tick
 
@@ -170,6 +173,7 @@ class RolloutController:
             return ControllerReport(False)
         state = self._current(now)
         self._observe(state)
+        self._ask_queue(state)
         now = max(now, self.clock())  # what it has read may be of machines that are ahead
         actions: list[Action] = []
         waits = self._not_ready(state)
@@ -191,8 +195,28 @@ class RolloutController:
         if not actions:
             self._beat(now)
             self.parts.written(())
+        self._keep_place(waits, waits_for_room=not actions)
         self._work(state)
         return ControllerReport(True, state.record.phase, tuple(actions), waits, len(state.active))
+
+    def _ask_queue(self, state: RolloutState) -> None:
+        """Read what other work asks for the nodes: it shares their drain, and is served in its order."""
+        state.share = QueueShare()
+        if self._queued:
+            name, class_, now = self.settings.name, self.settings.class_, machine_time(self.clock)
+            state.share = self.store.run(lambda c: queue.share(c, name, class_, now))
+
+    def _keep_place(self, waits: Sequence[Wait], *, waits_for_room: bool) -> None:
+        """Keep the place of the rollout among the requests of the queue while it waits for room."""
+        for_room = [
+            wait.reason for wait in waits if wait.subject == "grants" and wait.until is None
+        ]
+        wants = for_room[0] if self._queued and waits_for_room and for_room else ""
+        controller = self._controller
+        if controller is not None and (wants or self._kept):
+            class_, now = self.settings.class_, machine_time(self.clock)
+            self.store.run(lambda c: queue.keep_place(c, controller, class_, wants, now))
+        self._kept = bool(wants)
 
     def _take_over(self, now: float) -> bool:
         name, own = self.settings.name, self.own
@@ -223,6 +247,7 @@ class RolloutController:
                 connection, self.settings.name, self._seen
             )
             others = rollouts.others(connection, self.settings)
+            self._queued = queue.in_use(connection)
         state = self._load() if stale or self._state is None else self._state
         state.others = others
         return state
@@ -481,7 +506,7 @@ class RolloutController:
                 tested_since=_tested_since(step, self.clock.behind()),
             )
             for step in state.active.values()
-            if step.prior is not None
+            if step.prior is not None and not _tested(step, state)
         ]
         return [*tasks, *self._leftovers(state)]
 
@@ -520,6 +545,12 @@ class RolloutController:
             self.parts.requirements.close()
         self.parts.closed()
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _tested(step: Step, state: RolloutState) -> bool:
+    """Return whether tests of the queue keep a node that is judged from its return, or have found it unfit."""
+    kept = step.node in state.share.after or state.stays_out(step.node)
+    return step.phase is StepPhase.RETURNING and kept
 
 
 def _tested_since(step: Step, behind: float) -> float | None:

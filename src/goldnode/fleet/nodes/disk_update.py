@@ -38,7 +38,8 @@ from goldnode.disks.places import ChannelStore
 from goldnode.evidence.signatures import site_keys
 from goldnode.fleet.drain.choice import choose
 from goldnode.fleet.drain.protocol import DrainCaller, Drainer, NoDrainer, by_hand
-from goldnode.fleet.nodes import return_tests
+from goldnode.fleet.nodes import queue_place, return_tests
+from goldnode.fleet.rollout.queue import QueuedWork, WorkNeed
 from goldnode.fleet.shared import denylist
 from goldnode.node.effective import loader
 from goldnode.node.ground.json_lines import as_dict
@@ -713,17 +714,48 @@ def run(target: SshNode, wish: DiskUpdate, say: Say) -> dict[str, Any]:
         image = str(after["slots"][slot]["image"])
         if not wish.reboot:
             return after
-        name = str(target.variables.get("goldnode_drain_name") or target.name)
-        # No drain record on the node: it would be lost with the old root. Slurm and Kubernetes preserve the
-        # mark of this run.
-        caller = DrainCaller()
-        before = drain.drain(name, f"disks update: {image} is booted", caller)
-        if used := holders(there.survey()):
-            raise DiskError(
-                f"{target.name}: a GPU is still in use by {used} after the drain; {image} is written, and "
-                "boots with the next boot",
-                remedy="stop them and reboot the node; it stays drained",
-            )
+    # No drain record on the node: it would be lost with the old root. Slurm and Kubernetes preserve the
+    # mark of the run.
+    with queue_place.in_turn(
+        load_site(),
+        target.name,
+        QueuedWork.DISK_UPDATE,
+        needs=(WorkNeed.DRAIN, WorkNeed.REBOOT),
+        reason=f"{image} is booted",
+        tell=say,
+    ) as (caller, place):
+        return boot(target, DiskBoot(drain, slot, image, wish.limit), say, caller, place)
+
+
+@dataclass(frozen=True)
+class DiskBoot:
+    """An image that was written to a slot, the drain of its node, and the time limit of the boot in seconds."""
+
+    drain: Drainer
+    slot: str
+    image: str
+    limit: float
+
+
+def boot(
+    target: SshNode,
+    wanted: DiskBoot,
+    say: Say,
+    caller: DrainCaller,
+    place: queue_place.QueuePlace | None,
+) -> dict[str, Any]:
+    """Drain the node, boot the image, and return the node, unless other work of the queue follows. Raises DiskError."""
+    drain, slot, image = wanted.drain, wanted.slot, wanted.image
+    name = str(target.variables.get("goldnode_drain_name") or target.name)
+    before = drain.drain(name, f"disks update: {image} is booted", caller)
+    with program(target) as there:
+        used = holders(there.survey())
+    if used:
+        raise DiskError(
+            f"{target.name}: a GPU is still in use by {used} after the drain; {image} is written, and "
+            "boots with the next boot",
+            remedy="stop them and reboot the node; it stays drained",
+        )
     if text := spoils(target):
         raise DiskError(
             f"{target.name}: not rebooted, since {text}; {image} is written, and boots with the next boot",
@@ -731,7 +763,9 @@ def run(target: SshNode, wish: DiskUpdate, say: Say) -> dict[str, Any]:
             "stays drained",
         )
     # If this raises, the node stays drained for an operator to inspect.
-    survey = restart(target, slot, image, wish.limit, say)
+    survey = restart(target, slot, image, wanted.limit, say)
+    if place is not None and not place.finish(True, f"{image} runs").returns:
+        return survey
     if before.ours and (held := outstanding(target, str(survey["slots"][slot].get("class")))):
         returns = by_hand(str(target.variables.get("goldnode_drain")), name)
         raise DiskError(
@@ -740,6 +774,8 @@ def run(target: SshNode, wish: DiskUpdate, say: Say) -> dict[str, Any]:
         )
     if note := drain.resume(name, caller, before=before.in_service).note:
         say(note)
+    if place is not None:
+        place.returned(True)
     return survey
 
 

@@ -582,6 +582,9 @@ class _Planner:
         if self.record.target in self.state.denied:
             self._wait("grants", f"{self.record.target} is denied", "person who lifts it")
             return False
+        if self.state.share.quiet:
+            self._wait("grants", self.state.share.quiet, "the mirror")
+            return False
         span = opening(self.settings.windows, self.machine)
         if span is None:
             self._wait("grants", "no window ever opens", "author of the document")
@@ -646,6 +649,8 @@ class _Grants:
         self._spend(now)
         self.racks: Counter[str] = Counter()
         self.leaves: Counter[str] = Counter()
+        self.taken: set[str] = set()  # units of nodes that the queue has offered
+        self._leave_room()
         self.frozen_racks = {
             item.subject for item in state.freezes.values() if item.scope is FreezeScope.RACK
         }
@@ -664,6 +669,19 @@ class _Grants:
             if not self.state.active:
                 self.again = budget.again
         self.room = min(self.room, budget.room)
+
+    def _leave_room(self) -> None:
+        """Leave the places of requests of the queue that are served before the next node of the rollout."""
+        ahead = self.state.share.ahead
+        for domains in ahead:
+            names = dict(domains)
+            self.racks[names.get("rack", "")] += 1
+            self.leaves[names.get("leaf", "")] += 1
+        self.more_out -= len(ahead)
+        free, self.room = self.room, self.room - len(ahead)
+        if free > 0 >= self.room:
+            requests = "1 request" if len(ahead) == 1 else f"{len(ahead)} requests"
+            self.blocked.append(f"{requests} of the queue first (`goldnode fleet queue`)")
 
     def blocked_by_failures(self) -> bool:
         """Return whether there would be room without the nodes that failed in this rollout."""
@@ -689,6 +707,8 @@ class _Grants:
         """Return grants in the order of the queue."""
         actions: list[Action] = []
         queue, index = self.state.queue, 0
+        for name in sorted(self.state.share.offered & self.state.unit.keys()):
+            self._offered(self.state.unit[name], actions)
         # Deferred units come first, by the time when they are free.
         undeferred = bisect_left(queue, (1,))
         if self.late:
@@ -705,6 +725,8 @@ class _Grants:
                     index = undeferred
                 continue
             members = self.state.members[unit]
+            if unit in self.taken:
+                continue
             if any(name in self.state.active for name in members):
                 continue  # the rest of a cohort that moves whole: all of it goes together, afterwards
             if not self.takes_kept and any(self.state.kept(name) for name in members):
@@ -720,6 +742,24 @@ class _Grants:
             actions += [self._grant(name) for name in names]
             self._count(names, out)
         return actions
+
+    def _offered(self, unit: str, actions: list[Action]) -> None:
+        """Grant a unit with a node that another request waits for too, so that both share its drain."""
+        members = self.state.members[unit]
+        names = [name for name in members if self._ready(name)]
+        free = all(
+            self.state.nodes[name].free_at <= self.now + self.settings.drain_wait for name in names
+        )
+        active = unit in self.taken or any(
+            name in self.state.active or (self.state.kept(name) and not self.takes_kept)
+            for name in members
+        )
+        out = sum(name not in self.state.ledger.by_node for name in names)
+        fits = len(names) <= self.room and out <= self.more_out
+        if names and free and fits and not active and self._fits_groups(names):
+            actions += [self._grant(name) for name in names]
+            self._count(names, out)
+            self.taken.add(unit)
 
     def _busy(self, place: int, free_at: float, unit: str, found: list[Action]) -> None:
         """Pass over a unit that is busy for longer than the drain may take: its wave does not wait for it."""

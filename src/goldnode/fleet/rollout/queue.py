@@ -253,6 +253,55 @@ class QueueDecision:
     waits: tuple[QueueWait, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class QueueShare:
+    """What the queue has for a rollout: parts that share its grants, and requests that are served before its next one.
+
+    :param before: nodes of its grants on which a part is done before the change.
+    :param after: nodes of its grants on which a part is done before the return.
+    :param offered: nodes that another request waits for too: the rollout takes them first.
+    :param ahead: failure domains of each node that is granted before the rollout's next one.
+    :param quiet: why no driver may be changed now; empty if one may.
+    """
+
+    before: frozenset[str] = frozenset()
+    after: frozenset[str] = frozenset()
+    offered: frozenset[str] = frozenset()
+    ahead: tuple[tuple[tuple[str, str], ...], ...] = ()
+    quiet: str = ""
+
+
+def share(view: QueueView, decision: QueueDecision, rollout: str, class_: str) -> QueueShare:
+    """Return what a decision that has come to rest means for a rollout."""
+    before: set[str] = set()
+    after: set[str] = set()
+    quiet = ""
+    for request in view.requests:
+        held = request.node is not None and request.state in HOLDING and request.under == rollout
+        if held and request.node is not None:
+            early = WORK_ORDER[request.work] < WORK_ORDER[QueuedWork.ROLLOUT]
+            (before if early else after).add(request.node)
+        if request.work is QueuedWork.MIRROR and request.class_ in ("", class_):
+            quiet = f"the mirror is refreshed for {request.who}: {request.reason}"
+    known = {request.id: request for request in view.requests}
+    offered: set[str] = set()
+    ahead: dict[str, tuple[tuple[str, str], ...]] = {}
+    for wait in decision.waits:
+        request = known[wait.request]
+        if request.rollout == rollout:
+            break
+        node = view.nodes.get(request.node or "")
+        if node is None or node.domains[0][1] != class_:
+            continue
+        if wait.owner == f"rollout {rollout}":
+            offered.add(node.name)
+        elif wait.for_room:
+            ahead[node.name] = node.domains
+    return QueueShare(
+        frozenset(before), frozenset(after), frozenset(offered), tuple(ahead.values()), quiet
+    )
+
+
 def decide(view: QueueView, now: float) -> QueueDecision:
     """Return what to do now, and why the rest waits. Apply the actions in their order, then decide again."""
     return _Decider(view, now).run()

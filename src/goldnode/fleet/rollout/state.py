@@ -44,6 +44,7 @@ from goldnode.fleet.rollout.model import (
     gave_up,
     with_values,
 )
+from goldnode.fleet.rollout.queue import QUEUE, QueueShare
 from goldnode.fleet.rollout.waves import rank, unit_of
 from goldnode.fleet.shared.identity import rollout_run
 from goldnode.node.ground.drained import mark
@@ -105,6 +106,7 @@ class RolloutState:
         self.wave_of: dict[str, int] = {}
         self.asked: dict[tuple[str, int], float] = {}  # last evaluation of a requirement
         self.others: tuple[OtherRollout, ...] = ()
+        self.share = QueueShare()  # what the queue has for this rollout, read at each decision
         self.document = ""  # digest of the submitted text; empty: not known
         self._index()
 
@@ -348,6 +350,10 @@ class RolloutState:
                 item.node in self.wave_of or item.node in self.steps
             ):
                 self._requeue(self.unit[item.node])
+
+    def stays_out(self, name: str) -> bool:
+        """Return whether a part of the queue that shared a grant has left its node unfit: it does not return."""
+        return QUEUE in self.ledger.by_node.get(name, {})
 
     def is_own(self, reason: str) -> bool:
         """Return whether the reason text of a scheduler is the mark of this rollout."""

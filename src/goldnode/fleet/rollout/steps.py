@@ -156,6 +156,8 @@ class _Decider:
         elif any(self._drained_by_owner(step) for step in steps):
             early = TAKEN
         elif all(self._drained(step) for step in steps):
+            if any(step.node in self.state.share.before for step in steps):
+                return  # a repair that shares the drain is done first
             for step in steps:
                 self._act(Proceed(step.node, StepPhase.APPLYING, self.now + self.settings.timeout))
             return
@@ -241,7 +243,8 @@ class _Decider:
         A node that its owner has drained since is left to that drain, and its record of ours is
         removed.
         """
-        if step.prior is not None and step.prior.in_service:
+        stays_out = self.state.stays_out(step.node)
+        if step.prior is not None and step.prior.in_service and not stays_out:
             self._act(Proceed(step.node, StepPhase.RETURNING, self.now + self.settings.timeout))
         else:
             self._act(Finish(step.node, StepPhase.DONE, step.wave))
@@ -261,11 +264,16 @@ class _Decider:
         seen = self.observations.scheduler.get(step.node)
         newer = seen is not None and seen.at > step.changed_at
         back = seen is not None and newer and seen.in_service
-        if not back and not (newer and self._drained_by_owner(step)):
-            if self.now > step.deadline:
+        stays_out = self.state.stays_out(step.node)
+        if not back and not stays_out and not (newer and self._drained_by_owner(step)):
+            if step.node in self.state.share.after:  # tests of the queue judge it before it serves
+                if self.now > step.deadline:
+                    again = self.now + self.settings.timeout
+                    self._act(Proceed(step.node, StepPhase.RETURNING, again, step.cause))
+            elif self.now > step.deadline:
                 self._overdue(step, "was not returned to service in time")
             return
-        if not back and seen is not None:
+        if not back and not stays_out and seen is not None:
             self._act(TakeHold(step.node, OUTSIDE, HoldKind.PERSON, seen.reason))
         phase = StepPhase.PASSED if step.cause in (STOPPED, BUSY, TAKEN) else StepPhase.DONE
         if (step.cause or "").startswith(GAVE_UP):

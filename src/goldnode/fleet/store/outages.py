@@ -10,11 +10,13 @@ import json
 from sqlalchemy import Connection, select
 
 from goldnode.fleet.rollout.model import HoldKind, Outage
+from goldnode.fleet.rollout.queue import QUEUE
 from goldnode.fleet.store import tables
 from goldnode.fleet.store.log import entries
 
 _BEGIN, _TURN, _RETURN, _RELEASE = "Grant", "Turn", "Finish", "Release"
-_LINES = (_BEGIN, _TURN, _RETURN, "Overdue", "TakeHold", "DropHold", _RELEASE)
+_QUEUE, _QUEUE_END = "GrantTurn", "EndTurn"  # of the queue, which has no rollout
+_LINES = (_BEGIN, _TURN, _RETURN, "Overdue", "TakeHold", "DropHold", _RELEASE, _QUEUE, _QUEUE_END)
 
 
 def ended(connection: Connection, node_class: str, since: float) -> list[Outage]:
@@ -41,7 +43,8 @@ def ended(connection: Connection, node_class: str, since: float) -> list[Outage]
         failed = (
             action == "Overdue" or content.get("failed") or content.get("kind") == HoldKind.FAILED
         )
-        if action in (_BEGIN, _TURN):
+        failed = failed or (action == _QUEUE_END and not content["back"])
+        if action in (_BEGIN, _TURN) or (action == _QUEUE and content["under"] == QUEUE):
             present[key] = (at, HoldKind.PLANNED)
         elif failed and action != "DropHold":
             present[key] = (at, HoldKind.FAILED)

@@ -49,6 +49,7 @@ from goldnode.fleet.rollout.queue import (
 )
 from goldnode.fleet.shared import identity
 from goldnode.fleet.store import tables
+from goldnode.fleet.store.controllers import Controller
 from goldnode.fleet.store.errors import StoreError
 from goldnode.fleet.store.grants import PersonsOrder
 from goldnode.fleet.store.log import LogLine, append
@@ -148,6 +149,23 @@ def run_of(request: QueueRequest) -> str:
     return f"queue turn {request.turn}"
 
 
+def unknown(connection: Connection, name: str) -> str | None:
+    """Return why the queue does not decide about a node; None if it does."""
+    node, buffer = tables.node, tables.buffer
+    row = connection.execute(
+        select(node.c["class"], buffer.c.planned_limit)
+        .join(
+            buffer,
+            and_(buffer.c.scope == "class", buffer.c.name == node.c["class"]),
+            isouter=True,
+        )
+        .where(or_(node.c.name == name, node.c.machine == name), ~node.c.retired)
+    ).first()
+    if row is None:
+        return f"the store has no node {name}"
+    return None if row[1] is not None else f"class {row[0]} has no limits in the store"
+
+
 # Requests
 
 
@@ -224,7 +242,7 @@ def _taken_over(
     if not dead and now <= before["beat_at"] + before["lease"]:
         raise QueueError(
             f"{before['who']} asks for {before['node'] or 'a mirror'} already: {before['work']}, {before['reason']}",
-            remedy=f"wait for it, or cancel it: `goldnode fleet queue cancel {before['id']} --reason REASON`",
+            remedy=f"wait for it, or cancel it: `goldnode fleet cancel {before['id']} --reason REASON`",
         )
     token = before["token"] + 1
     _change(
@@ -522,6 +540,123 @@ def _close(
     connection.execute(hold.delete().where(own))
     content = {"node": request.node, "turn": request.turn, "back": True, "text": "nothing began"}
     _log(connection, now, who, "EndTurn", request.node, content=content)
+
+
+def listed(connection: Connection, now: float) -> dict[str, Any]:
+    """Return the open requests as JSON, those with a node first, the others in the order in which they are served.
+
+    It writes nothing: a request that could be granted now is `next`.
+    """
+    seen = view(connection, now)
+    decision = decide(seen, now)
+    granted = {
+        number
+        for action in decision.actions
+        for number in getattr(action, "requests", (getattr(action, "request", 0),))
+    }
+    waits = {wait.request: wait for wait in decision.waits}
+    waiting = [one for one in seen.requests if one.state is RequestState.WAITING]
+
+    def key(request: QueueRequest) -> tuple[int, float, int]:
+        return model.order(request, seen.nodes.get(request.node or ""), now)
+
+    waiting.sort(key=key)
+    rows = []
+    for place, one in enumerate(waiting, 1):
+        wait = waits.get(one.id)
+        following = one.id in granted or (place == 1 and wait is not None and wait.for_room)
+        rows.append(
+            {
+                "place": place,
+                "next": following,
+                "rule": model.ORDER_RULES[key(one)[0]],
+                "wait": wait.reason if wait else "it is granted at the next decision",
+                "owner": wait.owner if wait else "nobody",
+                "until": wait.until if wait else None,
+            }
+        )
+    held = [one for one in seen.requests if one.state in HOLDING]
+    return {
+        "requests": [
+            *(_listed(one, now) for one in held),
+            *(_listed(one, now) | row for one, row in zip(waiting, rows, strict=True)),
+        ]
+    }
+
+
+def _listed(request: QueueRequest, now: float) -> dict[str, Any]:
+    return {
+        "request": request.id,
+        "node": request.node,
+        "class": request.class_,
+        "work": request.work.value,
+        "needs": [need.value for need in request.needs],
+        "reason": request.reason,
+        "who": request.who,
+        "holder": request.holder,
+        "rollout": request.rollout,
+        "places": request.places,
+        "since": request.since,
+        "seconds": max(0.0, now - request.since),
+        "state": request.state.value,
+        "turn": request.turn,
+        "under": request.under,
+        "deadline": request.deadline,
+        "place": None,
+        "next": False,
+        "rule": None,
+        "wait": None,
+        "owner": None,
+        "until": None,
+    }
+
+
+# Rollouts
+
+
+def share(connection: Connection, name: str, class_: str, now: float) -> model.QueueShare:
+    """Decide, and return what the queue has for a rollout. Its request keeps its place in the order."""
+    decision, seen = advance(connection, now)
+    return model.share(seen, decision, name, class_)
+
+
+def in_use(connection: Connection) -> bool:
+    """Return whether the queue has an open request of anything but a rollout."""
+    request = tables.request
+    query = select(request.c.id).where(_OPEN, request.c.rollout.is_(None)).limit(1)
+    return connection.scalar(query) is not None
+
+
+def keep_place(
+    connection: Connection, controller: Controller, class_: str, wants: str, now: float
+) -> None:
+    """Keep the place of a rollout that waits for room, since it began to wait; drop it where `wants` is empty.
+
+    Without it, requests for single nodes could take each place before the rollout does.
+    """
+    request, name = tables.request, controller.rollout
+    own = and_(request.c.rollout == name, _OPEN)
+    if not wants:
+        done = {"state": RequestState.DONE.value, "ended_at": now}
+        connection.execute(request.update().where(own).values(**done))
+        return
+    if connection.execute(request.update().where(own).values(beat_at=now, reason=wants)).rowcount:
+        return
+    values = {
+        "class": class_,
+        "work": QueuedWork.ROLLOUT.value,
+        "needs": json.dumps([WorkNeed.DRAIN.value, WorkNeed.DRIVER.value]),
+        "reason": wants,
+        "who": f"rollout {name}",
+        "holder": controller.holder,
+        "since": now,
+        "beat_at": now,
+        "lease": model.LEASE,
+        "time_limit": LIMIT,
+        "rollout": name,
+        "state": RequestState.WAITING.value,
+    }
+    connection.execute(request.insert().values(**values))
 
 
 # Decisions

@@ -207,8 +207,10 @@ def concerns(name: str, node_class: str) -> ColumnElement[bool]:
         log.c.subject.in_(("all", f"class {node_class}", f"rollout {name}")),
     )
     racks = and_(log.c.action.in_(("Freeze", "Thaw")), log.c.subject.startswith("rack "))
+    # They change the holds of nodes, whatever class they are of.
+    turns = log.c.action.in_(("GrantTurn", "EndTurn"))
     own = and_(log.c.rollout == name, log.c.action.not_in(_FOR_PERSONS))
-    return or_(own, shared, racks)
+    return or_(own, shared, racks, turns)
 
 
 def changed(connection: Connection, name: str, seen: int) -> bool:

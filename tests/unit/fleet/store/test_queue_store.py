@@ -23,7 +23,7 @@ from tests.unit.fleet.store.fleets import (
 
 from goldnode.fleet.rollout.queue import LEASE, LIMIT, QueuedWork, RequestState, WorkNeed
 from goldnode.fleet.shared import identity
-from goldnode.fleet.store import grants, log, orders, queue, tables
+from goldnode.fleet.store import grants, log, orders, outages, queue, tables
 from goldnode.fleet.store.backup import check_counters
 from goldnode.fleet.store.database import StoreDatabase
 from goldnode.fleet.store.errors import GrantRefusedError, StoreError
@@ -382,3 +382,17 @@ def one_step(
         claims.remove(claim)
     elif (step := steps.get(standing.request.state)) is not None:
         step()
+
+
+def test_turns_are_outages_of_the_class(store: StoreDatabase) -> None:
+    fill(store)
+    well, broken = asked(store, 0), asked(store, 1, holder="m/2")
+    for claim in (well, broken):
+        begun(store, claim)
+        ended(store, claim)
+    back(store, well)
+    back(store, broken, serves=False)
+    store.run(lambda c: grants.release(c, "n01", ALICE))
+    with store.read() as connection:
+        kinds = [outage.kind for outage in outages.ended(connection, CLASS, NOW)]
+    assert sorted(kinds) == ["failed", "planned", "planned"]

@@ -1,0 +1,196 @@
+"""The place of one piece of work in the queue, for the process that does it: wait, take the node, report, return it.
+
+A site without a store has no queue, and neither has a node that its store does not know, or whose
+class has no limits there. Then work is done as without this module, and one line says so.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from goldnode.core import extras
+from goldnode.core.errors import GoldnodeError
+from goldnode.core.site import FLEET_STORE, Site
+from goldnode.fleet.drain.protocol import DrainCaller
+from goldnode.fleet.shared import identity
+from goldnode.node.ground.drained import LEASE
+
+# sqlalchemy: only the extra `fleet` installs it, and a site without a store needs none.
+if TYPE_CHECKING:
+    from goldnode.fleet.rollout.queue import QueuedWork, WorkNeed
+    from goldnode.fleet.store.database import StoreDatabase
+    from goldnode.fleet.store.queue import NodeAsk, PartEnding, QueueClaim, QueueStanding
+
+PAUSE = 5.0  # seconds between two questions
+WAIT = 24 * 3600.0  # seconds after which a process no longer waits for its turn
+
+
+class QueueWaitError(GoldnodeError):
+    """The work did not get its node. Nothing was done to it."""
+
+
+@dataclass(frozen=True)
+class NoQueue:
+    """There is no queue for a node, and why."""
+
+    why: str
+
+    def text(self) -> str:
+        """Return the line for a person."""
+        return f"no queue: {self.why}"
+
+
+def queue_of(site: Site, node: str) -> StoreDatabase | NoQueue:
+    """Return the store whose queue decides about a node, or why there is none.
+
+    Raises StoreError for a store that is declared and cannot be read: it could not be checked who
+    else waits for the node.
+    """
+    where = site.fleet_store()
+    if "://" not in where and not Path(where).expanduser().exists():
+        return NoQueue("this site has no store of its fleet")
+    if where == FLEET_STORE and not extras.installed("fleet"):
+        return NoQueue(f"{where} cannot be read without the extra fleet")
+    extras.require("fleet")
+    from goldnode.fleet.store import queue
+    from goldnode.fleet.store.database import open_store
+
+    store = open_store(where)
+    with store.read() as connection:
+        why = queue.unknown(connection, node)
+    if why is None:
+        return store
+    store.close()
+    return NoQueue(why)
+
+
+@dataclass
+class QueuePlace:
+    """The place of one process in the queue of a store.
+
+    :param tell: gets a line whenever the reason to wait has changed.
+    """
+
+    store: StoreDatabase
+    wanted: NodeAsk
+    tell: Callable[[str], None]
+    clock: Callable[[], float] = time.time
+    sleep: Callable[[float], None] = time.sleep
+    claim: QueueClaim | None = None
+    ended: bool = False  # the result of the work is reported
+    _told: str = field(default="", repr=False)
+
+    def wait(self, limit: float = WAIT) -> DrainCaller:
+        """Wait for the turn of this work, begin it, and return the caller that drains the node.
+
+        Raises QueueWaitError after `limit` seconds, and QueueError if the request was cancelled.
+        """
+        from goldnode.fleet.store import queue
+
+        claim = self.store.run(lambda c: queue.ask(c, self.wanted, self.clock()))
+        self.claim, end = claim, self.clock() + limit
+        try:
+            while True:
+                standing = self.store.run(lambda c: queue.poll(c, claim, self.clock()))
+                if standing.may_begin or standing.request.state == "running":
+                    break
+                self._report(standing)
+                if self.clock() >= end:
+                    raise QueueWaitError(
+                        f"{self.wanted.node} was not granted within {limit / 3600:g} hours: {self._told}",
+                        remedy="`goldnode fleet queue` lists who waits for whom",
+                    )
+                self.sleep(PAUSE)
+        except BaseException:
+            with suppress(GoldnodeError):
+                why = "its process has stopped to wait"
+                self.store.run(lambda c: queue.withdraw(c, claim, why, self.clock()))
+            raise
+        self.store.run(lambda c: queue.begin(c, claim, self.clock()))
+        # Every part of a turn drains as the same run: the next one continues with the drain.
+        return DrainCaller(identity.rollout_actor(standing.run))
+
+    def _report(self, standing: QueueStanding) -> None:
+        wait = standing.wait
+        text = "another part of its turn runs"
+        if wait is not None:
+            text = f"place {wait.place}: {wait.reason}"
+        if text != self._told:
+            self._told = text
+            self.tell(f"{self.wanted.node or 'the mirror'} waits in the queue, {text}")
+
+    def finish(self, succeeded: bool, text: str, fit: bool = True) -> PartEnding:
+        """Report the result of the work. Its ending says whether this process returns the node now."""
+        from goldnode.fleet.store import queue
+
+        claim, outcome = self._claim(), queue.WorkOutcome(succeeded, text, fit)
+        ending = self.store.run(lambda c: queue.finish(c, claim, outcome, self.clock()))
+        self.ended = True
+        if ending.others:
+            self.tell(f"{self.wanted.node} stays out of service: {'; '.join(ending.others)}")
+        elif not ending.returns:
+            self.tell(f"{self.wanted.node} is not returned: {'; '.join(ending.parts)}")
+        return ending
+
+    def returned(self, back: bool, text: str = "") -> None:
+        """Report the end of the return."""
+        from goldnode.fleet.store import queue
+
+        claim = self._claim()
+        self.store.run(lambda c: queue.returned(c, claim, back, text, self.clock()))
+
+    def failed(self, problem: str) -> None:
+        """Report that the work, or the return, has failed: the node stays out of service."""
+        if self.claim is not None and self.ended:
+            self.returned(False, problem)
+        elif self.claim is not None:
+            self.finish(False, problem, fit=False)
+
+    def _claim(self) -> QueueClaim:
+        if self.claim is None:
+            raise QueueWaitError("nothing was asked of the queue")
+        return self.claim
+
+
+@contextmanager
+def in_turn(
+    site: Site,
+    node: str,
+    work: QueuedWork,
+    *,
+    needs: tuple[WorkNeed, ...],
+    reason: str,
+    tell: Callable[[str], None],
+) -> Iterator[tuple[DrainCaller, QueuePlace | None]]:
+    """Wait for the turn of a work on a node; yield who drains it, and its place in the queue, if there is one.
+
+    If the block raises, the queue is told so, and the node stays out of service.
+    """
+    queued = queue_of(site, node)
+    if isinstance(queued, NoQueue):
+        tell(queued.text())
+        yield DrainCaller(), None
+        return
+    from goldnode.fleet.shared.person import person
+    from goldnode.fleet.store import queue
+
+    # A day for jobs to end, and hours for the work: as the lease of a drain.
+    wanted = queue.NodeAsk(
+        work, reason, person(), queue.process(), node, needs=needs, limit=float(LEASE)
+    )
+    place = QueuePlace(queued, wanted, tell)
+    try:
+        caller = place.wait()
+        try:
+            yield caller, place
+        except BaseException as problem:
+            with suppress(GoldnodeError):  # the first error is the one to show
+                place.failed(str(problem) or type(problem).__name__)
+            raise
+    finally:
+        queued.close()
