@@ -1,7 +1,7 @@
 """The place of one piece of work in the queue, for the process that does it: wait, take the node, report, return it.
 
 A site without a store has no queue, and neither has a node that its store does not know, or whose
-class has no limits there. Then work is done as without this module, and one line says so.
+class has no limits there. Then work is done as without this module, and one line names the reason.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class QueuePlace:
             self.tell(f"{self.wanted.node or 'the mirror'} waits in the queue, {text}")
 
     def finish(self, succeeded: bool, text: str, fit: bool = True) -> PartEnding:
-        """Report the result of the work. Its ending says whether this process returns the node now."""
+        """Report the result of the work. Its ending shows whether this process returns the node now."""
         from goldnode.fleet.store import queue
 
         claim, outcome = self._claim(), queue.WorkOutcome(succeeded, text, fit)
