@@ -66,7 +66,7 @@ ROWS: Mapping[str, UnitRow] = {
         1.3,
         "talks to the channel and the lock service, verifies what they say",
         "",
-        "nodes of Debian 12 and 13; a guest",
+        "nodes of Debian 12 and 13",
     ),
     follow.SERVICE: UnitRow(
         9.6,
@@ -93,14 +93,14 @@ ROWS: Mapping[str, UnitRow] = {
         3.9,
         "judges an image on trial, writes its boot entry",
         "",
-        "a guest",
+        _CONTAINER,
     ),
     "goldnode-tries.service": UnitRow(
         9.5,
         2.8,
         "reboots out of an image on trial, in an emergency",
         "",
-        "a guest",
+        _CONTAINER,
     ),
     "goldnode-first-boot.service": UnitRow(
         9.5,
