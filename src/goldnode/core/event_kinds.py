@@ -45,6 +45,10 @@ KINDS = {
     "node.power": EventKind(
         "the power of an overdue node is cycled, or that has ended", ("result",)
     ),
+    "node.silenced": EventKind(
+        "alerts of a node are silenced in an Alertmanager while it is changed, or no longer",
+        ("hook", "until", "on"),
+    ),
     "rollout.submitted": EventKind("a rollout or a new document of it was submitted", ("new",)),
     "rollout.controller": EventKind("a controller has taken the rollout", ("holder", "epoch")),
     "rollout.wave": EventKind("a wave begins, or gets more nodes", ("wave", "nodes")),
@@ -55,6 +59,10 @@ KINDS = {
     "rollout.requirement": EventKind(
         "a requirement has another answer: pass, fail or unknown",
         ("requirement", "wave", "answer", "reason"),
+    ),
+    "rollout.calendar": EventKind(
+        "a freeze calendar has other freezes, or could not be checked",
+        ("calendar", "until", "spans", "problem"),
     ),
     "rollout.alarm": EventKind(
         "a rollout needs a person, or was stopped", ("code", "subject", "text")

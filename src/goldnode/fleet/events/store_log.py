@@ -23,6 +23,8 @@ KINDS: Mapping[str, str | None] = {
     "ChangePhase": "rollout.phase",
     "Evaluate": None,
     "Answer": "rollout.requirement",
+    "Calendar": "rollout.calendar",
+    "Silence": "node.silenced",
     "Alarm": "rollout.alarm",
     "Approve": "rollout.approved",
     "Grant": "node.granted",
