@@ -11,6 +11,7 @@ import datetime as dt
 import io
 import itertools
 import json
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,10 +26,21 @@ from goldnode.fleet.ingest import report
 from goldnode.inspect import archives
 from goldnode.inspect.devicecode import HEAD
 from goldnode.inventory import schedulers
-from goldnode.node.effective import cdi, enginetext, grub, grub_defaults, kmod, ldcache, yamltext
+from goldnode.node.effective import (
+    cdi,
+    enginetext,
+    grub,
+    grub_defaults,
+    kmod,
+    ldcache,
+    loader,
+    yamltext,
+)
 from goldnode.node.ground import boot, openpgp
 from goldnode.node.ground.errors import NodeError
 from goldnode.node.probe import logs, smi, smitext
+from goldnode.node.state import bootdisk
+from goldnode.oci.layout import Layout
 
 ROOT = Path(__file__).parents[2]
 NOW = dt.datetime(2026, 11, 28, tzinfo=dt.UTC)
@@ -75,6 +87,13 @@ def _archive(data: bytes) -> object:
 def _release(data: bytes) -> object:
     rows = data.split(b"\0", 1)
     return grub.next_boot(rows[0].decode("utf-8", "replace"), rows[-1])
+
+
+def _layout(data: bytes) -> object:
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
+        (Path(folder) / "index.json").write_bytes(data)
+        return Layout(Path(folder), create=False).refs()
 
 
 PARSERS: dict[str, OutsideParser] = {
@@ -189,6 +208,26 @@ PARSERS: dict[str, OutsideParser] = {
         _text(enginetext.read_toml),
         (enginetext.BrokenError,),
         ('version = 2\n[plugins."io.containerd.grpc.v1.cri"]\n a = "b"\n',),
+    ),
+    "oci-index": OutsideParser(
+        _layout,
+        (GoldnodeError,),
+        (
+            '{"schemaVersion": 2, "manifests": [{"mediaType": "application/vnd.oci.image.manifest.v1+json", '
+            '"digest": "sha256:00", "size": 2, "annotations": {"org.opencontainers.image.ref.name": "a"}}]}',
+        ),
+        "json",
+    ),
+    "efi-load-option": OutsideParser(
+        bootdisk.hard_drive,
+        (),
+        ("\x01\0\0\0\x2e\0L\0\0\0\x04\x01\x2a\0" + "\x01" * 36 + "\x02\x02\x7f\xff\x04\0",),
+        "bytes",
+    ),
+    "boot-entry": OutsideParser(
+        _text(lambda text: loader.parse("a+3-1.conf", text)),
+        (),
+        ("title a\nversion 6.1.0\nlinux /vmlinuz\noptions quiet a=b\n",),
     ),
     "uptime": OutsideParser(
         _text(lambda text: [boot.uptime(text), boot.seconds(text), boot.identity("a", text)]),

@@ -79,6 +79,10 @@ def digest_of(data: bytes) -> str:
     return "sha256:" + hashlib.sha256(data).hexdigest()
 
 
+# RecursionError: JSON that is nested too deeply.
+_NO_INDEX = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
+
+
 class Layout:
     """An OCI image layout. Writers in several processes are safe: blobs are renamed into place, the index is locked."""
 
@@ -144,7 +148,11 @@ class Layout:
         """Return the descriptors in index.json."""
         try:
             manifests = json.loads((self.root / "index.json").read_bytes())["manifests"]
-        except (OSError, ValueError, KeyError) as error:
+            for row in manifests:
+                texts = [row["digest"], *(value for _, value in Descriptor.of(row).annotations)]
+                if not all(isinstance(text, str) for text in texts):
+                    raise TypeError("a digest or an annotation is no text")
+        except _NO_INDEX as error:
             raise ImageError(f"{self.root}/index.json cannot be read: {error}") from error
         return list(manifests)
 
