@@ -89,6 +89,10 @@ _SECTIONS = {
         "xid": ("xid", "Explain NVIDIA Xid and SXid errors."),
     },
     "Keys and releases": {
+        "channels": (
+            "channels",
+            "Make, change and renew the signatures of channels of images and disks.",
+        ),
         "keys": ("keys", "Show, make, rotate and revoke the keys of a site."),
         "verify-release": ("verify_release", "Verify files of a release of goldnode."),
     },

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.unit.channels import signing
 from tests.unit.disks.disk_samples import BUILDS, CLASS, make_disk, prove
 from tests.unit.images.registries import make_key
 
@@ -56,9 +57,22 @@ class Real:
     def trust(self) -> tuple[str, str]:
         return "--trust", str(self.keys[1])
 
+    @property
+    def move(self) -> tuple[str, ...]:
+        online = signing.key_of(self.keys[0].parent, "online")
+        return (*self.key, "--online-key", str(online))
 
-def command(*words: str) -> list[str]:
-    return [sys.executable, "-m", "goldnode.cli", "disks", *words]
+    def channels(self, place: Path) -> tuple[str, str]:
+        """Make the channels of a place. Return the option that trusts its root."""
+        root = signing.key_of(self.keys[0].parent, "root")
+        words = ("keys", "disks", "--to", str(place), "--root-key", str(root))
+        signs = ("--targets-key", str(self.keys[0]), *self.move[2:], "--store", str(self.store))
+        subprocess.run(command(*words, *signs, group="channels"), check=True, capture_output=True)
+        return "--root", str(place / "metadata/1.root.json")
+
+
+def command(*words: str, group: str = "disks") -> list[str]:
+    return [sys.executable, "-m", "goldnode.cli", group, *words]
 
 
 @pytest.fixture(scope="module")
@@ -140,21 +154,21 @@ def serving(root: Path, work: Path) -> Iterator[str]:
 def test_from_the_store_to_another_machine_and_back_again(real: Real, tmp_path: Path) -> None:
     place = tmp_path / "place"
     place.mkdir()
-    to = ("--to", str(place))
+    to, root = ("--to", str(place)), real.channels(place)
     for disk in (real.a, real.b):
         assert "files (" in real.run("publish", disk.name, *to, *real.key)
         for channel in ("candidate", "canary", "stable"):
-            real.run("promote", channel, disk.name, *to, *real.key, "--by", "ana")
+            real.run("promote", channel, disk.name, *to, *real.move, "--by", "ana")
     other = tmp_path / "other"
     with serving(place, tmp_path / "server") as url:
-        words = command("pull", CLASS, "--from", url, "--store", str(other), *real.trust)
+        words = command("pull", CLASS, "--from", url, "--store", str(other), *real.trust, *root)
         assert subprocess.run(words, check=True, capture_output=True, text=True).stdout.startswith(
             str(other / "built" / CLASS / BUILDS["b"])
         )
         raw = other / "built" / CLASS / BUILDS["b"] / f"{real.b.name}.raw"
         assert raw.read_bytes() == real.b.path("raw").read_bytes()
         assert raw.stat().st_blocks * 512 < raw.stat().st_size // 2  # sparse again
-        real.run("rollback", CLASS, *to, *real.key, "--by", "ana", "--reason", "slow")
+        real.run("rollback", CLASS, *to, *real.move, "--by", "ana", "--reason", "slow")
         subprocess.run(words, check=True, capture_output=True)
         assert (other / "built" / CLASS / BUILDS["a"] / "disk.json").is_file()
         reader = shutil.which(

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from tests.images.registry_server import PASSWORD, USER, DockerRegistry, Proxy
+from tests.unit.channels import signing
 from tests.unit.images.registries import (
     Fault,
     Request,
@@ -25,11 +26,11 @@ from tests.unit.images.registries import (
 )
 
 from goldnode.channels.gc import Collection, NeededContent
-from goldnode.channels.history import line_of
-from goldnode.channels.moves import Move, Repair, repair, rollback, status
+from goldnode.channels.lines import line_of
+from goldnode.channels.promotion import Move, PlaceState, Repair, look, repair, rollback, status
 from goldnode.channels.requirements import RequirementWaiver
 from goldnode.core.errors import ImageError
-from goldnode.evidence.signatures import load_public, load_signer
+from goldnode.evidence.signatures import load_public
 from goldnode.images.channels import ImageStorePlace, RegistryPlace, promote
 from goldnode.images.gc import collect_registry
 from goldnode.images.publish import ImagePublication, PublishedImage, publish
@@ -252,13 +253,14 @@ def test_a_moved_tag_is_refused(
     for one in (ref, other):
         send(layout, one, client, prefix, keys)
     place = RegistryPlace(RegistryAddress(client.host, prefix), client, layout)
+    root = signing.make_channels(place, layout, keys[0].parent, keys[0])
     promote(
         place,
         layout,
         Move(
             line_of("cuda", tag_of(ref)),
             "candidate",
-            load_signer(keys[0]),
+            signing.signers(keys[0].parent, keys[0]),
             to=tag_of(ref),
             by="ana",
             settle=0,
@@ -275,7 +277,7 @@ def test_a_moved_tag_is_refused(
             Move(
                 line_of("cuda", tag_of(ref)),
                 "canary",
-                load_signer(keys[0]),
+                signing.signers(keys[0].parent, keys[0]),
                 to=tag_of(ref),
                 by="ana",
                 settle=0,
@@ -283,8 +285,9 @@ def test_a_moved_tag_is_refused(
         )
     target.put_manifest("12.4-runtime-debian12-candidate", layout.read(rival), MANIFEST)
     line = line_of("cuda", tag_of(ref))
-    assert [stand.state for stand in status(place, layout, line).stands] == ["moved"]
-    repair(place, layout, line, Repair(load_public(keys[1]), settle=0))
+    state: PlaceState = look(place, layout, [root])
+    assert [stand.state for stand in status(place, state, line).stands] == ["moved"]
+    repair(place, layout, line, Repair([root], settle=0))
     assert place.pointer(line, "candidate") == digest
 
 
@@ -322,13 +325,18 @@ def test_a_promotion_that_is_cut_is_old_or_new_and_a_repeat_completes_it(
     for one in (ref, other):
         send(layout, one, registry.client(), prefix, keys)
     plain = RegistryPlace(RegistryAddress(registry.host, prefix), registry.client(), layout)
+    root = signing.make_channels(plain, layout, keys[0].parent, keys[0])
     line = line_of("cuda", tag_of(ref))
     given: dict[str, Any] = {"by": "ana", "settle": 0}
     promote(
         plain,
         layout,
         Move(
-            line_of("cuda", tag_of(ref)), "candidate", load_signer(keys[0]), to=tag_of(ref), **given
+            line_of("cuda", tag_of(ref)),
+            "candidate",
+            signing.signers(keys[0].parent, keys[0]),
+            to=tag_of(ref),
+            **given,
         ),
     )
     cuts = 0
@@ -344,7 +352,13 @@ def test_a_promotion_that_is_cut_is_old_or_new_and_a_repeat_completes_it(
                 promote(
                     cut,
                     layout,
-                    Move(line_of("cuda", tag), "candidate", load_signer(keys[0]), to=tag, **given),
+                    Move(
+                        line_of("cuda", tag),
+                        "candidate",
+                        signing.signers(keys[0].parent, keys[0]),
+                        to=tag,
+                        **given,
+                    ),
                 )
                 break
             except UnreachableError:
@@ -354,12 +368,18 @@ def test_a_promotion_that_is_cut_is_old_or_new_and_a_repeat_completes_it(
             promote(
                 plain,
                 layout,
-                Move(line_of("cuda", tag), "candidate", load_signer(keys[0]), to=tag, **given),
+                Move(
+                    line_of("cuda", tag),
+                    "candidate",
+                    signing.signers(keys[0].parent, keys[0]),
+                    to=tag,
+                    **given,
+                ),
             ).now
             == now
         )
         assert plain.pointer(line, "candidate") == now
-        found = status(plain, layout, line, load_public(keys[1]))
+        found = status(plain, look(plain, layout, [root]), line)
         assert found.verified
         assert [entry.number for entry in found.history.entries] == list(range(1, number + 3))
         assert {stand.state for stand in found.stands} == {"ok"}
@@ -371,11 +391,12 @@ def test_the_way_back_without_and_with_the_registry_and_what_is_collected(
 ) -> None:
     ref, digest = image(layout, keys)
     other, rival = image(layout, keys, "b")
-    client, trust = registry.client(), load_public(keys[1])
+    client = registry.client()
     place, line = (
         RegistryPlace(RegistryAddress(client.host, prefix), client, layout),
         line_of("cuda", tag_of(ref)),
     )
+    root = signing.make_channels(place, layout, keys[0].parent, keys[0])
     waivers = [
         RequirementWaiver(gate, "ana", "a test")
         for gate in ("sbom", "provenance", "vulnerabilities", "smoke-gpu", "order")
@@ -388,7 +409,7 @@ def test_the_way_back_without_and_with_the_registry_and_what_is_collected(
             Move(
                 line_of("cuda", tag_of(one)),
                 "stable",
-                load_signer(keys[0]),
+                signing.signers(keys[0].parent, keys[0]),
                 to=tag_of(one),
                 by="ana",
                 waivers=waivers,
@@ -400,18 +421,32 @@ def test_the_way_back_without_and_with_the_registry_and_what_is_collected(
         rollback(
             place,
             layout,
-            Move(line, "stable", load_signer(keys[0]), by="ana", reason="slow", settle=0),
+            Move(
+                line,
+                "stable",
+                signing.signers(keys[0].parent, keys[0]),
+                by="ana",
+                reason="slow",
+                settle=0,
+            ),
         )
     rollback(
         ImageStorePlace(layout, place.name),
         layout,
-        Move(line, "stable", load_signer(keys[0]), by="ana", reason="slow", settle=0),
+        Move(
+            line,
+            "stable",
+            signing.signers(keys[0].parent, keys[0]),
+            by="ana",
+            reason="slow",
+            settle=0,
+        ),
     )
     assert layout.refs()[f"{place.name}/{line}"].digest == digest
     registry.start()
     assert place.pointer(line, "stable") == rival
-    assert status(place, layout, line, trust).pending == 1
-    repair(place, layout, line, Repair(trust, settle=0))
+    assert status(place, look(place, layout, [root]), line).pending == 1
+    repair(place, layout, line, Repair([root], settle=0))
     assert place.pointer(line, "stable") == digest
     rollback(
         place,
@@ -419,7 +454,7 @@ def test_the_way_back_without_and_with_the_registry_and_what_is_collected(
         Move(
             line,
             "stable",
-            load_signer(keys[0]),
+            signing.signers(keys[0].parent, keys[0]),
             by="ana",
             reason="back",
             to=tag_of(other),
@@ -436,13 +471,13 @@ def test_the_way_back_without_and_with_the_registry_and_what_is_collected(
         layout=layout,
         repositories=["cuda"],
         keeps=NeededContent(),
-        trust=trust,
+        roots=[root],
         how=Collection(now=later),
     )
     assert [item.what for item in gone] == [f"{client.host}/{prefix}/{third}"]
     left = place.repository(line).tags()
     assert tag_of(third) not in left
-    assert {tag_of(ref), tag_of(other), line.name, line.history} <= set(left)
+    assert {tag_of(ref), tag_of(other), line.name} <= set(left)
 
 
 def test_the_registrys_own_garbage_collection_frees_what_went_and_nothing_else(
@@ -454,13 +489,14 @@ def test_the_registrys_own_garbage_collection_frees_what_went_and_nothing_else(
     for one in (ref, other):
         send(layout, one, client, prefix, keys)
     place = RegistryPlace(RegistryAddress(client.host, prefix), client, layout)
+    root = signing.make_channels(place, layout, keys[0].parent, keys[0])
     promote(
         place,
         layout,
         Move(
             line_of("cuda", tag_of(ref)),
             "candidate",
-            load_signer(keys[0]),
+            signing.signers(keys[0].parent, keys[0]),
             to=tag_of(ref),
             by="ana",
             settle=0,
@@ -473,7 +509,7 @@ def test_the_registrys_own_garbage_collection_frees_what_went_and_nothing_else(
         layout=layout,
         repositories=["cuda"],
         keeps=NeededContent(),
-        trust=load_public(keys[1]),
+        roots=[root],
         how=Collection(now=later),
     )
     registry.kill()
@@ -483,4 +519,5 @@ def test_the_registrys_own_garbage_collection_frees_what_went_and_nothing_else(
     assert not registry.blob(gone).exists()
     found = pull(Layout(tmp_path / "other"), place.repository(line_of("cuda", tag_of(ref))), digest)
     assert found.evidence == 5
-    assert status(place, layout, line_of("cuda", tag_of(ref)), load_public(keys[1])).verified
+    line = line_of("cuda", tag_of(ref))
+    assert status(place, look(place, layout, [root]), line).verified

@@ -8,18 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from goldnode.channels.history import ChannelLine, read
-from goldnode.channels.moves import (
-    ChannelPlace,
-    HistoryStore,
-    save_history,
-    saved_history,
-    saved_places,
-)
+from goldnode.channels import signed
+from goldnode.channels.promotion import ChannelPlace, HistoryStore, look
+from goldnode.channels.signed import SignedChannels
+from goldnode.core.errors import ImageError
 
 if TYPE_CHECKING:
-    from securesystemslib.signer import SSlibKey
-
     from goldnode.lock.model import Sealed
 
 
@@ -74,7 +68,7 @@ class Collection:
 
 # Removed (or, in a dry run, removable) items, and the reason why each other item stays.
 Collected = tuple[list["Gone"], dict[str, str]]
-UNNEEDED = "no channel, history, class or lock names it"
+UNNEEDED = "no channel, move, class or lock names it"
 
 
 @dataclass(frozen=True)
@@ -89,44 +83,34 @@ class Gone:
     size: int = 0
 
 
-def named_at(
-    place: ChannelPlace,
-    store: HistoryStore,
-    lines: Iterable[ChannelLine],
-    trust: Sequence[SSlibKey],
-) -> dict[str, str]:
-    """Return what the histories of a place name, and why. Update the store's copies of them.
-
-    Raises GoldnodeError for an unreadable history.
-    """
-    digests: dict[str, str] = {}
-    for line in lines:
-        text = place.text(line)
-        # All entries, not only the present targets: a rollback needs the earlier ones.
-        digests |= named(place.name, line, text, trust)
-        # Leave the store's copy alone if the history of the place does not continue it.
-        if text.startswith(saved_history(store, place.name, line)):
-            save_history(store, place.name, line, text)
-    return digests
+def named_at(place: ChannelPlace, store: HistoryStore, roots: Sequence[Path]) -> dict[str, str]:
+    """Return what the channels of a place name, and why. Raises GoldnodeError for channels that are not verified."""
+    state = look(place, store, roots)
+    if state.there.files and not state.there.trusted:
+        raise ImageError(
+            f"{place.name} is collected only by verified channels",
+            remedy="name the trusted root document with --root",
+        )
+    return _named(place.name, state.there) | (
+        _named(place.name, state.ahead) if state.ahead else {}
+    )
 
 
-def named_here(
-    keeper: HistoryStore,
-    trust: Sequence[SSlibKey] = (),
-    as_line: Callable[[ChannelLine], ChannelLine] = lambda line: line,
-) -> dict[str, str]:
-    """Return what a store's copies of histories name, and why. Raises GoldnodeError for an unreadable one."""
+def named_here(keeper: HistoryStore) -> dict[str, str]:
+    """Return what a store's copies of channels name, and why. Raises GoldnodeError for one that cannot be read."""
     digests: dict[str, str] = {}
     # Places that cannot be reached now, too: their copies name what they need.
-    for place, one in saved_places(keeper):
-        digests |= named(place, as_line(one), saved_history(keeper, place, one), trust)
+    for place in signed.seen_places(keeper):
+        digests |= _named(
+            place, signed.unverified(signed.read_folder(signed.copy_of(keeper, place)))
+        )
     return digests
 
 
-def named(place: str, line: ChannelLine, text: bytes, trust: Sequence[SSlibKey]) -> dict[str, str]:
-    """Return what one history names, and why."""
-    history = read(text, line, trust, where=f"{place}/{line}")
-    return {digest: f"{why} at {place}" for digest, why in history.digests().items()}
+def _named(place: str, channels: SignedChannels) -> dict[str, str]:
+    """Return what channels name, and why: all moves, because a rollback needs the earlier ones."""
+    rows = [channels.history(line).digests() for line in channels.lines()]
+    return {digest: f"{why} at {place}" for row in rows for digest, why in row.items()}
 
 
 def lock_digests(

@@ -87,7 +87,11 @@ class RootRotation:
 
     def text(self) -> str:
         """Return the document, and the change of the thresholds."""
-        text = f"wrote {self.root}"
+        return f"wrote {self.root}{self.thresholds()}"
+
+    def thresholds(self) -> str:
+        """Return the change of the thresholds in words."""
+        text = ""
         for name, now in self.now.items():
             before = self.before[name]
             verb = "LOWERED" if now < before else "raised"
@@ -104,7 +108,7 @@ def rotate(repository: Path, change: RootChange, days: int = updates.ROOT_DAYS) 
     Also for a root that has expired: clients verify the newest root's time alone.
     """
     document = updates.next_root(repository, change.roles(), days)
-    secret = [*change.present, *(key for key in change.root if not _is_public(key))]
+    secret = [*change.present, *(key for key in change.root if not is_public(key))]
     return accept_root(repository, updates.sign(document, signers(secret)))
 
 
@@ -124,7 +128,8 @@ def _online(keys: Sequence[KeyPlace]) -> dict[str, RoleKeys]:
     return {name: RoleKeys(publics(keys)) for name in (SNAPSHOT, TIMESTAMP)}
 
 
-def _is_public(place: KeyPlace) -> bool:
+def is_public(place: KeyPlace) -> bool:
+    """Return whether a file has the public half of a key alone."""
     return isinstance(place, Path) and b"PRIVATE KEY" not in place.read_bytes()
 
 

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-if TYPE_CHECKING:
-    from securesystemslib.signer import SSlibKey
+from goldnode.core.site import load_site
 
+if TYPE_CHECKING:
     from goldnode.channels.gc import Collected, Collection, NeededContent
-    from goldnode.channels.history import ChannelLine
-    from goldnode.channels.moves import ChannelPlace, HistoryStore, Move, MoveResult
+    from goldnode.channels.lines import ChannelLine
+    from goldnode.channels.promotion import ChannelPlace, HistoryStore, Move, MoveResult
     from goldnode.channels.requirements import Requirements
+    from goldnode.channels.signed import SignedChannels
     from goldnode.evidence.signatures import EnvelopeSigner
 
 PlaceT = TypeVar("PlaceT", bound="ChannelPlace")
@@ -24,17 +25,28 @@ PlaceT = TypeVar("PlaceT", bound="ChannelPlace")
 class Location:
     """Place of the channels of a product: a store, or a published place of which the store has a copy.
 
-    `to` is a registry or a directory; None for the store itself. `offline` selects the store's copy of it.
+    `to` is a registry or a directory; None for the store itself. `offline` selects the store's copy of it. `roots` are
+    trusted root documents of its channels.
     """
 
     store: Path | None
     to: str | None = None
     ca: Path | None = None
     offline: bool = False
+    roots: tuple[Path, ...] = ()
+
+    def trusted_roots(self) -> list[Path]:
+        """Return `roots`, else those of the site file."""
+        site = load_site()
+        return list(self.roots) or [site.resolve(path) for path in site.images.roots]
 
 
 class ChannelProduct(Protocol[PlaceT]):
     """One kind of image: container images or disk images, at a location."""
+
+    @property
+    def location(self) -> Location:
+        """Return the location of the product."""
 
     @property
     def requirements(self) -> Requirements:
@@ -56,18 +68,16 @@ class ChannelProduct(Protocol[PlaceT]):
     def promote(self, place: PlaceT, move: Move) -> MoveResult:
         """Point a channel to an image that meets its requirements."""
 
-    def lines(self, place: PlaceT) -> Sequence[ChannelLine]:
-        """Return all lines that have channels at a place."""
+    def lines(self, place: PlaceT, channels: SignedChannels) -> Sequence[ChannelLine]:
+        """Return all lines that may have channels at a place, besides those that have."""
 
     def known(self) -> Sequence[str]:
         """Return the names of the lines that may exist, by the matrix or the catalog."""
 
-    def needed(self, trust: Sequence[SSlibKey]) -> NeededContent:
+    def needed(self) -> NeededContent:
         """Return the content that the store's histories, the catalog and current locks need."""
 
-    def collect(
-        self, keeps: NeededContent, trust: Sequence[SSlibKey], how: Collection
-    ) -> Collected:
+    def collect(self, keeps: NeededContent, how: Collection) -> Collected:
         """Remove the other images from the location. Return what was removed, and why the rest stays."""
 
     def locks(self) -> Mapping[str, str]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from goldnode.channels.history import History
+from goldnode.channels.lines import History
 from goldnode.core.errors import ImageError, nearest
 from goldnode.core.site import VulnerabilityLimits
 from goldnode.node.ground.text import phrase

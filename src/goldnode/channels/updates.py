@@ -195,8 +195,8 @@ def released(repository: Path, role: str = TARGETS) -> Targets | None:
     document = newest(repository, role)
     if document is None:
         return None
-    delegator = _delegator(repository, role)
-    if delegator is None or not _result(delegator, role, document):
+    trusting = delegator(repository, role)
+    if trusting is None or not _result(trusting, role, document):
         return None
     release: Targets = copy.deepcopy(document.signed)
     return release
@@ -271,23 +271,23 @@ def accept(repository: Path, role: str, document: Metadata[Any]) -> Path:
             file=repository,
             remedy="prepare it again, and sign that",
         )
-    trusting = [_delegator(repository, role)]
+    trusting = [delegator(repository, role)]
     if (
         role == ROOT
     ):  # both: a client that trusts the root before verifies the next one by it (TUF, section 5.3)
         trusting = [document.signed] if before is None else [before.signed, document.signed]
-    for delegator in trusting:
-        if delegator is None:
+    for giver in trusting:
+        if giver is None:
             raise UpdateError(
                 f"{repository} has no role {role}",
                 remedy="a release by the keys of targets adds it: --targets-key",
             )
-        result = _result(delegator, role, document)
+        result = _result(giver, role, document)
         if not result:
-            by = "the new root" if delegator is document.signed else f"the trusted {delegator.type}"
+            by = "the new root" if giver is document.signed else f"the trusted {giver.type}"
             raise UpdateError(
                 f"{role} has {len(result.signed)} signatures by keys that {by} names for it, and needs {result.threshold}",
-                file=_newest_path(repository, delegator.type),
+                file=_newest_path(repository, giver.type),
                 remedy=f"sign with the present keys of {role}, or rotate the keys",
             )
     return _write(repository, role, document)
@@ -330,7 +330,7 @@ def _at(repository: Path, role: str, version: int) -> bytes:
     return (repository / "metadata" / f"{version}.{role}.json").read_bytes()
 
 
-def _delegator(repository: Path, role: str) -> Root | Targets | None:
+def delegator(repository: Path, role: str) -> Root | Targets | None:
     """Return the document that names the keys of a role; None for a role that no release names."""
     if role in (TARGETS, SNAPSHOT, TIMESTAMP):
         return _trusted_root(repository)
@@ -501,7 +501,7 @@ def fetch(source: str, root: Path, state: Path, names: Sequence[str]) -> Update:
             updater.refresh()
             files = {name: data for name in names if (data := _target(updater, name)) is not None}
         except (RepositoryError, ValueError) as problem:
-            raise _refused(problem, source, root) from problem
+            raise refused(problem, f"the update of {source}", *_FACTS) from problem
         # The fetcher may raise anything: of http, zip files or the file system.
         except Exception as problem:
             raise UpdateError(
@@ -559,27 +559,35 @@ def _in_days(days: int) -> dt.datetime:
     return dt.datetime.now(tz=dt.UTC).replace(microsecond=0) + dt.timedelta(days=days)
 
 
-def _refused(problem: Exception, source: str, root: Path) -> UpdateError:
-    """Return the reason why an update is not trusted, in words."""
+_FACTS = ("goldnode facts publish", "goldnode facts rotate")
+
+
+def refused(problem: Exception, what: str, renew: str, rotate: str) -> UpdateError:
+    """Return the reason why signed metadata is not trusted, in words.
+
+    :param renew: the publisher's command that signs it again, `rotate` that for the next root.
+    """
     from tuf.api import exceptions
 
-    why, remedy = f"{problem}", "report it to the publisher, and use the facts that are there"
+    why, remedy = f"{problem}", "report it to the publisher, and use what is here"
     if isinstance(problem, exceptions.ExpiredMetadataError):
         why = f"its metadata has expired ({problem}): the publisher has not signed it again, or this is an old copy"
-        remedy = "fetch a newer copy; check the clock of this machine"
+        remedy = f"fetch a newer copy, or ask the publisher for it (`{renew}`); check the clock of this machine"
         if "root" in f"{problem}":  # publishing again does not help
             why = f"its root has expired ({problem}): the publisher has not signed the next one, or this is an old copy"
-            remedy = "ask the publisher for it (`goldnode facts rotate`); check the clock of this machine"
+            remedy = f"ask the publisher for it (`{rotate}`); check the clock of this machine"
     elif isinstance(problem, exceptions.BadVersionNumberError):
         why = f"it is older than what was seen before ({problem})"
         remedy = "fetch the newest copy"
     elif isinstance(problem, exceptions.UnsignedMetadataError):
         why = f"not enough of the trusted keys have signed it ({problem})"
-        remedy = f"compare {root} with the publisher's root document"
-    elif isinstance(problem, exceptions.LengthOrHashMismatchError):
+        remedy = "compare the root document with that of the publisher"
+    elif isinstance(
+        problem, exceptions.LengthOrHashMismatchError | exceptions.DownloadLengthMismatchError
+    ):
         why = f"a file is not the one that was signed ({problem})"
         remedy = "fetch it again; if that does not help, report it to the publisher"
-    return UpdateError(f"the update of {source} is refused: {why}", remedy=remedy)
+    return UpdateError(f"{what} is refused: {why}", remedy=remedy)
 
 
 def _reason(problem: BaseException) -> str:

@@ -22,14 +22,15 @@ if TYPE_CHECKING:
     from securesystemslib.signer import SSlibKey
 
     from goldnode.channels.gc import Collection, Gone
-    from goldnode.channels.moves import HistoryStore, MoveResult
     from goldnode.channels.product import ChannelProduct, PlaceT
+    from goldnode.channels.promotion import HistoryStore, MoveResult
     from goldnode.channels.requirements import (
         Approval,
         Requirement,
         Requirements,
         RequirementWaiver,
     )
+    from goldnode.channels.signed import ChannelSigners
     from goldnode.evidence.signatures import EnvelopeSigner
     from goldnode.evidence.trust import TrustPolicy
     from goldnode.evidence.verify import Verification
@@ -38,10 +39,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Keys:
-    """Key files: the public keys to trust, and the secret key to sign with."""
+    """Key files: the public keys to trust, and the secret keys to sign with.
+
+    `more` sign with `key` where a role needs several. `online` signs which state is the newest.
+    """
 
     trust: tuple[Path, ...] = ()
     key: Path | None = None
+    more: tuple[Path, ...] = ()
+    online: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -53,7 +59,6 @@ class Decision:
     waive: tuple[str, ...] = ()
     approve_major: tuple[str, ...] = ()
     expect: str | None = None
-    sign_again: bool = False
 
     def waivers(self) -> list[RequirementWaiver]:
         """Return the waivers. Raises ImageError if the decider or the reason is missing."""
@@ -79,9 +84,8 @@ class Decision:
 
 @dataclass(frozen=True)
 class StatusOptions:
-    """The keys to verify with, what is shown, and whether channels are restored first."""
+    """Options of `status`: which moves are shown, and whether channels are restored first."""
 
-    trust: tuple[Path, ...] = ()
     with_history: bool = False
     repair: bool = False
 
@@ -111,6 +115,31 @@ KEY = click.option(
     help="PEM file of the secret key to sign with. Its public key is trusted.",
 )
 KEYS = grouped("keys", Keys, TRUST, KEY)
+ONLINE = click.option(
+    "--online-key",
+    "online",
+    type=FILE,
+    envvar="GOLDNODE_ONLINE_KEY",
+    metavar="FILE",
+    show_default="$GOLDNODE_ONLINE_KEY, else `images.online_key` of the site file",
+    help="PEM file of the secret key that signs which state of the channels is the newest.",
+)
+# Of a move: who may sign a channel, `targets` or one of its delegations says.
+SIGNERS = grouped(
+    "keys",
+    Keys,
+    TRUST,
+    KEY,
+    click.option(
+        "--more-keys",
+        "more",
+        multiple=True,
+        type=FILE,
+        metavar="FILE",
+        help="Further secret key, where a channel needs several signatures. Repeatable.",
+    ),
+    ONLINE,
+)
 _SIGNED = options(
     click.option(
         "--by",
@@ -138,10 +167,24 @@ CHANNEL = click.option(
 )
 
 
-def location(*to: Decorator, offline: str = "") -> Decorator:
-    """Return the options of a location. `offline` is the help of `--offline`, for commands that have it."""
+ROOT = click.option(
+    "--root",
+    "roots",
+    multiple=True,
+    type=FILE,
+    metavar="FILE",
+    show_default="`images.roots` of the site file, else the root that the store saw first",
+    help="Trusted root document of the channels. Repeatable.",
+)
+
+
+def location(*to: Decorator, offline: str = "", rooted: bool = True) -> Decorator:
+    """Return the options of a location. `offline` is the help of `--offline`, for commands that have it.
+
+    Commands that read channels are `rooted`.
+    """
     more = [click.option("--offline", is_flag=True, help=offline)] if offline else []
-    return grouped("location", Location, *to, *more)
+    return grouped("location", Location, *to, *more, *([ROOT] if rooted else []))
 
 
 def approved(help_: str) -> Decorator:
@@ -156,12 +199,6 @@ def approved(help_: str) -> Decorator:
             metavar="DIGEST",
             help="Fail unless the channel points to this digest now; `none` for an empty channel.",
         ),
-        click.option(
-            "--sign-again",
-            is_flag=True,
-            help="Also if the channel points to the image already: its history then ends with a signature of --key, and "
-            "keys that signed before can be withdrawn.",
-        ),
     )
 
 
@@ -170,14 +207,13 @@ def status_options(restored: str) -> Decorator:
     return grouped(
         "how",
         StatusOptions,
-        TRUST,
         click.option(
             "--history", "with_history", is_flag=True, help="Show all moves, oldest first."
         ),
         click.option(
             "--repair",
             is_flag=True,
-            help=f"Restore {restored} from the verified history, and publish moves that were made offline.",
+            help=f"Restore {restored} from the signed channels, and publish moves that were made offline.",
         ),
     )
 
@@ -241,6 +277,40 @@ def signer_of(key: Path | None) -> EnvelopeSigner:
             )
         key = site.resolve(site.images.signing_key)
     return load_signer(key)
+
+
+def signers_of(keys: Keys, days: int | None = None) -> ChannelSigners:
+    """Return the keys that sign a move: those of its channel, and the online key. Raises GoldnodeError."""
+    from goldnode.channels.signed import DAYS, ChannelSigners
+    from goldnode.core.site import load_site
+    from goldnode.evidence.signatures import load_signer
+
+    site, online = load_site(), keys.online
+    if online is None:
+        if site.images.online_key is None:
+            raise ImageError(
+                "no key is named to sign which state of the channels is the newest",
+                remedy="name it with --online-key, or as images.online_key in the site file",
+            )
+        online = site.resolve(site.images.online_key)
+    roles = [signer_of(keys.key), *(load_signer(path) for path in keys.more)]
+    return ChannelSigners(roles, [load_signer(online)], days or DAYS)
+
+
+def record_unsigned(store: HistoryStore, name: str, digest: str, reason: str) -> None:
+    """Record in a store that an image was accepted without a signature: which, when, by whom and why."""
+    import datetime as dt
+    import json
+
+    row = {
+        "date": f"{dt.datetime.now(dt.UTC):%Y-%m-%dT%H:%M:%SZ}",
+        "image": name,
+        "digest": digest,
+        "by": user(),
+        "reason": reason,
+    }
+    with (store.root / "unsigned.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row) + "\n")
 
 
 def made_with(made: EvidenceKeys) -> tuple[EnvelopeSigner | None, tuple[Database, ...], str]:
@@ -346,26 +416,26 @@ def promote(
     product: ChannelProduct[PlaceT], channel: str, text: str, keys: Keys, decision: Decision
 ) -> tuple[str, MoveResult]:
     """Point a channel to the image with the name `text`. Return the place and the result."""
-    from goldnode.channels.moves import Move
+    from goldnode.channels.promotion import Move
     from goldnode.core.site import load_site
 
     check_channel(product.requirements, channel, decision)
     waivers, approvals = decision.waivers(), decision.approvals()
     # Options and keys before the place is opened: a wrong one must not wait for a registry.
-    signer, trust = signer_of(keys.key), trusted(keys.trust)
+    signers, trust = signers_of(keys), trusted(keys.trust)
     limits = load_site().images.vulnerability_limits
-    with _delivered(product.store), product.place(signer) as place:
+    with _delivered(product.store), product.place(signers.roles[0]) as place:
         line, tag = product.find(place, text)
         move = Move(
             line,
             channel,
-            signer,
+            signers,
             by=decision.by or user(),
             reason=decision.reason or "",
             to=tag,
             expect=decision.expect,
-            again=decision.sign_again,
             trust=trust,
+            roots=product.location.trusted_roots(),
             waivers=waivers,
             approvals=approvals,
             limits=limits,
@@ -415,32 +485,29 @@ def rollback(
     decision: Decision,
 ) -> tuple[str, MoveResult]:
     """Point a channel back to its previous image, or to the image `to`. Return the place and the result."""
-    from goldnode.channels.moves import Move
-    from goldnode.channels.moves import rollback as roll_back
+    from goldnode.channels.promotion import Move
+    from goldnode.channels.promotion import rollback as roll_back
 
     # Without the decision: a way back needs no requirement, so there is nothing to waive.
     check_channel(product.requirements, channel)
-    signer = signer_of(keys.key)
+    signers = signers_of(keys)
     move = Move(
         product.line(line),
         channel,
-        signer,
+        signers,
         by=decision.by or user(),
         reason=decision.reason or "rollback",
         to=to,
-        trust=trusted(keys.trust),
+        roots=product.location.trusted_roots(),
         say=say,
     )
-    with _delivered(product.store), product.place(signer) as place:
+    with _delivered(product.store), product.place(signers.roles[0]) as place:
         return place.name, roll_back(place, product.store, move)
 
 
-def collect(
-    product: ChannelProduct[PlaceT], trust: Sequence[Path], how: Collection, form: str
-) -> None:
+def collect(product: ChannelProduct[PlaceT], how: Collection, form: str) -> None:
     """Remove unneeded images from the location of a product, and print the result."""
-    keys = trusted(trust)
-    gone, stays = product.collect(product.needed(keys), keys, how)
+    gone, stays = product.collect(product.needed(), how)
     show_gone(gone, stays, how.dry_run, form)
 
 
@@ -492,34 +559,38 @@ def show_status(
     Exit with 1 if a channel differs from its history. Raises ImageError for a named line that is neither known
     nor has a history: it would look like one with empty channels.
     """
-    from goldnode.channels.moves import Repair, repair, status
+    from goldnode.channels.promotion import Repair, look, repair, status
 
-    keys, store = trusted(how.trust), product.store
+    roots, store = product.location.trusted_roots(), product.store
     documents: list[dict[str, Any]] = []
     bad = False
     with product.place() as place:
         lines = [product.line(name) for name in names]
-        # A misspelt line has no history either, and would be reported as fine.
+        # A misspelt line has no moves either, and would be reported as fine.
         known = product.known() if lines else ()
+        state = look(place, store, roots)
         for line in lines:
             if str(line) not in known:
-                line_status = status(place, store, line)
+                line_status = status(place, state, line)
                 # A line that has left the matrix still has its channels.
                 if not line_status.history.entries and not line_status.stands:
                     raise ImageError(
-                        f'there is no "{line}", and {place.name} has no history of it',
+                        f'there is no "{line}", and {place.name} has no channels of it',
                         remedy=nearest(str(line), known),
                     )
-        for line in lines or product.lines(place):
-            for state in repair(place, store, line, Repair(keys, say=say)) if how.repair else ():
-                click.echo(
-                    f"{place.name}: {state.channel} of {line} is {state.tag} again", err=True
-                )
-            line_status = status(place, store, line, keys)
+        for line in lines or product.lines(place, state.there):
+            if how.repair:
+                for repaired in repair(place, store, line, Repair(roots, say=say)):
+                    click.echo(
+                        f"{place.name}: {repaired.channel} of {line} is {repaired.tag} again",
+                        err=True,
+                    )
+                state = look(place, store, roots)
+            line_status = status(place, state, line)
             bad = (
                 bad
                 or bool(line_status.pending)
-                or any(state.state != "ok" for state in line_status.stands)
+                or any(stand.state != "ok" for stand in line_status.stands)
             )
             documents.append(
                 {
@@ -528,9 +599,12 @@ def show_status(
                     "verified": line_status.verified,
                     "pending": line_status.pending,
                     "channels": [
-                        {**vars(state), "line": str(line)} for state in line_status.stands
+                        {**vars(stand), "line": str(line)} for stand in line_status.stands
                     ],
-                    "history": [entry.document() for entry in line_status.history.entries],
+                    "history": [
+                        {**entry.document(), "line": str(line), "channel": entry.channel}
+                        for entry in line_status.history.entries
+                    ],
                 }
             )
     emit(
@@ -548,11 +622,11 @@ def show_status(
 def _channel_lines(document: dict[str, Any], with_history: bool) -> Iterator[str]:
     """Yield the state of the channels of a line as text, from its JSON document."""
     # A reader without a key is no error; the output states what was not verified.
-    signed = "signatures NOT verified: no key was given (--trust)"
+    signed = "signatures NOT verified: no trusted root was given (--root)"
     if document["verified"]:
         signed = "signatures verified"
     if not document["history"]:
-        signed = "no history: no channel was ever set"
+        signed = "no channel was ever set"
     yield f"{document['place']}/{document['line']}  ({signed})"
     for row in document["channels"]:
         remark = {

@@ -289,7 +289,8 @@ def key_option(
     )
 
 
-def _number_of_keys(name: str, parameter: str, default: str, help_: str) -> Decorator:
+def number_of_keys(name: str, parameter: str, default: str, help_: str) -> Decorator:
+    """Return the option for a threshold of keys."""
     return click.option(
         name,
         parameter,
@@ -349,13 +350,13 @@ def key_options(published: str, *more: Decorator) -> Decorator:
         ),
         *more,
         key_option("--root-key", "root_keys", f"Offline key of the root, for a new {published}."),
-        _number_of_keys(
+        number_of_keys(
             "--threshold",
             "threshold",
             "1",
             f"Keys of the root that must sign, for a new {published}.",
         ),
-        _number_of_keys(
+        number_of_keys(
             "--targets-threshold",
             "targets_threshold",
             "1",
@@ -437,13 +438,13 @@ ROTATION = options(
             "keys",
             "Online key from now on, secret or public. Without it they stay.",
         ),
-        _number_of_keys(
+        number_of_keys(
             "--threshold",
             "threshold",
             "that of the present root",
             "Keys of the next root that must sign.",
         ),
-        _number_of_keys(
+        number_of_keys(
             "--targets-threshold",
             "targets_threshold",
             "that of the present root",
@@ -533,6 +534,16 @@ def unverified_option(place: str) -> Decorator:
         "--unverified",
         metavar="REASON",
         help=f"Allow an image that was never booted for verification. The reason is recorded on {place}.",
+    )
+
+
+def unsigned_option(place: str) -> Decorator:
+    """Return the option `--unsigned` for an image. `place` is where its reason is recorded."""
+    return click.option(
+        "--unsigned",
+        metavar="REASON",
+        help="Allow an image that nothing verifies, where the site names no key of a builder. The reason is recorded "
+        f"{place}.",
     )
 
 

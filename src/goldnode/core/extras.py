@@ -24,6 +24,7 @@ EXTRAS = {
         "packageurl",
         "requests",
         "securesystemslib",
+        "tuf",
     ),
     "calendars": ("icalendar", "recurring_ical_events"),
     "fleet": ("alembic", "cryptography", "securesystemslib", "sqlalchemy", "starlette", "uvicorn"),

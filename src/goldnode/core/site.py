@@ -183,6 +183,19 @@ class SiteImages(BaseModel):
             "file."
         ),
     )
+    roots: tuple[str, ...] = Field(
+        default=(),
+        description=(
+            "Trusted root documents of the channels of images and disks, from the publisher; relative to the site "
+            "file."
+        ),
+    )
+    online_key: str | None = Field(
+        default=None,
+        description=(
+            "Secret key that signs which state of the channels is the newest, PEM; relative to the site file."
+        ),
+    )
     builder: str | None = Field(
         default=None,
         description="URI that names this site's builder in provenance; null: goldnode's own.",

@@ -1,17 +1,17 @@
 """Channels of disk images: promotion by the requirements of a disk, and the build that a channel points to.
 
-Histories, promotions and rollbacks are those of all images (`goldnode.channels.moves`). A line is a node
+Signed channels, promotions and rollbacks are those of all images (`goldnode.channels.promotion`). A line is a node
 class, an immutable tag is a build id, and a digest is that of the build's manifest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from goldnode.channels import moves
-from goldnode.channels.history import CHANNELS, History, read
-from goldnode.channels.moves import Move, MoveResult
+from goldnode.channels import promotion, signed
+from goldnode.channels.lines import CHANNELS, History
+from goldnode.channels.promotion import Move, MoveResult
 from goldnode.channels.requirements import Requirement
 from goldnode.core.errors import DiskError, nearest
 from goldnode.disks import evidence
@@ -20,12 +20,9 @@ from goldnode.disks.model import BuiltDisk
 from goldnode.disks.places import ChannelStore, DirectoryPlace, DiskStorePlace
 from goldnode.disks.requirements import judge
 
-if TYPE_CHECKING:
-    from securesystemslib.signer import SSlibKey
-
 
 def promote(place: DiskStorePlace | DirectoryPlace, store: ChannelStore, move: Move) -> MoveResult:
-    """Point a channel of a class to a build; see `goldnode.channels.moves.promote`."""
+    """Point a channel of a class to a build; see `goldnode.channels.promotion.promote`."""
 
     def judging(
         history: History, digest: str, against: str | None
@@ -39,7 +36,7 @@ def promote(place: DiskStorePlace | DirectoryPlace, store: ChannelStore, move: M
         results = judge(move.channel, disk, move.decisions(history), against=before, lost=lost)
         return results, _notes(before, disk)
 
-    return moves.promote(place, store, move, judging)
+    return promotion.promote(place, store, move, judging)
 
 
 def _notes(before: BuiltDisk | None, disk: BuiltDisk) -> list[str]:
@@ -63,23 +60,18 @@ def channel_head(
     channel: str,
     place: str | None = None,
     *,
-    trust: Sequence[SSlibKey] = (),
+    roots: Sequence[Path] = (),
 ) -> BuiltDisk:
     """Return the build of the store that a channel points to, as the store last saw it.
 
-    `place` selects the channel's location; the default is the only known one. With `trust` the signed history
-    decides, and not the name that the store has for it. Raises DiskError if there is no such build, or more than one,
-    and ImageError for a history that is not signed.
+    `place` selects the channel's location; the default is the only known one. With `roots` the channels are verified
+    by these documents, and not by the root in the store. Raises DiskError if there is no such build, or more than
+    one, and GoldnodeError for channels that are not signed.
     """
     if channel not in CHANNELS:
         raise DiskError(f'there is no channel "{channel}"', remedy=nearest(channel, CHANNELS))
-    if place:
-        places = [place]
-    else:
-        places = [
-            name for name, one in moves.saved_places(store) if one.repository == line.repository
-        ]
-    digests = {name: _pointed(store, name, line, channel, trust) for name in places}
+    places = [place] if place else signed.seen_places(store)
+    digests = {name: _pointed(store, name, line, channel, roots) for name in places}
     promoted = {digest for digest in digests.values() if digest is not None}
     if len(promoted) != 1:
         listed = ", ".join(places) or "no place"
@@ -98,10 +90,11 @@ def channel_head(
 
 
 def _pointed(
-    store: ChannelStore, place: str, line: ClassLine, channel: str, trust: Sequence[SSlibKey]
+    store: ChannelStore, place: str, line: ClassLine, channel: str, roots: Sequence[Path]
 ) -> str | None:
-    if not trust:
-        return store.named(moves.local_name(place, line, channel))
-    text = moves.saved_history(store, place, line)
-    last = read(text, line, trust, where=f"{place}/{line}").current(channel)
+    copy = signed.read_folder(signed.copy_of(store, place))
+    # A place of another publisher, with other roots, does not matter unless it has this channel.
+    if signed.unverified(copy).history(line).current(channel) is None:
+        return None
+    last = signed.verified(copy, place, roots, copy, older=True).history(line).current(channel)
     return last.now if last is not None else None

@@ -10,12 +10,12 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from goldnode.channels.history import CHANNELS, History
-from goldnode.channels.history import read as read_history
-from goldnode.core.errors import DiskError, ImageError
+from goldnode.channels import signed
+from goldnode.channels.lines import CHANNELS, History
+from goldnode.core.errors import DiskError
 from goldnode.core.files import replace_file, sha256_of
 from goldnode.disks.contents import digest_of
-from goldnode.disks.lines import CLASS_NAME, HISTORY, line_of
+from goldnode.disks.lines import CLASS_NAME, line_of
 from goldnode.disks.model import FORMATS, MANIFEST, SUMS, BuiltDisk
 from goldnode.oci.layout import canonical
 
@@ -93,8 +93,9 @@ def refresh(root: Path) -> None:
 
     Each file is replaced atomically.
 
-    They are derived data and not signed. Trust comes from a channel's history and a build's SHA256SUMS.
+    They are derived data and not signed. Trust comes from the signed channels and a build's SHA256SUMS.
     """
+    channels = signed.unverified(signed.read_folder(root / signed.FOLDER))
     classes: dict[str, Any] = {}
     products: dict[str, Any] = {}
     for place in sorted(
@@ -109,12 +110,12 @@ def refresh(root: Path) -> None:
                         (path.parent / SUMS).read_text(encoding="utf-8"), str(path.parent)
                     )
                     disks[f"sha256:{sha256_of(path)}"] = (BuiltDisk.load(path.parent), sums)
-        history = _history(place)
+        history = channels.history(line_of(place.name))
         rows = {disk.build_id: _row(disk, sums) for disk, sums in disks.values()}
         current: dict[str, str] = {}
         for channel in CHANNELS:
-            last = history.current(channel) if history is not None else None
-            if history is None or last is None or last.now not in disks:
+            last = history.current(channel)
+            if last is None or last.now not in disks:
                 continue
             current[channel] = last.tag
             name = f"io.goldnode:{place.name}:{channel}"
@@ -144,14 +145,6 @@ def refresh(root: Path) -> None:
         root / "streams/v1/index.json",
         canonical({"format": "index:1.0", "index": {content_id: row}}),
     )
-
-
-def _history(place: Path) -> History | None:
-    line = line_of(place.name)
-    try:
-        return read_history((place / "channels" / HISTORY).read_bytes(), line, where=str(place))
-    except (FileNotFoundError, ImageError):
-        return None
 
 
 def _row(disk: BuiltDisk, sums: Mapping[str, str]) -> dict[str, Any]:

@@ -28,14 +28,11 @@ from goldnode.channels.locks import lane
 from goldnode.core.errors import DiskError, ImageError
 from goldnode.disks.contents import digest_of
 from goldnode.disks.directory import ENVELOPE, STAGING, full, refresh
-from goldnode.disks.lines import line_of
 from goldnode.disks.model import MANIFEST, BuiltDisk
 from goldnode.disks.places import ChannelStore, DirectoryPlace
 from goldnode.evidence import signatures
 
 if TYPE_CHECKING:
-    from securesystemslib.signer import SSlibKey
-
     from goldnode.catalog.load import Catalog
 
 
@@ -43,14 +40,13 @@ def needed(
     store: ChannelStore,
     catalog: Catalog | None = None,
     locks: Mapping[str, str] | None = None,
-    trust: Sequence[SSlibKey] = (),
 ) -> NeededContent:
-    """Collect what the store's cached histories and the catalog's classes refer to.
+    """Collect what the store's copies of channels and the catalog's classes refer to.
 
-    `locks` maps digests of disk locks to their owners. Raises GoldnodeError for an unreadable history: an
+    `locks` maps digests of disk locks to their owners. Raises GoldnodeError for an unreadable copy: an
     unknown reference must not lead to a deletion.
     """
-    content = NeededContent(_named_here(store, trust), locks=dict(locks or {}))
+    content = NeededContent(named_here(store), locks=dict(locks or {}))
     for path in sorted((store.root / "channels/names").glob("*")):
         content.digests.setdefault(
             path.read_text(encoding="ascii").strip(), "a channel that this store saw"
@@ -59,10 +55,6 @@ def needed(
         for image in entry.item.images:
             content.names.setdefault(image.ref.rpartition("/")[2], f"class {name}")
     return content
-
-
-def _named_here(store: ChannelStore, trust: Sequence[SSlibKey] = ()) -> dict[str, str]:
-    return named_here(store, trust, lambda line: line_of(line.repository))
 
 
 def _why(disk: BuiltDisk, keeps: NeededContent) -> str | None:
@@ -81,7 +73,7 @@ def collect(store: ChannelStore, keeps: NeededContent, how: Collection | None = 
     stays: dict[str, str] = {}
     with lane(store, "", name="gc"):
         # Read the histories again: a promotion may have happened while this waited for the lock.
-        keeps = replace(keeps, digests=keeps.digests | _named_here(store))
+        keeps = replace(keeps, digests=keeps.digests | named_here(store))
         for path in sorted((store.root / "built").glob(f"*/*/{MANIFEST}")):
             try:
                 disk = BuiltDisk.load(path.parent)
@@ -107,25 +99,18 @@ def collect_place(
     place: DirectoryPlace,
     store: ChannelStore,
     keeps: NeededContent,
-    trust: Sequence[SSlibKey],
+    roots: Sequence[Path] = (),
     how: Collection | None = None,
 ) -> Collected:
     """Remove unneeded builds and leftovers of interrupted runs from a published directory.
 
-    All its histories are read and verified (`trust` is required) before anything is removed. Raises DiskError
-    and ImageError.
+    Its channels are verified before anything is removed. Raises DiskError and ImageError.
     """
-    if not trust:
-        raise DiskError(
-            "a place is collected only by histories that are verified",
-            remedy="name the public key with --trust",
-        )
     how = how or Collection()
     gone: list[Gone] = []
     stays: dict[str, str] = {}
     with place.turn(), full(place.root):
-        lines = [line_of(name) for name in place.classes()]
-        digests = keeps.digests | _named_here(store) | named_at(place, store, lines, trust)
+        digests = keeps.digests | named_here(store) | named_at(place, store, roots)
         wanted = replace(keeps, digests=digests)
         for name in place.classes():
             for path in sorted((place.root / name).glob(f"*/{MANIFEST}")):

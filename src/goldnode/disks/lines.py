@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from goldnode.channels.history import ChannelLine
+from goldnode.channels.lines import ChannelLine
 from goldnode.core.errors import DiskError
 
 COMMAND = "goldnode disks"
-HISTORY = "history.jsonl"
+HISTORY = "history.jsonl"  # of the last release, until it is migrated
+DISK = "disk"  # the short name of all lines of disks
 CLASS_NAME = re.compile(r"[a-z][a-z0-9_.-]*")
 
 
@@ -27,4 +28,4 @@ def line_of(name: str) -> ClassLine:
         raise DiskError(
             f'"{name}" is no name of a class', remedy="write it as the catalog does, as in cpu_only"
         )
-    return ClassLine(name, "disk")
+    return ClassLine(name, DISK)

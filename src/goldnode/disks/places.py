@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from goldnode.channels import moves as channels_moves
-from goldnode.channels.history import ChannelLine
+from goldnode.channels import promotion, signed
+from goldnode.channels.lines import ChannelLine
+from goldnode.channels.signed import Files
 from goldnode.core.errors import DiskError
 from goldnode.core.files import replace_file, sha256_of
 from goldnode.disks import evidence
 from goldnode.disks.contents import digest_of
 from goldnode.disks.directory import full
-from goldnode.disks.lines import CLASS_NAME, COMMAND, HISTORY, line_of
+from goldnode.disks.lines import CLASS_NAME, COMMAND, HISTORY
 from goldnode.disks.model import MANIFEST, BuiltDisk, builds
 from goldnode.node.ground.optional import optional
 from goldnode.oci.layout import canonical
@@ -62,7 +63,7 @@ class ChannelStore:
         return next((disk for disk in builds(self.root, class_) if digest_of(disk) == digest), None)
 
 
-class DiskStorePlace(channels_moves.LocalPlace):
+class DiskStorePlace(promotion.LocalPlace):
     """A local store as the home of channels, or as the cached copy of a published directory."""
 
     command = COMMAND
@@ -72,7 +73,7 @@ class DiskStorePlace(channels_moves.LocalPlace):
         self.store = store
 
     def pointer(self, line: ChannelLine, channel: str) -> str | None:
-        return self.store.named(channels_moves.local_name(self.name, line, channel))
+        return self.store.named(promotion.local_name(self.name, line, channel))
 
     def published(self, line: ChannelLine, tag: str) -> str | None:
         return optional(digest_of, self.find(line, tag))
@@ -92,14 +93,12 @@ class DiskStorePlace(channels_moves.LocalPlace):
             )
         return built
 
-    def whole(self, line: ChannelLine, digest: str) -> None:
+    def whole(self, line: ChannelLine, digest: str) -> int:
         disk = self.disk(line, digest)
         evidence.check_files(
             disk, [row.format for row in disk.files if (disk.directory / row.file).is_file()]
         )
-
-    def lines(self, repository: str) -> list[ChannelLine]:
-        return [line_of(line.repository) for line in super().lines(repository)]
+        return (disk.directory / MANIFEST).stat().st_size
 
 
 class DirectoryPlace:
@@ -135,15 +134,12 @@ class DirectoryPlace:
         """Return the directory of the channels of a class."""
         return self.root / line.repository / "channels"
 
-    def text(self, line: ChannelLine) -> bytes:
-        try:
-            return (self.channels(line) / HISTORY).read_bytes()
-        except FileNotFoundError:
-            return b""
+    def files(self) -> Files:
+        return signed.read_folder(self.root / signed.FOLDER)
 
-    def commit(self, line: ChannelLine, text: bytes) -> None:
+    def commit(self, files: Files) -> None:
         with full(self.root):
-            replace_file(self.channels(line) / HISTORY, text)
+            signed.write_folder(self.root / signed.FOLDER, files)
 
     def pointer(self, line: ChannelLine, channel: str) -> str | None:
         try:
@@ -193,18 +189,24 @@ class DirectoryPlace:
             remedy="publish it again: goldnode disks publish",
         )
 
-    def whole(self, line: ChannelLine, digest: str) -> None:
+    def whole(self, line: ChannelLine, digest: str) -> int:
         from goldnode.disks.directory import check_published
 
-        check_published(self.disk(line, digest).directory)
+        directory = self.disk(line, digest).directory
+        check_published(directory)
+        return (directory / MANIFEST).stat().st_size
 
-    def lines(self, repository: str) -> list[ChannelLine]:
-        if (self.root / repository / "channels" / HISTORY).is_file():
-            return [line_of(repository)]
-        return []
+    def former(self, line: ChannelLine) -> bytes:
+        path = self.channels(line) / HISTORY
+        return path.read_bytes() if path.is_file() else b""
+
+    def retire(self, line: ChannelLine) -> None:
+        path = self.channels(line) / HISTORY
+        if path.is_file():
+            path.rename(path.with_suffix(".migrated"))
 
     def classes(self) -> list[str]:
-        """Return every class that has a build or a history."""
+        """Return every class that has a build, or a history of the last release."""
         names = {path.parent.parent.name for path in self.root.glob(f"*/*/{MANIFEST}")}
         names |= {path.parent.parent.name for path in self.root.glob(f"*/channels/{HISTORY}")}
         return sorted(name for name in names if CLASS_NAME.fullmatch(name))

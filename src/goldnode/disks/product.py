@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 from goldnode.catalog.load import LOCK_SUFFIX
 from goldnode.channels.gc import Collected, Collection, NeededContent, lock_digests
-from goldnode.channels.history import CHANNELS
-from goldnode.channels.moves import Move, MoveResult, saved_places
+from goldnode.channels.lines import CHANNELS
+from goldnode.channels.migration import saved_lines
 from goldnode.channels.product import Location
+from goldnode.channels.promotion import Move, MoveResult
 from goldnode.classdoc.load import load_catalog
 from goldnode.core.errors import DiskError
 from goldnode.disks import channels, gc
@@ -25,8 +26,7 @@ from goldnode.disks.places import ChannelStore, DirectoryPlace, DiskStorePlace
 from goldnode.disks.requirements import REQUIREMENTS
 
 if TYPE_CHECKING:
-    from securesystemslib.signer import SSlibKey
-
+    from goldnode.channels.signed import SignedChannels
     from goldnode.evidence.signatures import EnvelopeSigner
 
 DiskPlace = DiskStorePlace | DirectoryPlace
@@ -103,12 +103,19 @@ class DiskProduct:
         """Point a channel to a build."""
         return channels.promote(place, self.store, move)
 
-    def lines(self, place: DiskPlace) -> list[ClassLine]:
-        """Return the classes that the directory has, or whose histories the store has."""
+    def lines(self, place: DiskPlace, channels: SignedChannels) -> list[ClassLine]:
+        """Return the classes that have channels, or that the directory has."""
+        names = {line.repository for line in channels.lines()}
         if isinstance(place, DirectoryPlace):
-            return [line_of(name) for name in place.classes()]
-        lines = saved_places(self.store)
-        return [line_of(line.repository) for name, line in lines if name == place.name]
+            names |= set(place.classes())
+        return [line_of(name) for name in sorted(names)]
+
+    def former_lines(self, place: DiskPlace) -> list[ClassLine]:
+        """Return the classes that have a history of the last release, at the place or in the store."""
+        names = {line.repository for line in saved_lines(self.store, place.name)}
+        if isinstance(place, DirectoryPlace):
+            names |= {name for name in place.classes() if place.former(line_of(name))}
+        return [line_of(name) for name in sorted(names)]
 
     def known(self) -> list[str]:
         """Return the classes of the catalog."""
@@ -123,14 +130,13 @@ class DiskProduct:
         }
         return lock_digests(files, load_disk_lock, "disk lock")
 
-    def needed(self, trust: Sequence[SSlibKey]) -> NeededContent:
+    def needed(self) -> NeededContent:
         """Return what histories, classes and locks need."""
-        return gc.needed(self.store, load_catalog().whole(), self.locks(), trust)
+        return gc.needed(self.store, load_catalog().whole(), self.locks())
 
-    def collect(
-        self, keeps: NeededContent, trust: Sequence[SSlibKey], how: Collection
-    ) -> Collected:
+    def collect(self, keeps: NeededContent, how: Collection) -> Collected:
         """Clean the store, or the published directory if one is named."""
         if self.location.to is None:
             return gc.collect(self.store, keeps, how)
-        return gc.collect_place(self.directory(), self.store, keeps, trust, how)
+        roots = self.location.trusted_roots()
+        return gc.collect_place(self.directory(), self.store, keeps, roots, how)

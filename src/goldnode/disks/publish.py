@@ -1,7 +1,8 @@
 """Publication of disks to a directory that any HTTP server can serve, and download from it.
 
     PLACE/CLASS/BUILDID/            one immutable build: its files, its evidence, SHA256SUMS and signatures
-    PLACE/CLASS/channels/           the signed history; CHANNEL.json and, for netboot, CHANNEL.ipxe
+    PLACE/metadata/                 the signed channels of all classes (`goldnode.channels.signed`)
+    PLACE/CLASS/channels/           CHANNEL.json and, for netboot, CHANNEL.ipxe
     PLACE/index.json                every class, build and channel, for programs
     PLACE/streams/v1/               the same as simplestreams, for image services
 
@@ -20,14 +21,13 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
 
-from goldnode.channels import moves as channels_moves
-from goldnode.channels.history import CHANNELS
-from goldnode.channels.history import read as read_history
+from goldnode.channels import promotion, signed
+from goldnode.channels.lines import CHANNELS
 from goldnode.channels.locks import using
 from goldnode.channels.requirements import Decisions, RequirementWaiver, refuse
 from goldnode.core.errors import DiskError, ImageError, nearest
@@ -41,7 +41,7 @@ from goldnode.disks.directory import (
     read_sums,
     refresh,
 )
-from goldnode.disks.lines import HISTORY, ClassLine, line_of
+from goldnode.disks.lines import ClassLine, line_of
 from goldnode.disks.model import FORMATS, MANIFEST, SUMS, BuiltDisk
 from goldnode.disks.places import ChannelStore, DirectoryPlace
 from goldnode.disks.requirements import judge
@@ -302,7 +302,6 @@ class PulledDisk:
     digest: str
     fetched: int = 0
     there: int = 0
-    notes: list[str] = field(default_factory=list)
 
 
 def pull(
@@ -312,6 +311,7 @@ def pull(
     wanted: str = "stable",
     *,
     trust: Sequence[SSlibKey],
+    roots: Sequence[Path] = (),
     formats: Sequence[str] = ("raw.zst",),
     say: Say = lambda text: None,
 ) -> PulledDisk:
@@ -335,12 +335,9 @@ def pull(
                 f'"{form}" is no format that is published',
                 remedy=nearest(form, [one for one in FORMATS if one != "raw"]),
             )
-    notes: list[str] = []
     build_id, digest = wanted, None
     if wanted in CHANNELS:
-        build_id, digest = _look_up(
-            source, store=store, line=line, channel=wanted, trust=trust, notes=notes
-        )
+        build_id, digest = _look_up(source, store, line, wanted, roots)
     elif _BUILD.fullmatch(wanted) is None:
         raise DiskError(
             f'"{wanted}" is no channel and no build id', remedy=nearest(wanted, CHANNELS)
@@ -362,7 +359,7 @@ def pull(
             # First: it states the files and sizes of the rest.
             replace_file(stage / MANIFEST, manifest)
             disk = BuiltDisk.load(stage)
-            pulled = PulledDisk(disk, f"sha256:{sums[MANIFEST]}", notes=notes)
+            pulled = PulledDisk(disk, f"sha256:{sums[MANIFEST]}")
             target = store.root / "built" / name / build_id
             own = _own(target, pulled.digest)
             for file in _files(disk, sums, formats):
@@ -392,7 +389,7 @@ def pull(
                 (stage / f"{disk.name}{FORMATS['raw.zst']}").unlink(missing_ok=True)
             _into(stage, target, disk, own)
     if wanted in CHANNELS:
-        store.name_as(channels_moves.local_name(source.name, line, wanted), pulled.digest)
+        store.name_as(promotion.local_name(source.name, line, wanted), pulled.digest)
     pulled.disk = BuiltDisk.load(target)
     return pulled
 
@@ -407,43 +404,26 @@ def _one_pull(store: ChannelStore, name: str) -> Iterator[None]:
 
 
 def _look_up(
-    source: PullSource,
-    store: ChannelStore,
-    line: ClassLine,
-    channel: str,
-    trust: Sequence[SSlibKey],
-    *,
-    notes: list[str],
+    source: PullSource, store: ChannelStore, line: ClassLine, channel: str, roots: Sequence[Path]
 ) -> tuple[str, str]:
-    """Return build id and digest of a channel's target, according to the signed history only."""
-    there = source.small(f"{line}/channels/{HISTORY}") or b""
-    here = channels_moves.saved_history(store, source.name, line)
-    if not there:
-        raise DiskError(
-            f"{source.name} has no channels of {line}",
-            remedy="name a build id, or correct the class or the place",
-        )
-    if not there.startswith(here) and not here.startswith(there):
-        raise DiskError(
-            f"the history of {line} at {source.name} does not go on from the one that this store saw",
-            remedy="find out who changed it: `goldnode disks status --history` shows both",
-        )
-    text = there
-    # A shorter history may be a rollback attack or a stale mirror: use the longer one that was already seen.
-    if len(here) > len(there):
-        text = here
-        notes.append(
-            f"{source.name} shows an older history of {line} than this store has seen, which is used instead"
-        )
-    history = read_history(text, line, trust, where=f"{source.name}/{line}")
-    last = history.current(channel)
+    """Return build id and digest of a channel's target, according to the signed channels only."""
+    files = signed.newest_files(lambda name: source.small(f"{signed.FOLDER}/{name}"))
+    copy = signed.copy_of(store, source.name)
+    channels = signed.verified(files, source.name, roots, signed.read_folder(copy))
+    last = channels.history(line).current(channel)
     if last is None:
+        history = channels.history(line)
         known = ", ".join(one for one in CHANNELS if history.current(one)) or "none"
         raise DiskError(
-            f"{channel} of {line} points to nothing (of its channels: {known})",
-            remedy="promote a disk to it",
+            f"{channel} of {line} points to nothing at {source.name} (of its channels: {known})",
+            remedy="promote a disk to it, name a build id, or correct the class or the place",
         )
-    channels_moves.save_history(store, source.name, line, text)
+    if not channels.trusted:
+        raise DiskError(
+            f"nothing says whether the channels of {source.name} are its publisher's",
+            remedy="name its root document, from a place that you trust, with --root or in images.roots of the site file",
+        )
+    signed.write_folder(copy, files)
     return last.tag, last.now
 
 

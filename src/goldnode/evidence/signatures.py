@@ -199,6 +199,26 @@ def site_keys() -> list[SSlibKey]:
     return load_public(site.resolve(site.images.public_key)) if site.images.public_key else []
 
 
+def unsigned_reason(what: str, keys: bool, reason: str | None) -> str:
+    """Return the reason for which an image is taken that nothing verifies; empty where there are keys.
+
+    Raises ImageError where neither keys nor a reason are given, and where both are.
+    """
+    reason = (reason or "").strip()
+    if not keys and not reason:
+        raise ImageError(
+            f"{what} is not taken: nothing says by which key to believe who built it",
+            remedy="name the builder's key as images.public_key in the site file (images: or with --trust), or, on a site "
+            "that has none, state why it is taken: --unsigned REASON, which is recorded",
+        )
+    if keys and reason:
+        raise ImageError(
+            f"--unsigned is for sites without keys, and the keys of {what} are known",
+            remedy="leave it out, and have the image signed; a policy file can accept images of some registries",
+        )
+    return reason
+
+
 def read_public(data: bytes, path: Path) -> list[SSlibKey]:
     """Read public keys, one or more PEM blocks. `path` is the file that has them. Raise SigningKeyError."""
     from cryptography.exceptions import UnsupportedAlgorithm

@@ -5,21 +5,26 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Protocol
 
-from goldnode.channels import moves
-from goldnode.channels.history import HISTORY, ChannelLine, History
-from goldnode.channels.moves import ChannelPlace, LocalPlace, Move, MoveResult, local_name
+from goldnode.channels import promotion
+from goldnode.channels.lines import ChannelLine, History
+from goldnode.channels.migration import TYPE as FORMER
+from goldnode.channels.promotion import ChannelPlace, LocalPlace, Move, MoveResult, local_name
 from goldnode.channels.requirements import Requirement, major
+from goldnode.channels.signed import Files
 from goldnode.core.errors import ImageError
 from goldnode.images.publish import PublishedImage, push, push_evidence
-from goldnode.images.pull import history_text, pull_evidence
+from goldnode.images.pull import CHANNELS, METADATA, TITLE, channel_files, pull_evidence
 from goldnode.images.requirements import REQUIREMENTS, judge, parts
 from goldnode.oci.identity import identity
 from goldnode.oci.layout import EMPTY, MANIFEST, Descriptor, Layout, OciImage, digest_of
-from goldnode.oci.registry import Registry, RegistryAddress, Repository, history_manifest
+from goldnode.oci.registry import Registry, RegistryAddress, Repository, artifact_manifest
+
+HISTORY = "-history"  # end of the tag of a history of the last release
 
 
 class ImagePlace(ChannelPlace, Protocol):
@@ -50,8 +55,9 @@ class ImageStorePlace(LocalPlace):
         descriptor = self.layout.refs().get(ref)
         return None if descriptor is None else descriptor.digest
 
-    def whole(self, line: ChannelLine, digest: str) -> None:
+    def whole(self, line: ChannelLine, digest: str) -> int:
         whole(self.layout, digest)
+        return self.layout.path(digest).stat().st_size
 
     def documents(
         self, line: ChannelLine, digest: str, scratch: Layout, *, evidence: bool = True
@@ -73,29 +79,31 @@ class RegistryPlace:
     def __init__(self, where: RegistryAddress, registry: Registry, layout: Layout) -> None:
         self.where, self.registry, self.layout = where, registry, layout
         self.name = str(where)
+        self._seen: dict[str, bytes] = {}  # blobs of channels by digest
 
     def repository(self, line: ChannelLine) -> Repository:
         """Return the repository of a line."""
         return self.registry.repository(self.where.repository(line.repository))
 
-    def text(self, line: ChannelLine) -> bytes:
-        return history_text(self.repository(line), line.name)
+    def files(self) -> Files:
+        target = self.registry.repository(self.where.repository(CHANNELS))
+        return channel_files(target, self._seen)
 
-    def commit(self, line: ChannelLine, text: bytes) -> None:
-        target = self.repository(line)
-        with tempfile.TemporaryDirectory(prefix="goldnode-history-") as name:
+    def commit(self, files: Files) -> None:
+        target = self.registry.repository(self.where.repository(CHANNELS))
+        with tempfile.TemporaryDirectory(prefix="goldnode-channels-") as folder:
             # OCI requires a configuration blob; for an artifact it is the empty one.
-            blobs = []
-            for number, (data, kind) in enumerate(((b"{}", EMPTY), (text, HISTORY))):
-                file = Path(name) / str(number)
+            blobs = {"": b"{}", **files}
+            rows = []
+            for name, data in sorted(blobs.items()):
+                file = Path(folder, name or "config")
                 file.write_bytes(data)
-                blobs.append(Descriptor(kind, digest_of(data), len(data)))
-                target.push_blob(blobs[-1], file)
-        target.put_manifest(
-            line.history,
-            history_manifest(HISTORY, blobs[-1], {"io.goldnode.line": str(line)}),
-            MANIFEST,
-        )
+                about = ((TITLE, name),) if name else ()
+                kind = METADATA if name else EMPTY
+                row = Descriptor(kind, digest_of(data), len(data), about)
+                target.push_blob(row, file)
+                rows.append(row)
+        target.put_manifest(CHANNELS, artifact_manifest(METADATA, rows[1:], {}), MANIFEST)
 
     def pointer(self, line: ChannelLine, channel: str) -> str | None:
         return self.repository(line).digest(line.pointer(channel))
@@ -121,7 +129,7 @@ class RegistryPlace:
             )
         return manifest.digest
 
-    def whole(self, line: ChannelLine, digest: str) -> None:
+    def whole(self, line: ChannelLine, digest: str) -> int:
         target = self.repository(line)
         manifest = target.manifest(digest)
         if manifest is None:
@@ -133,6 +141,7 @@ class RegistryPlace:
                 raise ImageError(
                     f"blob {blob.digest} is not whole in {target}", remedy="publish the image again"
                 )
+        return len(manifest.data)
 
     def documents(
         self, line: ChannelLine, digest: str, scratch: Layout, *, evidence: bool = True
@@ -151,12 +160,22 @@ class RegistryPlace:
             pull_evidence(scratch, target, digest)
         return scratch
 
-    def lines(self, repository: str) -> list[ChannelLine]:
-        target = self.registry.repository(self.where.repository(repository))
+    def former(self, line: ChannelLine) -> bytes:
+        manifest = self.repository(line).manifest(f"{line.name}{HISTORY}")
+        if manifest is None or manifest.document.get("artifactType") != FORMER:
+            return b""
+        return self.repository(line).read_blob(Descriptor.of(manifest.document["layers"][0]))
+
+    def retire(self, line: ChannelLine) -> None:
+        """Leave the tag: many registries delete none, and nothing reads it any more."""
+
+    def former_lines(self, repositories: Iterable[str]) -> list[ChannelLine]:
+        """Return the lines of repositories that have a history of the last release."""
         return [
-            ChannelLine(repository, tag.removesuffix("-history"))
-            for tag in target.tags()
-            if tag.endswith("-history")
+            ChannelLine(repository, tag.removesuffix(HISTORY))
+            for repository in repositories
+            for tag in self.registry.repository(self.where.repository(repository)).tags()
+            if tag.endswith(HISTORY)
         ]
 
     def send_again(self, line: ChannelLine, digest: str) -> bool:
@@ -174,7 +193,7 @@ class RegistryPlace:
         return True
 
     def turn(self) -> AbstractContextManager[None]:
-        return nullcontext()  # a registry has no lock: see `goldnode.channels.moves`
+        return nullcontext()  # a registry has no lock: see `goldnode.channels.promotion`
 
 
 # Completeness of an image
@@ -201,7 +220,7 @@ def whole(layout: Layout, digest: str) -> None:
 
 
 def promote(place: ImagePlace, layout: Layout, move: Move) -> MoveResult:
-    """Point a channel to the container image with an immutable tag; see `goldnode.channels.moves.promote`."""
+    """Point a channel to the container image with an immutable tag; see `goldnode.channels.promotion.promote`."""
 
     def judging(
         history: History, digest: str, against: str | None
@@ -226,7 +245,7 @@ def promote(place: ImagePlace, layout: Layout, move: Move) -> MoveResult:
                 ]
             return results, _differences(documents, against, digest)
 
-    return moves.promote(place, layout, move, judging)
+    return promotion.promote(place, layout, move, judging)
 
 
 def _scratch() -> tempfile.TemporaryDirectory[str]:

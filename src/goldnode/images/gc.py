@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from goldnode.channels.gc import (
@@ -20,14 +21,11 @@ from goldnode.channels.gc import (
     Collection,
     Gone,
     NeededContent,
-    named,
     named_at,
     named_here,
 )
-from goldnode.channels.history import line_of
 from goldnode.channels.locks import lane
 from goldnode.compat.workloads import parse_reference
-from goldnode.core.errors import ImageError
 from goldnode.images import platform_index
 from goldnode.images.channels import RegistryPlace
 from goldnode.images.cosign_tags import SUFFIXES
@@ -39,8 +37,6 @@ from goldnode.oci.model import LABELS
 from goldnode.oci.registry import INDEXES, Repository, referrers_tag
 
 if TYPE_CHECKING:
-    from securesystemslib.signer import SSlibKey
-
     from goldnode.catalog.load import Catalog
 
 
@@ -48,14 +44,13 @@ def needed(
     layout: Layout,
     catalog: Catalog | None = None,
     locks: Mapping[str, str] | None = None,
-    trust: Sequence[SSlibKey] = (),
 ) -> NeededContent:
     """Return the images that the store's copies of histories and the classes of the catalog name.
 
     `locks` maps digests of locks to their owners. Raises GoldnodeError if a history cannot be read:
     no image is removed on incomplete information.
     """
-    content = NeededContent(named_here(layout, trust), locks=dict(locks or {}))
+    content = NeededContent(named_here(layout), locks=dict(locks or {}))
     for name, entry in sorted(catalog.classes.items()) if catalog is not None else []:
         for image in entry.item.images:
             reference = parse_reference(image.ref)
@@ -173,31 +168,24 @@ def collect_registry(
     layout: Layout,
     repositories: Sequence[str],
     keeps: NeededContent,
-    trust: Sequence[SSlibKey],
+    roots: Sequence[Path] = (),
     *,
     how: Collection | None = None,
 ) -> Collected:
     """Delete unneeded images from a registry, along with the documents that refer to them.
 
-    Only images whose tags are all immutable tags of goldnode are candidates. Every history of the
-    repositories is read and verified first (`trust` is required). The history of an image's line is
-    read again right before the image is deleted. An image without a publication record stays,
+    Only images whose tags are all immutable tags of goldnode are candidates. The channels of
+    the registry are verified first, and read again right before the image is deleted. An image without a publication record stays,
     because its age is unknown. The registry's own garbage collection frees the space.
 
     Waits for builds, publications, promotions and pulls of this store. Raises ImageError.
     """
-    if not trust:
-        raise ImageError(
-            "a registry is collected only by histories that are verified",
-            remedy="name the public key with --trust",
-        )
     how = how or Collection()
     gone: list[Gone] = []
     stays: dict[str, str] = {}
     with lane(layout, "", name="gc"):
         wanted = keeps.digests | named_here(layout)
-        lines = [line for repository in repositories for line in place.lines(repository)]
-        wanted |= named_at(place, layout, lines, trust)
+        wanted |= named_at(place, layout, roots)
         for repository in repositories:
             target = place.registry.repository(place.where.repository(repository))
             tags: dict[str, list[str]] = {}
@@ -211,7 +199,7 @@ def collect_registry(
                     )
                     if not how.dry_run:
                         _delete(target, f"sha256:{subject[1]}")
-                if subject is not None or tag.endswith("-history"):
+                if subject is not None or tag.endswith("-history"):  # of goldnode 0.x
                     continue
                 if (digest := target.digest(tag)) is not None:
                     tags.setdefault(digest, []).append(tag)
@@ -242,9 +230,8 @@ def collect_registry(
                 if why is not None:
                     stays[label] = why
                     continue
-                # The scan takes long and others may promote meanwhile, so read the histories again.
-                for line in dict.fromkeys(line_of(repository, name) for name in names):
-                    wanted |= named(place.name, line, place.text(line), trust)
+                # The scan takes long and others may promote meanwhile, so read the channels again.
+                wanted |= named_at(place, layout, roots)
                 if digest in wanted:
                     stays[label] = wanted[digest]
                     continue

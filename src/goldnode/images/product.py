@@ -9,15 +9,15 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from goldnode.channels.gc import Collected, Collection, NeededContent, lock_digests
-from goldnode.channels.history import ChannelLine, line_of, read_line
-from goldnode.channels.moves import Move, MoveResult
+from goldnode.channels.lines import ChannelLine, line_of, read_line
+from goldnode.channels.migration import saved_lines
 from goldnode.channels.product import Location
+from goldnode.channels.promotion import Move, MoveResult
 from goldnode.classdoc.load import load_catalog
 from goldnode.core.errors import ImageError
 from goldnode.images import channels, gc
 from goldnode.images.channels import ImagePlace, ImageStorePlace, RegistryPlace
 from goldnode.images.imagelock import find_lock, load_lock, lock_file
-from goldnode.images.locked_packages import derived_builds
 from goldnode.images.matrix import load_matrix
 from goldnode.images.publish import find
 from goldnode.images.requirements import REQUIREMENTS
@@ -34,8 +34,7 @@ from goldnode.oci.registry import (
 )
 
 if TYPE_CHECKING:
-    from securesystemslib.signer import SSlibKey
-
+    from goldnode.channels.signed import SignedChannels
     from goldnode.evidence.signatures import EnvelopeSigner
 
 BACKENDS = ("cpu", "cuda", "oneapi", "rocm")
@@ -138,12 +137,15 @@ class ImageProduct:
         """Point a channel to an image."""
         return channels.promote(place, self.store, move)
 
-    def lines(self, place: ImagePlace) -> list[ChannelLine]:
-        """Return the lines of all backends, and of the derived images of this store."""
-        derived = {
-            image.repository for image, _, _ in derived_builds(open_store(self.location.store))
-        }
-        return [line for name in (*BACKENDS, *sorted(derived)) for line in place.lines(name)]
+    def lines(self, place: ImagePlace, channels: SignedChannels) -> list[ChannelLine]:
+        """Return the lines that have channels."""
+        return channels.lines()
+
+    def former_lines(self, place: ImagePlace) -> list[ChannelLine]:
+        """Return the lines that have a history of the last release, at the place or in the store."""
+        lines = place.former_lines(self.repositories) if isinstance(place, RegistryPlace) else []
+        rows = saved_lines(self.store, place.name)
+        return [*lines, *(line for line in rows if line not in lines)]
 
     def known(self) -> list[str]:
         """Return the lines of the matrix."""
@@ -162,13 +164,11 @@ class ImageProduct:
         files = {name: path for name, row in rows.items() if (path := lock_file(row)) is not None}
         return lock_digests(files, load_lock, "lock")
 
-    def needed(self, trust: Sequence[SSlibKey]) -> NeededContent:
+    def needed(self) -> NeededContent:
         """Return what histories, classes and locks need."""
-        return gc.needed(self.store, load_catalog().whole(), self.locks(), trust)
+        return gc.needed(self.store, load_catalog().whole(), self.locks())
 
-    def collect(
-        self, keeps: NeededContent, trust: Sequence[SSlibKey], how: Collection
-    ) -> Collected:
+    def collect(self, keeps: NeededContent, how: Collection) -> Collected:
         """Clean the store, or the registry if one is named."""
         if self.location.to is None:
             return gc.collect(self.store, keeps, how)
@@ -179,6 +179,6 @@ class ImageProduct:
                 layout=self.store,
                 repositories=self.repositories,
                 keeps=keeps,
-                trust=trust,
+                roots=self.location.trusted_roots(),
                 how=how,
             )

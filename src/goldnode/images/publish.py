@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from goldnode.channels.history import line_of
+from goldnode.channels.lines import line_of
 from goldnode.channels.locks import lane, using
 from goldnode.channels.requirements import Decisions, Requirement, RequirementWaiver, refuse
 from goldnode.core.errors import ImageError

@@ -1,32 +1,38 @@
 """Download of an image into the store. What a tag promises is verified before a layer moves.
 
 A registry can point any tag to anything. So an image under an immutable tag must have that name in
-its own labels, and the digest that the signed history of its line has for that tag. A channel's tag
-must point to the image of that history. With trusted keys, the image and its documents must be
-signed as well.
+its own labels, and the digest that the signed channels of its line have for that tag. A channel's tag
+must point to the image of that channel. The image and its documents must be signed by a trusted key.
 """
 
 from __future__ import annotations
 
-import json
 import platform
 import re
 import tempfile
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from goldnode.channels.history import CHANNELS, HISTORY, ChannelLine, History, line_of, read
+from goldnode.channels import signed
+from goldnode.channels.lines import CHANNELS as NAMES
+from goldnode.channels.lines import ChannelLine, History, line_of
 from goldnode.channels.locks import disk, using
 from goldnode.core.errors import ImageError, nearest
 from goldnode.evidence import verify
-from goldnode.evidence.signatures import payload_of
 from goldnode.evidence.trust import TrustPolicy
 from goldnode.images.cosign_tags import simple_signatures
 from goldnode.oci.identity import IMMUTABLE, ImageIdentity, identity
 from goldnode.oci.layout import MANIFEST, Descriptor, Layout
 from goldnode.oci.model import BUILD_ID_LENGTH
 from goldnode.oci.registry import DOCKER_MANIFEST, INDEXES, Manifest, Repository
+
+CHANNELS = (
+    "goldnode-channels"  # repository and tag of the signed channels below a registry's prefix
+)
+METADATA = "application/vnd.goldnode.channels.v1+json"
+TITLE = "org.opencontainers.image.title"
 
 
 @dataclass
@@ -50,11 +56,12 @@ class PulledImage:
 class ImagePull:
     """How to pull an image.
 
-    `system` (`linux/amd64`) selects from an index; the default is this machine's. Without `trust`,
-    signatures are not verified. Without `evidence`, the attached documents are not stored.
+    `system` (`linux/amd64`) selects from an index; the default is this machine's. `roots` are trusted root
+    documents of channels. Without `evidence`, the attached documents are not stored.
     """
 
     trust: TrustPolicy | None = None
+    roots: Sequence[Path] = ()
     evidence: bool = True
     system: str | None = None
     parallel: int = 4
@@ -95,7 +102,7 @@ def pull(
         own = identity(layout.document(config.digest))
         pulled.ref = _ref(layout, own, manifest.digest, target)
         if ":" not in reference:
-            _check_tag(target, reference, manifest, own, how.trust)
+            _check_tag(layout, target, reference, manifest, own, roots=how.roots)
         if how.trust is not None:
             pulled.signed_by = _check_trust(target, reference, manifest, how.trust)
         with ThreadPoolExecutor(how.parallel) as pool:
@@ -218,7 +225,13 @@ def _ref(layout: Layout, own: ImageIdentity, digest: str, target: Repository) ->
 
 
 def _check_tag(
-    target: Repository, tag: str, manifest: Manifest, own: ImageIdentity, trust: TrustPolicy | None
+    layout: Layout,
+    target: Repository,
+    tag: str,
+    manifest: Manifest,
+    own: ImageIdentity,
+    *,
+    roots: Sequence[Path],
 ) -> None:
     """Refuse a tag that does not point to what it promises. Raises ImageError.
 
@@ -240,7 +253,7 @@ def _check_tag(
                 remedy=f"find out who did; to have this image anyway, pull it by digest: {target}@{digest}",
             )
         name = line_of(own.repository, tag).name
-        for entry in _history(target, name, trust).entries:
+        for entry in _history(layout, target, name, roots).entries:
             if entry.tag == tag and entry.now != digest:
                 raise ImageError(
                     f"{target}:{tag} is {digest}, and was {entry.now} when it was promoted to {entry.channel}: "
@@ -249,7 +262,7 @@ def _check_tag(
                 )
         return
     for name, channel in _pointers(tag):
-        history = _history(target, name, trust)
+        history = _history(layout, target, name, roots)
         last = history.current(channel)
         # An interrupted move leaves the tag at the previous image.
         if last is not None and digest not in (last.now, last.was):
@@ -267,9 +280,7 @@ def _in_repository(own: ImageIdentity, target: Repository) -> bool:
 
 def _pointers(tag: str) -> list[tuple[str, str]]:
     """Return line names and channels whose tag this may be. Only the history of a line shows that it exists."""
-    names = {
-        channel: tag.removesuffix(f"-{channel}") for channel in CHANNELS if channel != "stable"
-    }
+    names = {channel: tag.removesuffix(f"-{channel}") for channel in NAMES if channel != "stable"}
     tags = {channel: name for channel, name in names.items() if name != tag} or {"stable": tag}
     return [
         (name, channel)
@@ -278,50 +289,44 @@ def _pointers(tag: str) -> list[tuple[str, str]]:
     ]
 
 
-def history_text(target: Repository, name: str) -> bytes:
-    """Return the history of the line with this name in a repository; empty without one."""
-    tag = ChannelLine(target.name, name).history
-    manifest = target.manifest(tag)
+def channel_files(target: Repository, seen: dict[str, bytes] | None = None) -> dict[str, bytes]:
+    """Return the signed metadata of the channels of a registry; empty without any.
+
+    `seen` has blobs by digest that were read before, and gets the others.
+    """
+    manifest = target.manifest(CHANNELS)
     if manifest is None:
-        return b""
+        return {}
     document = manifest.document
-    if document.get("artifactType") != HISTORY or len(document.get("layers", [])) != 1:
+    if document.get("artifactType") != METADATA:
         raise ImageError(
-            f"{target}:{tag} is no history of goldnode",
-            remedy=(
-                "find out who wrote that tag; delete it, and the next promotion restores the history of this "
-                "store"
-            ),
+            f"{target}:{CHANNELS} has no channels of goldnode",
+            remedy="find out who wrote that tag; delete it, and the next promotion restores what this store has seen",
         )
-    return target.read_blob(Descriptor.of(document["layers"][0]))
+    files: dict[str, bytes] = {}
+    seen = {} if seen is None else seen
+    for layer in map(Descriptor.of, document.get("layers", [])):
+        if layer.digest not in seen:
+            seen[layer.digest] = target.read_blob(layer)
+        files[dict(layer.annotations).get(TITLE, "")] = seen[layer.digest]
+    return signed.newest_files(files.get)
 
 
-def _history(target: Repository, name: str, trust: TrustPolicy | None) -> History:
-    """Return the history of a line, verified if keys are trusted; empty without one."""
-    text = history_text(target, name)
-    if not text:
-        return History(ChannelLine(target.name, name))
-    # The name of a repository includes a prefix that its histories do not state.
-    own = f"/{target.name}"
-    line = next(
-        (
-            ChannelLine(own[at + 1 :], name)
-            for at in range(len(own))
-            if own[at] == "/" and _begins(text, own[at + 1 :])
-        ),
-        ChannelLine(target.name, name),
-    )
-    keys = trust.keys(str(target)) if trust is not None else ()
-    return read(text, line, keys, where=f"{target}:{line.history}")
-
-
-def _begins(text: bytes, repository: str) -> bool:
-    """Return whether the first entry of a history is of a line of this repository."""
-    try:
-        line = json.loads(payload_of(text.splitlines()[0]))["line"]
-    except (ImageError, ValueError, KeyError, TypeError):
-        return False
-    return isinstance(line, str) and line.startswith(f"{repository}:")
+def _history(layout: Layout, target: Repository, name: str, roots: Sequence[Path]) -> History:
+    """Return the verified moves of a line of this repository; empty without channels."""
+    parts = target.name.split("/")
+    for at in range(len(parts), 0, -1):
+        # The name of a repository has a prefix; the channels are below it.
+        prefix, line = parts[: at - 1], ChannelLine("/".join(parts[at - 1 :]), name)
+        files = channel_files(target.registry.repository("/".join((*prefix, CHANNELS))))
+        if files:
+            place = "/".join((target.registry.host, *prefix))
+            copy = signed.copy_of(layout, place)
+            channels = signed.verified(files, place, roots, signed.read_folder(copy))
+            if channels.trusted:
+                signed.write_folder(copy, files)
+            return channels.history(line)
+    return History(ChannelLine(target.name, name))
 
 
 # Trust

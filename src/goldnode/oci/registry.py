@@ -1094,15 +1094,17 @@ class _LostError(Exception):
     """An upload that the registry does not continue; the blob is sent again."""
 
 
-def history_manifest(artifact_type: str, blob: Descriptor, annotations: Mapping[str, str]) -> bytes:
-    """Return the manifest of an artefact without a subject: one document under its own tag."""
+def artifact_manifest(
+    artifact_type: str, blobs: Sequence[Descriptor], annotations: Mapping[str, str]
+) -> bytes:
+    """Return the manifest of an artefact without a subject: documents under a tag of their own."""
     return canonical(
         {
             "schemaVersion": 2,
             "mediaType": MANIFEST,
             "artifactType": artifact_type,
             "config": Descriptor(EMPTY, digest_of(b"{}"), 2).document(),
-            "layers": [blob.document()],
+            "layers": [blob.document() for blob in blobs],
             "annotations": dict(annotations),
         }
     )

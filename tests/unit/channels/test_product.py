@@ -10,13 +10,16 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner, Result
+from tests.unit.channels import signing
 from tests.unit.images.registries import make_key
 
-from goldnode.channels import moves
+from goldnode.channels import promotion
 from goldnode.channels.gc import UNNEEDED, Collected, Collection, Gone, NeededContent, named_here
-from goldnode.channels.history import ChannelLine, History
-from goldnode.channels.moves import LocalPlace, Move, MoveResult
+from goldnode.channels.lines import ChannelLine, History
+from goldnode.channels.product import Location
+from goldnode.channels.promotion import LocalPlace, Move, MoveResult
 from goldnode.channels.requirements import Decisions, Requirement, requirements
+from goldnode.channels.signed import SignedChannels
 from goldnode.commands import channel_moves as shared
 from goldnode.commands.output import reports
 from goldnode.core.errors import GoldnodeError, ImageError
@@ -41,16 +44,17 @@ class BootPlace(LocalPlace):
     command = "goldnode boots"
 
     def pointer(self, line: ChannelLine, channel: str) -> str | None:
-        path = self.keeper.root / "names" / moves.local_name(self.name, line, channel)
+        path = self.keeper.root / "names" / promotion.local_name(self.name, line, channel)
         return path.read_text() if path.is_file() else None
 
     def published(self, line: ChannelLine, tag: str) -> str | None:
         path = self.keeper.root / "images" / tag
         return path.read_text() if path.is_file() else None
 
-    def whole(self, line: ChannelLine, digest: str) -> None:
+    def whole(self, line: ChannelLine, digest: str) -> int:
         if digest not in {path.read_text() for path in (self.keeper.root / "images").iterdir()}:
             raise ImageError(f"{digest} is not there")
+        return len(digest)
 
 
 class BootProduct:
@@ -59,7 +63,7 @@ class BootProduct:
     requirements = requirements(("good",), canary=(), stable=(), majors=())
 
     def __init__(self, root: Path) -> None:
-        self.store = BootStore(root)
+        self.store, self.location = BootStore(root), Location(root)
 
     @contextmanager
     def place(self, signer: Any = None) -> Iterator[BootPlace]:
@@ -85,18 +89,18 @@ class BootProduct:
                 f"after {against}"
             ]
 
-        return moves.promote(place, self.store, move, judging)
+        return promotion.promote(place, self.store, move, judging)
 
-    def lines(self, place: BootPlace) -> Sequence[ChannelLine]:
-        return place.lines("boot")
+    def lines(self, place: BootPlace, channels: SignedChannels) -> Sequence[ChannelLine]:
+        return channels.lines()
 
     def known(self) -> Sequence[str]:
         return ["boot:netboot"]
 
-    def needed(self, trust: Sequence[Any]) -> NeededContent:
-        return NeededContent(named_here(self.store, trust))
+    def needed(self) -> NeededContent:
+        return NeededContent(named_here(self.store))
 
-    def collect(self, keeps: NeededContent, trust: Sequence[Any], how: Collection) -> Collected:
+    def collect(self, keeps: NeededContent, how: Collection) -> Collected:
         gone, stays = [], {}
         for path in sorted((self.store.root / "images").iterdir()):
             if (why := keeps.digests.get(path.read_text())) is not None:
@@ -120,9 +124,11 @@ def product(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BootProduct:
 
 
 @pytest.fixture
-def keys(tmp_path_factory: pytest.TempPathFactory) -> shared.Keys:
-    secret, public = make_key(tmp_path_factory.mktemp("keys"))
-    return shared.Keys((public,), secret)
+def keys(tmp_path_factory: pytest.TempPathFactory, product: BootProduct) -> shared.Keys:
+    folder = tmp_path_factory.mktemp("keys")
+    secret, public = make_key(folder)
+    signing.make_channels(BootPlace(product.store), product.store, folder, secret)
+    return shared.Keys((public,), secret, online=signing.key_of(folder, "online"))
 
 
 def move(
@@ -159,12 +165,10 @@ def test_product_is_promoted_rolled_back_shown_and_collected(
         decision=shared.Decision(by="ana"),
     )[1]
     assert back.now == "one-digest"
-    shown = printed(
-        lambda form: shared.show_status(product, [], shared.StatusOptions(keys.trust), form)
-    )
+    shown = printed(lambda form: shared.show_status(product, [], shared.StatusOptions(), form))
     assert shown.exit_code == 0, shown.output
     assert '"verified": true' in shown.output
-    gone = printed(lambda form: shared.collect(product, keys.trust, Collection(dry_run=True), form))
+    gone = printed(lambda form: shared.collect(product, Collection(dry_run=True), form))
     assert '"what": "bad"' in gone.output
     assert '"two": "' in gone.output, "the history names it"
 

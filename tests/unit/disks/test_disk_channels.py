@@ -13,13 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.channels import signing
 from tests.unit.disks.disk_samples import BUILDS, CLASS, make_build, prove, sign
 from tests.unit.images.registries import make_key
 
-from goldnode.channels import moves as channels_moves
-from goldnode.channels.history import CHANNELS, read
-from goldnode.channels.moves import Move, Repair, repair, rollback
+from goldnode.channels import promotion as channels_moves
+from goldnode.channels import signed
+from goldnode.channels.lines import CHANNELS, History
+from goldnode.channels.promotion import Move, Repair, repair, rollback
 from goldnode.channels.requirements import Approval, Decisions, RequirementWaiver
+from goldnode.channels.updates import UpdateError
 from goldnode.core.errors import DiskError, GoldnodeError, ImageError
 from goldnode.disks import requirements
 from goldnode.disks.channels import channel_head, promote
@@ -46,6 +49,16 @@ class World:
     root: Path
     keys: tuple[Path, Path]
     disks: dict[str, BuiltDisk]
+    folder: Path
+    trusted: Path = Path()
+
+    @property
+    def history(self) -> History:
+        return signing.said(self.place).history(LINE)
+
+    def status(self) -> channels_moves.LineStatus:
+        seen = signing.state(self.place, self.store, self.trusted)
+        return channels_moves.status(self.place, seen, LINE)
 
     @property
     def place(self) -> DirectoryPlace:
@@ -74,7 +87,13 @@ class World:
         return promote(
             place,
             self.store,
-            Move(LINE, channel, load_signer(self.keys[0]), to=BUILDS[name], **settings),
+            Move(
+                LINE,
+                channel,
+                signing.signers(self.folder, self.keys[0]),
+                to=BUILDS[name],
+                **settings,
+            ),
         )
 
     def rollback(self, **given: Any) -> Any:
@@ -87,7 +106,12 @@ class World:
         return rollback(
             settings.pop("place"),
             self.store,
-            Move(LINE, settings.pop("channel", "stable"), load_signer(self.keys[0]), **settings),
+            Move(
+                LINE,
+                settings.pop("channel", "stable"),
+                signing.signers(self.folder, self.keys[0]),
+                **settings,
+            ),
         )
 
     def all_the_way(self, name: str, **given: Any) -> None:
@@ -101,7 +125,7 @@ class World:
 
     def reported(self) -> dict[str, str]:
         names = {digest_of(disk): name for name, disk in self.disks.items()}
-        history = read(self.place.text(LINE), LINE, load_public(self.keys[1]), where="test")
+        history = self.history
         return {
             channel: names[entry.now] for channel in CHANNELS if (entry := history.current(channel))
         }
@@ -110,7 +134,9 @@ class World:
 @pytest.fixture
 def world(tmp_path: Path, keys: tuple[Path, Path]) -> World:
     (tmp_path / "place").mkdir()
-    return World(ChannelStore(tmp_path / "store"), tmp_path / "place", keys, {})
+    own = World(ChannelStore(tmp_path / "store"), tmp_path / "place", keys, {}, tmp_path / "keys")
+    own.trusted = signing.make_channels(own.place, own.store, own.folder, keys[0])
+    return own
 
 
 # Gates
@@ -286,12 +312,7 @@ def test_from_candidate_to_known_good(world: World) -> None:
         moved = world.promote("a", channel)
         assert moved.entry.channel == channel
     assert world.heads() == world.reported() == dict.fromkeys(CHANNELS, "a")
-    states = [
-        head.state
-        for head in channels_moves.status(
-            world.place, world.store, LINE, load_public(world.keys[1])
-        ).stands
-    ]
+    states = [head.state for head in world.status().stands]
     assert states == ["ok"] * 4
     assert {gate["gate"] for gate in moved.entry.requirements} >= {
         "built",
@@ -308,7 +329,8 @@ def test_from_candidate_to_known_good(world: World) -> None:
 def test_a_disk_that_never_booted_is_never_promoted(world: World) -> None:
     with pytest.raises(ImageError, match="is not published: booted: it was never booted"):
         world.publish("a", proof={"boots": 0})
-    assert [path.name for path in world.root.iterdir() if path.name != ".staging"] == []
+    left = {path.name for path in world.root.iterdir()} - {".staging", signed.FOLDER}
+    assert left == set()
     with pytest.raises(ImageError, match="is not there"):
         world.promote("a", "candidate")
 
@@ -438,15 +460,15 @@ def test_offline_and_copied_there_later(world: World) -> None:
     assert moved.tag == BUILDS["a"]
     assert world.heads()["stable"] == "b"  # the place has not seen it
     assert channel_head(world.store, LINE, "stable").build_id == BUILDS["a"]
-    found = channels_moves.status(world.place, world.store, LINE, load_public(world.keys[1]))
-    assert found.pending == 1
-    repair(world.place, world.store, LINE, Repair(load_public(world.keys[1])))
+    assert world.status().pending == 1
+    repair(world.place, world.store, LINE, Repair([world.trusted]))
     assert world.heads()["stable"] == world.reported()["stable"] == "a"
 
 
 def test_a_store_by_itself_has_channels_too(world: World) -> None:
     world.build("a")
     place = DiskStorePlace(world.store)
+    signing.make_channels(place, world.store, world.folder, world.keys[0])
     for channel in ("candidate", "canary", "stable"):
         world.promote("a", channel, place=place)
     assert channel_head(world.store, LINE, "stable").build_id == BUILDS["a"]
@@ -454,11 +476,14 @@ def test_a_store_by_itself_has_channels_too(world: World) -> None:
         channel_head(world.store, LINE, "known-good")
 
 
-def test_image_of_a_channel_is_opened_as_the_signed_history_has_it(
+def test_image_of_a_channel_is_opened_as_the_signed_channel_has_it(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`disks update --image` and `rollout publish --image` with CLASS:CHANNEL."""
     place, root = DiskStorePlace(world.store), world.store.root
+    # Another root than that of the directory, which the store knows too.
+    trusted = signing.make_channels(place, world.store, tmp_path / "own", world.keys[0])
+    world.folder = tmp_path / "own"
     for name in "ab":
         world.build(name)
         for channel in ("candidate", "canary", "stable"):
@@ -473,20 +498,35 @@ def test_image_of_a_channel_is_opened_as_the_signed_history_has_it(
             chosen_image(text, root, "for this test")
         return str(caught.value)
 
-    assert "names no key by which to believe a channel" in refusal()
+    assert "by which key to believe who built it" in refusal()
     site.write_text(f"images: {{public_key: {world.keys[1]}}}\n")
+    assert "names no root by which to believe a channel" in refusal()
+    site.write_text(f"images: {{public_key: {world.keys[1]}, roots: [{trusted}]}}\n")
     assert f"image {world.disks['b'].name} has no partition esp" in refusal(), (
         "found, and it has no slots"
     )
-    # Who can write the store moves its name of the channel: the history decides.
+    # Who can write the store moves its name of the channel: the signed channel decides.
     world.store.name_as(
         channels_moves.local_name("store", LINE, "stable"), digest_of(world.disks["a"])
     )
     assert f"image {world.disks['b'].name} has no partition esp" in refusal()
     assert "known-good of cpu_node points to nothing" in refusal(f"{LINE}:known-good")
     other = make_key(tmp_path, "other")
-    site.write_text(f"images: {{public_key: {other[1]}}}\n")
-    assert "has no good signature" in refusal()
+    site.write_text(f"images: {{public_key: {other[1]}, roots: [{trusted}]}}\n")
+    assert "is not authentic" in refusal() or "signed by a key" in refusal()
+    # Who can write the store replaces all of it, with a root of his own.
+    stranger = tmp_path / "stranger"
+    (tmp_path / "elsewhere").mkdir()
+    own = World(ChannelStore(tmp_path / "elsewhere"), world.root, other, {}, stranger)
+    foreign = DiskStorePlace(own.store)
+    signing.make_channels(foreign, own.store, stranger, other[0])
+    targets = signing.state(place, world.store).there.targets
+    with signed.opened(foreign.files()) as repository:
+        signed.release(repository, targets, signing.signers(stranger, other[0]))
+        files = signed.read_folder(repository / signed.FOLDER)
+    signed.write_folder(signed.copy_of(world.store, "store"), files)
+    site.write_text(f"images: {{public_key: {world.keys[1]}, roots: [{trusted}]}}\n")
+    assert "no trusted root document is one of store" in refusal()
 
 
 @pytest.mark.parametrize("cut", ["before", "between"])
@@ -504,11 +544,11 @@ def test_a_cut_move_is_finished_by_the_same_command(
         with pytest.raises(KeyboardInterrupt):
             world.promote("a", "candidate")
     assert world.heads() == {}
-    found = channels_moves.status(world.place, world.store, LINE, load_public(world.keys[1]))
-    assert [head.state for head in found.stands] == ([] if cut == "before" else ["unfinished"])
+    states = [head.state for head in world.status().stands]
+    assert states == ([] if cut == "before" else ["unfinished"])
     world.promote("a", "candidate")
     assert world.heads() == world.reported() == {"candidate": "a"}
-    assert len(read(world.place.text(LINE), LINE, (), where="test").entries) == 1
+    assert len(world.history.entries) == 1
 
 
 def test_a_pointer_that_a_person_changed_is_reported_and_repaired(world: World) -> None:
@@ -519,35 +559,32 @@ def test_a_pointer_that_a_person_changed_is_reported_and_repaired(world: World) 
     path.write_text(
         path.read_text().replace(digest_of(world.disks["a"]), digest_of(world.disks["b"]))
     )
-    keys = load_public(world.keys[1])
-    assert [
-        head.state for head in channels_moves.status(world.place, world.store, LINE, keys).stands
-    ] == ["moved"]
+    assert [head.state for head in world.status().stands] == ["moved"]
     with pytest.raises(ImageError, match="was moved to"):
         world.promote("b", "candidate")
-    repair(world.place, world.store, LINE, Repair(keys))
+    repair(world.place, world.store, LINE, Repair([world.trusted]))
     assert world.heads() == {"candidate": "a"}
 
 
-def test_a_history_that_was_altered_is_refused(world: World) -> None:
+def test_channels_that_were_altered_are_refused(world: World) -> None:
     world.publish("a")
     world.promote("a", "candidate")
-    path = world.root / CLASS / "channels/history.jsonl"
-    path.write_bytes(path.read_bytes().replace(b'"payload":"', b'"payload":"e30', 1))
-    with pytest.raises(ImageError, match=r"went different ways|is not what was signed"):
+    path = sorted((world.root / signed.FOLDER).glob("*.targets.json"))[-1]
+    path.write_bytes(path.read_bytes().replace(b'"by": "ana"', b'"by": "bob"', 1))
+    with pytest.raises(UpdateError, match=r"is refused"):
         world.promote("a", "canary")
 
 
-def _mover(root: str, place: str, key: str, name: str) -> str:
+def _mover(root: str, place: str, key: str, folder: str, name: str) -> str:
     store = ChannelStore(Path(root))
-    signer = load_signer(Path(key))
+    signer = signing.signers(Path(folder), Path(key))
     try:
         promote(
-            DirectoryPlace(Path(place), store, signer),
+            DirectoryPlace(Path(place), store, signer.roles[0]),
             store,
             Move(LINE, "candidate", signer, to=BUILDS[name], by=name),
         )
-    except ImageError as problem:
+    except GoldnodeError as problem:
         return problem.message
     return "moved"
 
@@ -555,10 +592,11 @@ def _mover(root: str, place: str, key: str, name: str) -> str:
 def test_two_that_move_one_channel_follow_each_other(world: World) -> None:
     for name in "abcd":
         world.publish(name)
-    rows = [(str(world.store.root), str(world.root), str(world.keys[0]), name) for name in "abcd"]
+    files = [str(path) for path in (world.store.root, world.root, world.keys[0], world.folder)]
+    rows = [(*files, name) for name in "abcd"]
     with multiprocessing.get_context("spawn").Pool(4) as pool:
         assert pool.starmap(_mover, rows) == ["moved"] * 4
-    history = read(world.place.text(LINE), LINE, load_public(world.keys[1]), where="test")
+    history = world.history
     assert [entry.number for entry in history.entries] == [1, 2, 3, 4]
     assert sorted(entry.by for entry in history.entries) == ["a", "b", "c", "d"]
     assert world.heads() == world.reported()
@@ -612,3 +650,21 @@ def test_requirement_booted_reads_what_verification_writes(world: World, outcome
         if outcome == "passed"
         else "machine-id: expected two, got one"
     )
+
+
+def test_an_unsigned_image_is_installed_for_a_recorded_reason_only(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`disks update` and `rollout publish` on a site without keys."""
+    site = tmp_path / "site.yml"
+    monkeypatch.setenv("GOLDNODE_SITE", str(site))
+    site.write_text("{}\n")
+    disk = world.build("a")
+    with pytest.raises(ImageError, match=r"who built it.*--unsigned REASON"):
+        chosen_image(disk.name, world.store.root, "a lab")
+    # Accepted, and refused later: this sample has no slots.
+    with pytest.raises(DiskError, match="has no partition esp"):
+        chosen_image(disk.name, world.store.root, "a lab", unsigned="a lab without keys")
+    site.write_text(f"images: {{public_key: {world.keys[1]}}}\n")
+    with pytest.raises(ImageError, match="is for sites without keys"):
+        chosen_image(disk.name, world.store.root, "a lab", unsigned="a lab without keys")

@@ -21,13 +21,16 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from tests.unit.channels import signing
 from tests.unit.disks.disk_samples import BUILDS, CLASS, make_build, prove
 from tests.unit.images.registries import make_key
 
+from goldnode.channels import signed
 from goldnode.channels.gc import Collection, NeededContent
-from goldnode.channels.moves import Move, rollback
 from goldnode.channels.product import Location
+from goldnode.channels.promotion import Move, rollback
 from goldnode.channels.requirements import NO_SOAK
+from goldnode.channels.updates import UpdateError
 from goldnode.classdoc.load import load_catalog
 from goldnode.cli import main
 from goldnode.commands.disks import publish as disks_publish
@@ -55,6 +58,13 @@ class World:
         self.root, self.keys = root / "place", keys
         self.store, self.other = ChannelStore(root / "store"), ChannelStore(root / "other")
         self.root.mkdir()
+        self.folder = root / "keys"
+        self.trusted = signing.make_channels(self.place, self.store, self.folder, keys[0])
+
+    @property
+    def words(self) -> list[str]:
+        """Return the options of who moves channels."""
+        return ["--online-key", str(signing.key_of(self.folder, "online"))]
 
     @property
     def place(self) -> DirectoryPlace:
@@ -78,7 +88,7 @@ class World:
                 Move(
                     LINE,
                     channel,
-                    load_signer(self.keys[0]),
+                    signing.signers(self.folder, self.keys[0]),
                     to=BUILDS[name],
                     by="ana",
                     now=now or NOW,
@@ -92,7 +102,7 @@ class World:
             CLASS,
             wanted,
             trust=load_public(self.keys[1]),
-            **given,
+            **{"roots": [self.trusted], **given},
         )
 
     def directory(self, name: str) -> Path:
@@ -272,7 +282,9 @@ def test_a_cut_publication_shows_nothing_and_is_repeated(
         with pytest.raises(KeyboardInterrupt):
             publish(disk, world.place, load_signer(world.keys[0]))
     seen = [
-        path for path in world.root.rglob("*") if path.is_file() and ".staging" not in path.parts
+        path
+        for path in world.root.rglob("*")
+        if path.is_file() and not {".staging", signed.FOLDER} & set(path.parts)
     ]
     assert seen == [] if step != "refresh" else (world.directory("a") / "disk.json").is_file()
     done = publish(disk, world.place, load_signer(world.keys[0]))
@@ -386,7 +398,14 @@ def test_rolled_back_build_is_no_longer_in_the_stream(world: World) -> None:
     rollback(
         world.place,
         world.store,
-        Move(LINE, "stable", load_signer(world.keys[0]), by="ana", reason="slow", now=NOW),
+        Move(
+            LINE,
+            "stable",
+            signing.signers(world.folder, world.keys[0]),
+            by="ana",
+            reason="slow",
+            now=NOW,
+        ),
     )
     stream = json.loads((world.root / "streams/v1/disks.json").read_bytes())
     versions = stream["products"][f"io.goldnode:{CLASS}:stable"]["versions"]
@@ -588,20 +607,30 @@ def test_a_disk_is_not_pulled_without_a_key(world: World) -> None:
         pull(source_of(str(world.root)), world.other, CLASS, BUILDS["a"], trust=())
 
 
-def test_an_older_history_is_not_believed(world: World) -> None:
+def test_older_channels_are_not_believed(world: World) -> None:
     for name in "ab":
         world.publish(name)
     world.promote("a", "candidate")
-    older = (world.root / CLASS / "channels/history.jsonl").read_bytes()
+    folder = world.root / signed.FOLDER
+    older = world.place.files()
     world.promote("b", "candidate")
     world.pull()
-    (world.root / CLASS / "channels/history.jsonl").write_bytes(older)
-    done = world.pull()
-    assert done.disk.build_id == BUILDS["b"]
-    assert "older history" in done.notes[0]
-    (world.root / CLASS / "channels/history.jsonl").unlink()
-    with pytest.raises(DiskError, match="has no channels"):
+    signed.write_folder(folder, older)
+    with pytest.raises(UpdateError, match="older than what was seen before"):
         world.pull()
+    shutil.rmtree(folder)
+    with pytest.raises(DiskError, match="candidate of cpu_node points to nothing"):
+        world.pull()
+
+
+def test_channels_are_pulled_by_a_root_that_a_person_trusts(world: World, tmp_path: Path) -> None:
+    world.publish("a")
+    world.promote("a", "candidate")
+    with pytest.raises(DiskError, match=r"whether the channels of .* are its publisher's.*--root"):
+        world.pull(roots=())
+    assert not (world.other.root / "channels").exists()
+    assert world.pull().disk.build_id == BUILDS["a"]
+    assert world.pull(roots=()).disk.build_id == BUILDS["a"], "the store knows the root now"
 
 
 @pytest.mark.parametrize(
@@ -617,7 +646,7 @@ def test_pull_of_an_empty_channel_or_unknown_build_is_an_error(
 ) -> None:
     world.publish("a")
     world.promote("a", "candidate")
-    with pytest.raises(DiskError, match=reported):
+    with pytest.raises(GoldnodeError, match=reported):
         world.pull(wanted)
 
 
@@ -659,7 +688,7 @@ def test_gc_never_removes_builds_of_a_channel_or_its_history(world: World) -> No
         world.place,
         world.store,
         needed(world.store),
-        load_public(world.keys[1]),
+        [world.trusted],
         Collection(now=LATER),
     )
     assert sorted(item.what for item in gone) == [
@@ -707,21 +736,17 @@ def test_gc_leaves_a_build_promoted_after_the_survey(world: World) -> None:
     ]
 
 
-def test_a_history_that_cannot_be_read_keeps_everything(world: World) -> None:
+def test_channels_that_are_not_verified_keep_everything(world: World) -> None:
     world.publish("a")
     world.publish("b")
     world.promote("a", "candidate")
-    _flip(world.root / CLASS / "channels/history.jsonl")
-    with pytest.raises(ImageError, match="is not what was signed"):
+    with pytest.raises(ImageError, match="by verified channels"):
+        collect_place(world.place, world.other, NeededContent(), (), Collection(now=LATER))
+    _flip(sorted((world.root / signed.FOLDER).glob("*.targets.json"))[-1])
+    with pytest.raises(UpdateError, match=r"is refused|another form"):
         collect_place(
-            world.place,
-            world.store,
-            NeededContent(),
-            load_public(world.keys[1]),
-            Collection(now=LATER),
+            world.place, world.store, NeededContent(), [world.trusted], Collection(now=LATER)
         )
-    with pytest.raises(DiskError, match="by histories that are verified"):
-        collect_place(world.place, world.store, NeededContent(), (), Collection(now=LATER))
     assert world.directory("b").is_dir()
 
 
@@ -729,7 +754,7 @@ def test_gc_removes_unfinished_publications_and_pulls(world: World) -> None:
     (world.root / ".staging/cpu_node-eeeeeeeeeeee").mkdir(parents=True)
     partial = world.store.root / "partial/cpu_node-eeeeeeeeeeee"
     partial.mkdir(parents=True)
-    gone, _ = collect_place(world.place, world.store, NeededContent(), load_public(world.keys[1]))
+    gone, _ = collect_place(world.place, world.store, NeededContent(), [world.trusted])
     assert [item.why for item in gone] == ["a publication that was not finished"]
     gone, _ = collect(world.store, NeededContent(), Collection(now=LATER))
     assert [item.why for item in gone] == ["a pull that was not finished"]
@@ -739,7 +764,7 @@ def test_an_age_that_no_one_knows_keeps_a_build(world: World) -> None:
     world.publish("a")
     (world.directory("a") / ENVELOPE).unlink()
     _, stays = collect_place(
-        world.place, world.store, NeededContent(), load_public(world.keys[1]), Collection(now=LATER)
+        world.place, world.store, NeededContent(), [world.trusted], Collection(now=LATER)
     )
     assert stays == {f"{CLASS}:{BUILDS['a']}": "the time of its publication is not recorded"}
 
@@ -756,20 +781,21 @@ def run(*words: str, code: int = 0) -> str:
 def test_the_commands_from_publishing_to_the_way_back(world: World) -> None:
     store, place = ["--store", str(world.store.root)], ["--to", str(world.root)]
     key, trust = ["--key", str(world.keys[0])], ["--trust", str(world.keys[1])]
+    root, move = ["--root", str(world.trusted)], [*key, *world.words]
     for name in "ab":
         disk = world.build(name)
         assert "files (" in run("publish", str(disk.directory), *store, *place, *key)
         for channel in ("candidate", "canary", "stable"):
             out = run(
-                "promote", channel, f"{CLASS}:{BUILDS[name]}", *store, *place, *key, "--by", "ana"
+                "promote", channel, f"{CLASS}:{BUILDS[name]}", *store, *place, *move, "--by", "ana"
             )
             assert f"{channel}: " in out
     assert NO_SOAK in out
-    shown = run("status", *store, *place, *trust, "--history")
+    shown = run("status", *store, *place, *root, "--history")
     assert "signatures verified" in shown
     assert BUILDS["b"] in shown
     assert "the disk it stood for" not in run(
-        "rollback", CLASS, *store, *place, *key, "--by", "ana", "--reason", "slow"
+        "rollback", CLASS, *store, *place, *move, "--by", "ana", "--reason", "slow"
     )
     out = run(
         "pull",
@@ -779,6 +805,7 @@ def test_the_commands_from_publishing_to_the_way_back(world: World) -> None:
         "--store",
         str(world.other.root),
         *trust,
+        *root,
     )
     assert BUILDS["a"] in out
     assert "verified" in run(
@@ -787,7 +814,7 @@ def test_the_commands_from_publishing_to_the_way_back(world: World) -> None:
     assert run("authenticate", CLASS, "--store", str(world.other.root), code=1).endswith(
         "NOT verified\n"
     )
-    assert "2 stay" in run("gc", *store, *place, *trust, "--dry-run")
+    assert "2 stay" in run("gc", *store, *place, *root, "--dry-run")
 
 
 def test_the_commands_name_what_is_missing(world: World) -> None:
@@ -837,8 +864,8 @@ def test_misspelt_channel_requirement_or_class_is_an_error_with_a_hint(world: Wo
             'there is no channel "stabel". Use "stable".',
         ),
         (
-            ("status", "cpu_onyl", "--trust", str(world.keys[1])),
-            f'there is no "cpu_onyl", and {world.root} has no history of it. Use "cpu_only".',
+            ("status", "cpu_onyl", "--root", str(world.trusted)),
+            f'there is no "cpu_onyl", and {world.root} has no channels of it. Use "cpu_only".',
         ),
         (("authenticate", "cpu_onyl"), 'no built disk image "cpu_onyl" in'),
     ):
@@ -847,27 +874,28 @@ def test_misspelt_channel_requirement_or_class_is_an_error_with_a_hint(world: Wo
         )
     assert 'Use "cpu_only".' in run("diff", "cpu_onyl", "b", *store, code=2)
     assert "Run `goldnode disks build l4`." in run("authenticate", "l4", *store, code=2)
-    shown = run("status", "cpu_only", *store, *place, "--trust", str(world.keys[1]))
-    assert "no history: no channel was ever set" in shown
+    shown = run("status", "cpu_only", *store, *place, "--root", str(world.trusted))
+    assert "(no channel was ever set)" in shown
     assert "verified" not in shown
     world.publish("a")  # a class that the catalog has lost is still one where it has a history
     world.promote("a", "candidate")
     assert "signatures verified" in run(
-        "status", CLASS, *store, *place, "--trust", str(world.keys[1])
+        "status", CLASS, *store, *place, "--root", str(world.trusted)
     )
 
 
 def test_each_step_reports_as_json(world: World, tmp_path: Path) -> None:
     store, place = ["--store", str(world.store.root)], ["--to", str(world.root)]
     key, trust = ["--key", str(world.keys[0])], ["--trust", str(world.keys[1])]
+    root, move = ["--root", str(world.trusted)], [*key, *world.words]
     disk = str(world.build("a").directory)
     for words, schema, has in (
         (("publish", disk, *store, *place, *key), "published-disks", "disks"),
-        (("promote", "candidate", f"{CLASS}:{BUILDS['a']}", *store, *place, *key), "channel-move", "requirements"),
-        (("status", *store, *place, *trust), "channels", "lines"),
-        (("pull", f"{CLASS}:candidate", "--from", str(world.root), *trust, "--store", str(tmp_path / "other")), "pulled-disk", "digest"),
+        (("promote", "candidate", f"{CLASS}:{BUILDS['a']}", *store, *place, *move), "channel-move", "requirements"),
+        (("status", *store, *place, *root), "channels", "lines"),
+        (("pull", f"{CLASS}:candidate", "--from", str(world.root), *trust, *root, "--store", str(tmp_path / "other")), "pulled-disk", "digest"),
         (("authenticate", disk, *store, *trust), "verification", "results"),
-        (("gc", *store, *trust, "--dry-run"), "gc", "removed"),
+        (("gc", *store, "--dry-run"), "gc", "removed"),
     ):  # fmt: skip
         done = CliRunner().invoke(main, ["disks", *words, "--format", "json"])
         document = json.loads(done.stdout)

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.channels import signing
 from tests.unit.images.registries import (
     Simulated,
     always,
     before,
     dies_at_write,
     make_image,
-    make_key,
     once,
     prove,
     running,
@@ -26,19 +26,19 @@ from tests.unit.images.registries import (
 from tests.unit.vulnerability_samples import vulnerability_report
 
 from goldnode import evidence
-from goldnode.channels.history import CHANNELS, ChannelLine, History, add, line_of, read
-from goldnode.channels.moves import (
+from goldnode.channels import signed
+from goldnode.channels.lines import CHANNELS, ChannelLine, History, line_of
+from goldnode.channels.promotion import (
+    LineStatus,
     Move,
     MoveResult,
     Repair,
     repair,
     rollback,
-    saved_history,
     status,
 )
 from goldnode.channels.requirements import NO_SOAK, Approval, RequirementWaiver
-from goldnode.core.errors import ImageError
-from goldnode.evidence.signatures import load_public, load_signer
+from goldnode.core.errors import GoldnodeError, ImageError
 from goldnode.images.channels import ImageStorePlace, RegistryPlace, promote
 from goldnode.images.pull import pull
 from goldnode.oci.layout import Layout, canonical
@@ -59,6 +59,16 @@ class World:
     server: Simulated
     keys: tuple[Path, Path]
     digests: dict[str, str]
+    folder: Path
+    trusted: Path = Path()
+
+    @property
+    def history(self) -> History:
+        return signing.said(self.place).history(LINE)
+
+    def status(self, **given: Any) -> LineStatus:
+        place, roots = given.pop("place", self.place), given.pop("roots", [self.trusted])
+        return status(place, signing.state(place, self.layout, *roots), LINE)
 
     @cached_property
     def place(self) -> RegistryPlace:
@@ -94,9 +104,9 @@ class World:
             Move(
                 line_of("cuda", self.tag(name)),
                 channel,
-                load_signer(self.keys[0]),
+                signing.signers(self.folder, self.keys[0]),
                 to=self.tag(name),
-                **settings,
+                **{"roots": [self.trusted], **settings},
             ),
         )
 
@@ -111,7 +121,12 @@ class World:
         return rollback(
             settings.pop("place"),
             self.layout,
-            Move(LINE, settings.pop("channel", "stable"), load_signer(self.keys[0]), **settings),
+            Move(
+                LINE,
+                settings.pop("channel", "stable"),
+                signing.signers(self.folder, self.keys[0]),
+                **settings,
+            ),
         )
 
     def all_the_way(self, name: str, **given: Any) -> None:
@@ -132,7 +147,7 @@ class World:
     def said(self) -> dict[str, str]:
         """What the history says of each channel."""
         names = {digest: name for name, digest in self.digests.items()}
-        history = read(self.place.text(LINE), LINE, load_public(self.keys[1]), where="test")
+        history = self.history
         return {
             channel: names[entry.now] for channel in CHANNELS if (entry := history.current(channel))
         }
@@ -142,7 +157,10 @@ class World:
 def world(tmp_path: Path, keys: tuple[Path, Path]) -> Iterator[World]:
     with running(Simulated()) as server:
         assert isinstance(server, Simulated)
-        yield World(Layout(tmp_path / "store"), server, keys, {})
+        own = World(Layout(tmp_path / "store"), server, keys, {}, tmp_path / "keys")
+        own.trusted = signing.make_channels(own.place, own.layout, own.folder, keys[0])
+        server.log.clear()
+        yield own
 
 
 def snapshot(server: Simulated) -> tuple[Any, ...]:
@@ -175,7 +193,7 @@ def test_an_image_goes_from_channel_to_channel(world: World) -> None:
         assert world.stands()[channel] == world.said()[channel] == "a"
         assert (NO_SOAK in done.notes) is (channel != "candidate")
         assert (NO_SOAK in done.entry.notes) is (channel != "candidate")
-    history = read(world.place.text(LINE), LINE, load_public(world.keys[1]), where="test")
+    history = world.history
     assert [(entry.action, entry.channel, entry.was) for entry in history.entries] == [
         ("promote", channel, None) for channel in CHANNELS
     ]
@@ -192,7 +210,7 @@ def test_pointers_move_and_nothing_is_copied(world: World) -> None:
     world.promote("a", "candidate")
     writes = [text for text in world.server.writes() if "/manifests/" in text]
     assert writes[-2:] == [
-        "PUT /v2/gpu/cuda/manifests/12.4-runtime-debian12-history",
+        "PUT /v2/gpu/goldnode-channels/manifests/goldnode-channels",
         "PUT /v2/gpu/cuda/manifests/12.4-runtime-debian12-candidate",
     ]
 
@@ -235,10 +253,10 @@ class TestGates:
                     if before_it == "stable"
                     else [],
                 )
-        stands, text = world.stands(), world.place.text(LINE)
+        stands, files = world.stands(), world.place.files()
         with pytest.raises(ImageError, match=why):
             world.promote("a", channel)
-        assert (world.stands(), world.place.text(LINE)) == (stands, text)
+        assert (world.stands(), world.place.files()) == (stands, files)
 
     def test_one_that_was_rolled_back_as_bad_goes_no_further(self, world: World) -> None:
         for name in "abc":
@@ -283,7 +301,7 @@ class TestGates:
                 Move(
                     line_of("cpu", ref.partition(":")[2]),
                     channel,
-                    load_signer(world.keys[0]),
+                    signing.signers(world.folder, world.keys[0]),
                     to=ref.partition(":")[2],
                     by="ana",
                     settle=0,
@@ -298,9 +316,7 @@ class TestGates:
         world.promote(
             "a", "stable", waivers=[RequirementWaiver("smoke-gpu", "ana", "no GPU in this lab")]
         )
-        last = read(world.place.text(LINE), LINE, load_public(world.keys[1]), where="test").entries[
-            -1
-        ]
+        last = world.history.entries[-1]
         gate = next(gate for gate in last.requirements if gate["gate"] == "smoke-gpu")
         assert (gate["state"], gate["by"], gate["reason"]) == (
             "waived",
@@ -423,13 +439,15 @@ class TestMajors:
 class TestCuts:
     def cuts(self, world: World, do: Any, old: dict[str, str], new: dict[str, str]) -> int:
         """Let the registry die at each write of `do`: users see the old state or the new one, and a repeat completes it."""
-        kept, local = snapshot(world.server), saved_history(world.layout, world.place.name, LINE)
-        copy = world.layout.root / "channels"
+        kept, begun = snapshot(world.server), len(world.history.entries)
+        copy = signed.copy_of(world.layout, world.place.name)
+        local = {path: path.read_bytes() for path in copy.iterdir()}
         for number in range(50):
             restore(world.server, kept)
-            file = next(copy.glob("*/*/*.jsonl"), None)
-            if file is not None:
-                file.write_bytes(local) if local else file.unlink()
+            for path in copy.iterdir():
+                path.unlink()
+            for path, data in local.items():
+                path.write_bytes(data)
             world.server.rules = [dies_at_write(number)]
             try:
                 do()
@@ -440,7 +458,7 @@ class TestCuts:
             assert world.server.dead
             assert world.stands() == old
             world.server.dead, world.server.rules = False, []
-            state = status(world.place, world.layout, LINE, load_public(world.keys[1]))
+            state = world.status()
             said = world.said()
             assert said in (old, new)
             lag = {channel for channel in new if said[channel] != old[channel]}
@@ -449,10 +467,8 @@ class TestCuts:
             }
             do()
             assert world.stands() == new == world.said()
-            before_it = world.place.text(LINE)
-            assert (
-                len(before_it.splitlines()) == len(kept_lines(kept)) + 1
-            )  # recorded once, however often it was begun
+            # Recorded once, however often it was begun.
+            assert len(world.history.entries) == begun + 1
         raise AssertionError("it never came to its end")
 
     def test_interrupted_promotion_leaves_the_old_or_the_new_state(self, world: World) -> None:
@@ -462,7 +478,7 @@ class TestCuts:
             world.promote(name, channel)
         old = world.stands()
         assert (
-            self.cuts(world, lambda: world.promote("b", "canary"), old, old | {"canary": "b"}) == 4
+            self.cuts(world, lambda: world.promote("b", "canary"), old, old | {"canary": "b"}) == 8
         )
 
     def test_interrupted_rollback_leaves_the_old_or_the_new_state(self, world: World) -> None:
@@ -473,12 +489,15 @@ class TestCuts:
         old = world.stands()
         assert (
             self.cuts(world, lambda: world.rollback(channel="canary"), old, old | {"canary": "a"})
-            == 4
+            == 8
         )
 
     def test_a_lost_answer_is_no_second_move(self, world: World) -> None:
         world.publish("a")
-        world.server.rules = [once("lost", "^PUT .*-history"), once("lost", "^PUT .*-candidate")]
+        world.server.rules = [
+            once("lost", "^PUT .*/manifests/goldnode-channels"),
+            once("lost", "^PUT .*-candidate"),
+        ]
         for _ in range(3):
             try:
                 world.promote("a", "candidate")
@@ -486,15 +505,7 @@ class TestCuts:
             except UnreachableError:
                 continue
         assert world.stands() == {"candidate": "a"}
-        assert len(world.place.text(LINE).splitlines()) == 1
-
-
-def kept_lines(kept: tuple[Any, ...]) -> list[bytes]:
-    """The lines of the history in a snapshot of the registry."""
-    _, manifests, named = kept
-    data, _ = manifests["gpu/cuda", named["gpu/cuda", LINE.history]]
-    found: bytes = kept[0]["gpu/cuda", json.loads(data)["layers"][0]["digest"]]
-    return found.splitlines()
+        assert len(world.history.entries) == 1
 
 
 class TestOthers:
@@ -506,7 +517,11 @@ class TestOthers:
         other = Layout(tmp_path / "other")
         # Its first look at the history is over: the other one comes right before the second one, which is just ahead of the write.
         world.server.rules.append(
-            before("^GET .*-history", lambda: world.promote("b", "candidate", layout=other), skip=1)
+            before(
+                "^GET .*/manifests/goldnode-channels",
+                lambda: world.promote("b", "candidate", layout=other),
+                skip=1,
+            )
         )
         with pytest.raises(ImageError, match=r"another process changed the channels"):
             world.promote("a", "candidate")
@@ -517,36 +532,35 @@ class TestOthers:
     ) -> None:
         world.publish("a")
         world.publish("b")
-        empty = snapshot(world.server)
+        first = world.server.named["gpu/goldnode-channels", "goldnode-channels"]
         other = Layout(tmp_path / "other")
 
         def overwrite() -> None:  # the other one had looked before we wrote
-            kept = world.server.named.pop(("gpu/cuda", LINE.history))
-            assert kept
+            world.server.named["gpu/goldnode-channels", "goldnode-channels"] = first
             world.promote("b", "candidate", layout=other)
 
-        world.server.rules.append(before("^GET .*-history", overwrite, skip=2))
+        world.server.rules.append(before("^GET .*/manifests/goldnode-channels", overwrite, skip=2))
         with pytest.raises(ImageError, match=r"another process changed the channels"):
             world.promote("a", "candidate")
         assert world.stands() == world.said() == {"candidate": "b"}
-        assert empty
 
     def test_one_that_is_overwritten_late_follows_what_stands(
         self, world: World, tmp_path: Path
     ) -> None:
         world.publish("a")
         world.publish("b")
+        first = world.server.named["gpu/goldnode-channels", "goldnode-channels"]
         other = Layout(tmp_path / "other")
 
         def overwrite() -> None:
-            del world.server.named["gpu/cuda", LINE.history]
+            world.server.named["gpu/goldnode-channels", "goldnode-channels"] = first
             del world.server.named["gpu/cuda", LINE.pointer("candidate")]
             world.promote("b", "candidate", layout=other)
             world.server.named["gpu/cuda", LINE.pointer("candidate")] = world.digests[
                 "a"
             ]  # our write of the tag came last
 
-        world.server.rules.append(before("^GET .*-history", overwrite, skip=3))
+        world.server.rules.append(before("^GET .*/manifests/goldnode-channels", overwrite, skip=3))
         with pytest.raises(ImageError, match=r"another process changed the channels"):
             world.promote("a", "candidate")
         assert world.stands() == world.said() == {"candidate": "b"}
@@ -561,18 +575,12 @@ class TestOthers:
         with pytest.raises(ImageError, match=r"was moved to .*goldnode images status --repair"):
             world.promote("b", "stable")
         assert world.stands()["stable"] == "c"
-        found = {
-            stand.channel: stand.state for stand in status(world.place, world.layout, LINE).stands
-        }
+        found = {stand.channel: stand.state for stand in world.status().stands}
         assert found == {"candidate": "ok", "canary": "ok", "stable": "moved"}
-        with pytest.raises(ImageError, match=r"--trust"):
-            repair(world.place, world.layout, LINE, Repair(()))
-        assert [
-            stand.channel
-            for stand in repair(
-                world.place, world.layout, LINE, Repair(load_public(world.keys[1]), settle=0)
-            )
-        ] == ["stable"]
+        with pytest.raises(ImageError, match=r"--root"):
+            repair(world.place, Layout(world.folder / "other"), LINE, Repair())
+        repaired = repair(world.place, world.layout, LINE, Repair([world.trusted], settle=0))
+        assert [stand.channel for stand in repaired] == ["stable"]
         assert world.stands()["stable"] == "a"
 
     def test_an_immutable_tag_that_was_moved_is_not_promoted(self, world: World) -> None:
@@ -593,122 +601,83 @@ class TestOthers:
     def test_repeated_promotion_adds_no_entry(self, world: World) -> None:
         world.publish("a")
         world.promote("a", "candidate")
-        text = world.place.text(LINE)
+        files = world.place.files()
         assert world.promote("a", "candidate").entry is None
-        assert world.place.text(LINE) == text
+        assert world.place.files() == files
 
 
-class TestHistory:
-    def forge(self, world: World, change: Any) -> None:
-        data = change(world.place.text(LINE))
-        (world.layout.root / "channels").rename(world.layout.root / "kept")
-        world.place.commit(LINE, data)
+class TestSignedChannels:
+    """States of the registry that are no continuation of what the store has seen, or not signed by the right keys."""
+
+    def moved(self, world: World) -> None:
+        world.publish("a")
+        world.promote("a", "candidate")
+        world.promote("a", "canary")
 
     @pytest.mark.parametrize(
         ("change", "why"),
         [
-            (lambda text: text[:-10], "entry 2 (is cut short|cannot be read)"),
-            (lambda text: b"".join(text.splitlines(keepends=True)[1:]), "entry 1 does not follow"),
-            (
-                lambda text: b"".join(reversed(text.splitlines(keepends=True))),
-                "entry 1 does not follow",
-            ),
-            (lambda text: text + b"{}\n", "entry 3 cannot be read"),
-            (
-                lambda text: text.replace(b'"sig":"', b'"sig":"AAAA', 1),
-                "entry 2 does not follow",
-            ),
+            (lambda files: {**files, "3.targets.json": b"{}"}, "another form|refused"),
+            (lambda files: edited(files, "targets", "reason"), "refused: .*is not the one"),
+            (lambda files: edited(files, "snapshot", "version"), "another form|refused|lack"),
+            (lambda files: edited(files, "timestamp", "expires"), "refused: not enough"),
         ],
-        ids=["cut", "first-gone", "order", "added", "signature"],
+        ids=["cut", "move", "snapshot", "timestamp"],
     )
-    def test_an_altered_history_is_refused(self, world: World, change: Any, why: str) -> None:
+    def test_altered_channels_are_refused(self, world: World, change: Any, why: str) -> None:
+        self.moved(world)
+        world.place.commit(change(world.place.files()))
+        with pytest.raises(GoldnodeError, match=why):
+            world.promote("a", "stable", layout=Layout(world.folder / "other"))
+        with pytest.raises(GoldnodeError, match=why):
+            signing.state(world.place, Layout(world.folder / "third"), world.trusted)
+
+    def test_a_root_of_another_place_is_refused(self, world: World, tmp_path: Path) -> None:
+        self.moved(world)
+        other = ImageStorePlace(Layout(tmp_path / "other"))
+        folder = tmp_path / "stranger"
+        root = signing.make_channels(other, other.layout, folder, world.keys[0])
+        with pytest.raises(ImageError, match="no trusted root document is one of"):
+            world.status(roots=[root])
+        # Nobody was asked: not verified, and not refused.
+        fresh = signing.state(world.place, Layout(tmp_path / "fresh"))
+        assert not status(world.place, fresh, LINE).verified
+
+    def test_a_registry_that_forgot_what_this_store_saw_gets_it_back(self, world: World) -> None:
         world.publish("a")
         world.promote("a", "candidate")
+        before_it = world.place.files()
         world.promote("a", "canary")
-        self.forge(world, change)
-        with pytest.raises(ImageError, match=why):
-            world.promote("a", "stable")
-        with pytest.raises(ImageError, match=why):
-            status(world.place, world.layout, LINE, load_public(world.keys[1]))
-
-    def test_one_signed_by_another_key_is_refused(self, world: World, tmp_path: Path) -> None:
-        world.publish("a")
-        world.promote("a", "candidate")
-        stranger = make_key(tmp_path, "stranger")
-        with pytest.raises(
-            ImageError,
-            match=r"entry 1 has no good signature: it is signed by a key that is not known here",
-        ):
-            status(world.place, world.layout, LINE, load_public(stranger[1]))
-        assert not status(
-            world.place, world.layout, LINE
-        ).verified  # nobody was asked: not verified, and not refused
-
-    def test_a_stolen_key_is_withdrawn_and_the_past_stays(
-        self, world: World, tmp_path: Path
-    ) -> None:
-        """The new key signs over the past; what the thief of the old one adds is refused by who trusts the new one."""
-        world.publish("a")
-        world.promote("a", "candidate")
-        old, new = world.keys, make_key(tmp_path, "new")
-        both, present = [*load_public(old[1]), *load_public(new[1])], load_public(new[1])
-        with pytest.raises(ImageError, match="entry 1 has no good signature"):
-            read(world.place.text(LINE), LINE, present, where="test")
-        world.keys = new
-        again = world.promote("a", "candidate", again=True, trust=both)
-        assert again.entry is not None
-        assert again.entry.was == again.entry.now
-        past = read(world.place.text(LINE), LINE, present, where="test")
-        assert [entry.by for entry in past.entries] == ["ana", "ana"]
-        assert past.signers == (present[0].keyid,)
-        thief = load_signer(old[0])
-        entry = replace(past.entries[-1], number=3, previous=past.head, channel="stable")
-        forged = add(past, entry, thief).text
-        with pytest.raises(ImageError, match="entry 3 has no good signature"):
-            read(forged, LINE, present, where="test")
-        assert read(forged, LINE, both, where="test").entries, (
-            "who trusts the old key still believes"
-        )
-
-    def test_a_thief_who_replaces_the_past_breaks_the_chain(
-        self, world: World, tmp_path: Path
-    ) -> None:
-        world.publish("a")
-        world.promote("a", "candidate")
-        old, world.keys = world.keys, make_key(tmp_path, "new")
-        world.promote("a", "candidate", again=True, trust=load_public(old[1]))
-        first, second = world.place.text(LINE).splitlines(keepends=True)
-        entry = read(first, LINE, where="test").entries[0]
-        other = add(History(LINE), replace(entry, reason="other"), load_signer(old[0])).text
-        with pytest.raises(ImageError, match="entry 2 does not follow"):
-            read(other + second, LINE, load_public(world.keys[1]), where="test")
-
-    def test_one_of_another_line_is_refused(self, world: World) -> None:
-        world.publish("a")
-        world.promote("a", "candidate")
-        other = ChannelLine("cuda", "12.8-runtime-debian12")
-        with pytest.raises(ImageError, match=r"entry 1 is of the line cuda:12.4-runtime-debian12"):
-            read(world.place.text(LINE), other, where="test")
-
-    def test_one_that_forgot_what_this_store_saw_gets_it_back(self, world: World) -> None:
-        world.publish("a")
-        world.promote("a", "candidate")
-        short = world.place.text(LINE)
-        world.promote("a", "canary")
-        world.place.commit(LINE, short)  # a registry that came back from its backup
+        world.place.commit(before_it)  # a registry that came back from its backup
+        assert world.status().pending == 1
         world.promote("a", "stable")
-        assert len(world.place.text(LINE).splitlines()) == 3
+        assert len(world.history.entries) == 3
         assert world.stands() == {"candidate": "a", "canary": "a", "stable": "a"}
 
     def test_one_that_went_another_way_is_refused(self, world: World, tmp_path: Path) -> None:
         world.publish("a")
         world.publish("b")
+        empty = world.place.files()
         world.promote("a", "candidate")
-        del world.server.named["gpu/cuda", LINE.history]
         del world.server.named["gpu/cuda", LINE.pointer("candidate")]
+        world.place.commit(empty)
         world.promote("b", "candidate", layout=Layout(tmp_path / "other"))
-        with pytest.raises(ImageError, match=r"went different ways"):
+        with pytest.raises(GoldnodeError, match=r"went different ways"):
             world.promote("a", "canary")
+
+
+def edited(files: Mapping[str, bytes], role: str, field: str) -> dict[str, bytes]:
+    """Return metadata with another value in the newest document of a role, whose signature stays."""
+    name = [name for name in sorted(files) if name.split(".")[-2] == role][-1]
+    document = json.loads(files[name])
+    if role == "targets":
+        target = next(iter(document["signed"]["targets"].values()))
+        target["custom"]["moves"][0][field] = "other"
+    elif field == "version":
+        document["signed"]["version"] += 1
+    else:
+        document["signed"][field] = "2099-01-01T00:00:00Z"
+    return {**files, name: json.dumps(document).encode()}
 
 
 class TestRollback:
@@ -800,8 +769,7 @@ class TestRollback:
         assert copy.pointer(LINE, "stable") == moved.digests["a"]
         moved.server.rules = []
         assert moved.stands()["stable"] == "c"
-        found = status(moved.place, moved.layout, LINE, load_public(moved.keys[1]))
-        assert found.pending == 2
+        assert moved.status().pending == 2
         said: list[str] = []
         moved.promote(
             "a",
@@ -811,7 +779,7 @@ class TestRollback:
         )
         assert moved.stands()["stable"] == "a" == moved.said()["stable"]
         assert "stable of cuda:12.4-runtime-debian12" in said[0]
-        assert status(moved.place, moved.layout, LINE, load_public(moved.keys[1])).pending == 0
+        assert moved.status().pending == 0
 
     def test_offline_it_needs_the_whole_image_here(self, moved: World) -> None:
         for path in (moved.layout.root / "blobs/sha256").iterdir():
@@ -830,14 +798,15 @@ class TestRollback:
 
 def test_a_store_by_itself_has_channels_too(world: World) -> None:
     here = ImageStorePlace(world.layout)
+    root = signing.make_channels(here, world.layout, world.folder, world.keys[0])
     for name in "ab":
         _, digest = make_image(world.layout, build=BUILDS[name], content=name.encode())
         prove(world.layout, digest, world.keys[0], gpu="passed")
         world.digests[name] = digest
         for channel in CHANNELS[:3]:
-            world.promote(name, channel, place=here)
+            world.promote(name, channel, place=here, roots=[root])
     assert world.layout.refs()[str(LINE)].digest == world.digests["b"]
     world.rollback(place=here)
     assert world.layout.refs()[str(LINE)].digest == world.digests["a"]
-    assert {stand.state for stand in status(here, world.layout, LINE).stands} == {"ok"}
+    assert {stand.state for stand in world.status(place=here, roots=[root]).stands} == {"ok"}
     assert world.server.log == []

@@ -8,20 +8,22 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.unit.channels import signing
 from tests.unit.images.registries import (
     Simulated,
     before,
     make_image,
-    make_key,
     once,
     prove,
     running,
 )
 
+from goldnode.channels import signed
 from goldnode.channels.gc import Collection, NeededContent
-from goldnode.channels.history import line_of
-from goldnode.channels.moves import Move
+from goldnode.channels.lines import line_of
+from goldnode.channels.promotion import Move
 from goldnode.channels.requirements import NO_SOAK, RequirementWaiver
+from goldnode.channels.updates import UpdateError
 from goldnode.core.errors import ImageError
 from goldnode.evidence import cosign
 from goldnode.evidence.signatures import load_public, load_signer
@@ -56,22 +58,27 @@ def to_stable(
     keys: tuple[Path, Path],
     *names: str,
     place: ImageStorePlace | RegistryPlace | None = None,
+    root: Path | None = None,
 ) -> None:
     waivers = [
         RequirementWaiver(gate, "ana", "a test")
         for gate in ("sbom", "provenance", "vulnerabilities", "smoke-gpu", "order")
     ]
+    at, folder = place or ImageStorePlace(layout), layout.root.parent / "keys"
+    if not at.files():
+        signing.make_channels(at, layout, folder, keys[0])
     for name in names:
         tag = ref(name).partition(":")[2]
         promote(
-            place or ImageStorePlace(layout),
+            at,
             layout,
             Move(
                 line_of("cuda", tag),
                 "stable",
-                load_signer(keys[0]),
+                signing.signers(folder, keys[0]),
                 to=tag,
                 by="ana",
+                roots=[root] if root else [],
                 waivers=waivers,
                 settle=0,
             ),
@@ -166,9 +173,9 @@ class TestStore:
         self, layout: Layout, keys: tuple[Path, Path]
     ) -> None:
         to_stable(layout, keys, "a")
-        file = next((layout.root / "channels").glob("*/*/*.jsonl"))
+        file = sorted(signed.copy_of(layout, "store").glob("*.targets.json"))[-1]
         file.write_bytes(file.read_bytes()[:-5])
-        with pytest.raises(ImageError, match=r"is not what was signed"):
+        with pytest.raises(UpdateError, match=r"in another form"):
             needed(layout)
 
     def test_a_manifest_that_cannot_be_read_lets_nothing_go(self, layout: Layout) -> None:
@@ -218,28 +225,24 @@ class TestRegistry:
         digests = {name: layout.refs()[ref(name)].digest for name in BUILDS}
         to_stable(layout, keys, "a", "b", place=place)
         server.named["gpu/cuda", "mine"] = digests["c"]
-        trust = load_public(keys[1])
         gone, stays = collect_registry(
             place,
             layout=layout,
             repositories=["cuda", "cpu"],
             keeps=NeededContent(),
-            trust=trust,
             how=Collection(now=NOW),
         )
         assert gone == []
         assert any(why == "the tag mine points to it" for why in stays.values())
         del server.named["gpu/cuda", "mine"]
         assert [
-            item.what
-            for item in collect_registry(place, layout, ["cuda"], NeededContent(), trust)[0]
+            item.what for item in collect_registry(place, layout, ["cuda"], NeededContent())[0]
         ] == []
         gone, _ = collect_registry(
             place,
             layout=layout,
             repositories=["cuda"],
             keeps=NeededContent(),
-            trust=trust,
             how=Collection(now=NOW, dry_run=True),
         )
         assert server.tag("gpu/cuda", ref("c").partition(":")[2]) == digests["c"]
@@ -249,7 +252,6 @@ class TestRegistry:
             layout=layout,
             repositories=["cuda"],
             keeps=NeededContent(),
-            trust=trust,
             how=Collection(now=NOW),
         )
         assert server.tag("gpu/cuda", ref("c").partition(":")[2]) is None
@@ -257,15 +259,13 @@ class TestRegistry:
         subjects = [data for data, _ in server.manifests.values() if digests["c"].encode() in data]
         assert subjects == []
         for name in "ab":
-            assert (
-                len(place.repository(next(iter(place.lines("cuda")))).referrers(digests[name])[0])
-                == 5
-            )
+            line = line_of("cuda", ref(name).partition(":")[2])
+            assert len(place.repository(line).referrers(digests[name])[0]) == 5
 
     def test_the_tags_of_cosign_go_with_their_image_and_stay_with_it(
         self, place: RegistryPlace, layout: Layout, keys: tuple[Path, Path]
     ) -> None:
-        server, trust = self.server, load_public(keys[1])
+        server = self.server
         target = place.repository(line_of("cuda", ref("a").partition(":")[2]))
         to_stable(layout, keys, "a", "b", place=place)
         for name in BUILDS:
@@ -277,7 +277,6 @@ class TestRegistry:
             layout=layout,
             repositories=["cuda"],
             keeps=NeededContent(),
-            trust=trust,
             how=Collection(now=NOW),
         )
         tags = {tag for tag in target.tags() if tag.startswith("sha256-")}
@@ -288,21 +287,23 @@ class TestRegistry:
     def test_registry_gc_leaves_an_image_promoted_meanwhile(
         self, place: RegistryPlace, layout: Layout, keys: tuple[Path, Path], tmp_path: Path
     ) -> None:
-        server, trust, digest = self.server, load_public(keys[1]), layout.refs()[ref("c")].digest
+        server, digest = self.server, layout.refs()[ref("c")].digest
         elsewhere = RegistryPlace(
             place.where, server.client(tries=1), Layout(tmp_path / "elsewhere")
         )
-        # The histories were read, its tag not yet.
+        root = signing.make_channels(place, layout, tmp_path / "keys", keys[0])
+        # The channels were read, its tag not yet.
         pattern = f"^GET .*/manifests/{ref('c').partition(':')[2]}$"
         server.rules.append(
-            before(pattern, lambda: to_stable(elsewhere.layout, keys, "c", place=elsewhere))
+            before(
+                pattern, lambda: to_stable(elsewhere.layout, keys, "c", place=elsewhere, root=root)
+            )
         )
         gone, stays = collect_registry(
             place,
             layout=layout,
             repositories=["cuda"],
             keeps=NeededContent(),
-            trust=trust,
             how=Collection(now=NOW),
         )
         assert {item.what for item in gone} == {f"{server.host}/gpu/{ref(name)}" for name in "ab"}
@@ -329,32 +330,31 @@ class TestRegistry:
             layout=layout,
             repositories=["cuda"],
             keeps=NeededContent(),
-            trust=load_public(keys[1]),
             how=Collection(now=NOW),
         )
         assert held == [True, True]
         assert not collecting(layout)
 
-    def test_registry_gc_fails_without_a_key_that_verifies_the_history(
+    def test_registry_gc_fails_without_a_root_that_verifies_the_channels(
         self, place: RegistryPlace, layout: Layout, keys: tuple[Path, Path], tmp_path: Path
     ) -> None:
         to_stable(layout, keys, "a", place=place)
-        with pytest.raises(ImageError, match=r"--trust"):
+        with pytest.raises(ImageError, match=r"--root"):
             collect_registry(
                 place,
-                layout=layout,
+                layout=Layout(tmp_path / "fresh"),
                 repositories=["cuda"],
                 keeps=NeededContent(),
-                trust=[],
                 how=Collection(now=NOW),
             )
-        with pytest.raises(ImageError, match=r"no good signature"):
+        other = ImageStorePlace(Layout(tmp_path / "other"))
+        with pytest.raises(ImageError, match=r"no trusted root document is one of"):
             collect_registry(
                 place,
                 layout=layout,
                 repositories=["cuda"],
                 keeps=NeededContent(),
-                trust=load_public(make_key(tmp_path, "other")[1]),
+                roots=[signing.make_channels(other, other.layout, tmp_path / "x", keys[0])],
                 how=Collection(now=NOW),
             )
 
@@ -372,7 +372,6 @@ class TestRegistry:
             layout=layout,
             repositories=["cuda"],
             keeps=NeededContent(),
-            trust=load_public(keys[1]),
             how=Collection(now=NOW, dry_run=True),
         )
         assert "the time of its publication is not recorded" in stays.values()
@@ -387,7 +386,6 @@ class TestRegistry:
                 layout=layout,
                 repositories=["cuda"],
                 keeps=NeededContent(),
-                trust=load_public(keys[1]),
                 how=Collection(now=NOW),
             )
         self.server.rules = [
@@ -399,7 +397,6 @@ class TestRegistry:
                 layout=layout,
                 repositories=["cuda"],
                 keeps=NeededContent(),
-                trust=load_public(keys[1]),
                 how=Collection(now=NOW),
             )
         collect_registry(
@@ -407,7 +404,6 @@ class TestRegistry:
             layout=layout,
             repositories=["cuda"],
             keeps=NeededContent(),
-            trust=load_public(keys[1]),
             how=Collection(now=NOW),
         )
         assert self.server.tag("gpu/cuda", referrers_tag(layout.refs()[ref("c")].digest)) is None

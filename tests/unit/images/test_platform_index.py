@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.unit.images.registries import Simulated, make_key, running
+from tests.unit.images.registries import Simulated, running
 
 from goldnode.channels.gc import NeededContent
 from goldnode.core.errors import ImageError
-from goldnode.evidence.signatures import load_public
 from goldnode.images.channels import RegistryPlace
 from goldnode.images.gc import collect_registry
 from goldnode.images.platform_index import index_of, publish_index
@@ -179,7 +178,6 @@ def test_images_of_an_index_stay_in_the_registry(
     tag = publish_index(layout, refs, address, client).name.rpartition(":")[2]
     empty = Layout(tmp_path / "empty")
     place = RegistryPlace(address, client, empty)
-    trust = load_public(make_key(tmp_path)[1])
-    gone, stays = collect_registry(place, empty, ["cpu"], NeededContent(), trust)
+    gone, stays = collect_registry(place, empty, ["cpu"], NeededContent())
     assert not gone
     assert {stays[f"{registry.host}/gpu/{ref}"] for ref in refs} == {f"the index {tag} lists it"}

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from tests.unit.channels import signing
 from tests.unit.images.registries import Simulated, always, make_image, make_key, prove, running
 
 from goldnode.channels.requirements import NO_SOAK
@@ -27,7 +28,7 @@ LINE = "cuda:12.4-runtime-debian12"
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small files need not reach the disk, nobody else writes, and the settings of whoever runs the tests do not count."""
     monkeypatch.setattr(os, "fsync", lambda number: None)
-    for module in ("images.publish", "channels.moves"):
+    for module in ("images.publish", "channels.promotion"):
         monkeypatch.setattr(f"goldnode.{module}.time.sleep", lambda seconds: None)
     for name in ("GOLDNODE_REGISTRY", "GOLDNODE_IMAGE_KEY", "GOLDNODE_SITE", "GOLDNODE_IMAGES"):
         monkeypatch.delenv(name, raising=False)
@@ -39,6 +40,7 @@ class Desk:
     def __init__(self, directory: Path, server: Simulated) -> None:
         self.server, self.layout = server, Layout(directory / "store")
         self.secret, self.public = make_key(directory)
+        self.online, self.root = signing.key_of(directory, "online"), directory / "root.json"
         self.digests: dict[str, str] = {}
         for name, build in BUILDS.items():
             _, self.digests[name] = make_image(self.layout, build=build, content=name.encode())
@@ -47,11 +49,12 @@ class Desk:
     def run(self, *words: str, key: bool = True) -> Result:
         keys = {
             "publish": ("--trust", str(self.public)),
-            "status": ("--trust", str(self.public)),
-            "pull": (),
+            "status": ("--root", str(self.root)),
+            "pull": ("--trust", str(self.public)),
             "gc": (),
         }
-        given = keys.get(words[0], ("--key", str(self.secret))) if key else ()
+        signs = ("--key", str(self.secret), "--online-key", str(self.online))
+        given = keys.get(words[0], signs) if key else ()
         to = (
             ("--to", f"{self.server.host}/gpu")
             if words[0] not in ("pull", "gc") and "--here" not in words
@@ -67,6 +70,18 @@ class Desk:
             *(word for word in words[1:] if word != "--here"),
         ]
         return CliRunner().invoke(main, argv)
+
+    def channels(self, *words: str, here: bool = False) -> str:
+        """Make the channels of the registry, or other words, as a user does. Return what was printed."""
+        targets, root = str(self.secret), str(signing.key_of(self.layout.root.parent, "root-key"))
+        keys = ("--root-key", root, "--targets-key", targets, "--online-key", str(self.online))
+        to = () if here else ("--to", f"{self.server.host}/gpu")
+        words = words or ("keys", "images", *to, *keys)
+        done = CliRunner().invoke(main, ["channels", *words, "--store", str(self.layout.root)])
+        assert done.exit_code == 0, done.output
+        (made,) = self.layout.root.glob("channels/*/metadata/1.root.json")
+        self.root.write_bytes(made.read_bytes())
+        return done.output
 
     def good(self, *words: str) -> str:
         done = self.run(*words)
@@ -87,6 +102,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
 
 
 def test_from_the_store_to_stable_and_back(desk: Desk, tmp_path: Path) -> None:
+    desk.channels()
     said = desk.good("publish", ref("a"), ref("b"))
     assert said.count("tag sha256-…") == 2
     assert f"{desk.server.host}/gpu/{ref('a')}@{desk.digests['a']}" in said
@@ -108,7 +124,8 @@ def test_from_the_store_to_stable_and_back(desk: Desk, tmp_path: Path) -> None:
         "canary": desk.digests["b"],
         "stable": desk.digests["a"],
     }
-    assert "NOT verified" in desk.run("status", key=False).output
+    fresh = ["--store", str(tmp_path / "fresh"), "--to", f"{desk.server.host}/gpu"]
+    assert "NOT verified" in CliRunner().invoke(main, ["images", "status", *fresh]).output
     done = CliRunner().invoke(
         main,
         [
@@ -117,12 +134,35 @@ def test_from_the_store_to_stable_and_back(desk: Desk, tmp_path: Path) -> None:
             "--store",
             str(tmp_path / "other"),
             f"{desk.server.host}/gpu/cuda@{desk.digests['a']}",
+            "--trust",
+            str(desk.public),
         ],
     )
     assert done.output.startswith(f"{ref('a')}@{desk.digests['a']}  3 blobs fetched")
 
 
+def test_an_unsigned_image_is_pulled_for_a_recorded_reason_only(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.good("publish", ref("a"))
+    name = f"{desk.server.host}/gpu/cuda@{desk.digests['a']}"
+    words = ["images", "pull", name, "--store", str(tmp_path / "other")]
+    refused = CliRunner().invoke(main, words)
+    assert refused.exit_code == 2
+    assert "by which key to believe who built it" in refused.output
+    assert "--unsigned REASON" in refused.output
+    assert not (tmp_path / "other/index.json").exists() or not Layout(tmp_path / "other").refs()
+    done = CliRunner().invoke(main, [*words, "--unsigned", "a vendor's image"])
+    assert "signature not verified: a vendor's image" in done.output
+    (row,) = (tmp_path / "other/unsigned.jsonl").read_text().splitlines()
+    assert json.loads(row)["digest"] == desk.digests["a"]
+    assert json.loads(row)["reason"] == "a vendor's image"
+    both = CliRunner().invoke(main, [*words, "--unsigned", "x", "--trust", str(desk.public)])
+    assert "is for sites without keys" in both.output
+
+
 def test_a_moved_tag_is_exit_1_and_repaired(desk: Desk) -> None:
+    desk.channels()
     desk.good("publish", ref("a"), ref("b"))
     desk.good("promote", "candidate", ref("a"))
     desk.server.named["gpu/cuda", "12.4-runtime-debian12-candidate"] = desk.digests["b"]
@@ -134,6 +174,7 @@ def test_a_moved_tag_is_exit_1_and_repaired(desk: Desk) -> None:
 
 
 def test_offline_rollback_is_published_by_a_later_repair(desk: Desk) -> None:
+    desk.channels()
     desk.good("publish", ref("a"), ref("b"))
     for name in "ab":
         desk.good("promote", "candidate", ref(name))
@@ -154,12 +195,14 @@ def test_offline_rollback_is_published_by_a_later_repair(desk: Desk) -> None:
 
 
 def test_a_store_by_itself(desk: Desk) -> None:
+    desk.channels(here=True)
     desk.good("promote", "candidate", ref("a"), "--here")
     assert desk.server.log == []
     assert "store/cuda:12.4-runtime-debian12" in desk.good("status", "--here")
 
 
 def test_invalid_command_exits_2_with_one_line(desk: Desk) -> None:
+    desk.channels()
     for words, why in (
         (("publish", "cuda:12.4.1-runtime-debian13"), "is not in"),
         (
@@ -180,7 +223,7 @@ def test_invalid_command_exits_2_with_one_line(desk: Desk) -> None:
         ),
         (
             ("status", "cuda:12.4-runtime-debian13x", "--here"),
-            'there is no "cuda:12.4-runtime-debian13x", and store has no history of it. Use',
+            'there is no "cuda:12.4-runtime-debian13x", and store has no channels of it. Use',
         ),
         (("rollback", "cuda"), "is no line of images"),
         (("rollback", LINE), "never pointed to anything"),
@@ -283,8 +326,9 @@ def test_only_what_the_matrix_has_can_be_built(desk: Desk, command: tuple[str, .
 
 
 def test_status_without_a_history_reports_nothing_verified(desk: Desk) -> None:
+    desk.channels(here=True)
     said = desk.good("status", LINE, "--here")
-    assert "no history: no channel was ever set" in said
+    assert "(no channel was ever set)" in said
     assert "verified" not in said
     assert (
         json.loads(desk.good("status", LINE, "--here", "--format", "json"))["lines"][0]["verified"]
@@ -295,6 +339,7 @@ def test_status_without_a_history_reports_nothing_verified(desk: Desk) -> None:
 def test_gc_dry_run_lists_the_images_to_remove(desk: Desk) -> None:
     said = desk.good("gc", "--dry-run", "--keep-days", "0")
     assert f"would go: {ref('a')}" in said
+    desk.channels(here=True)
     desk.good("promote", "candidate", ref("a"), "--here")
     desk.good("gc", "--keep-days", "0")
     assert set(desk.layout.refs()) == {ref("a"), "cuda:12.4-runtime-debian12-candidate"}
@@ -307,6 +352,7 @@ def test_each_step_reports_as_json(desk: Desk, tmp_path: Path) -> None:
         found: dict[str, Any] = json.loads(done.stdout)
         return found
 
+    desk.channels()
     published = document("publish", ref("a"), ref("b"))
     assert published["schema"] == "goldnode.published-images/1"
     assert [row["digest"] for row in published["images"]] == list(desk.digests.values())

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.channels import signing
 from tests.unit.images.registries import Simulated, make_image, make_key, prove, running
 
-from goldnode.channels.history import line_of
-from goldnode.channels.moves import Move
+from goldnode.channels.lines import line_of
+from goldnode.channels.promotion import Move
 from goldnode.core.errors import GoldnodeError, ImageError
-from goldnode.evidence.signatures import load_public, load_signer
+from goldnode.evidence.signatures import load_public
 from goldnode.evidence.trust import TrustPolicy, load_trust
 from goldnode.images.channels import RegistryPlace, promote
 from goldnode.images.publish import ImagePublication, publish
@@ -45,17 +46,19 @@ class PublishedImages:
                 ImagePublication(load_public(keys[1]), settle=0),
             )
             self.tags[letter], self.digests[letter] = ref.partition(":")[2], digest
+        self.folder = store / "keys"
+        self.channels = RegistryPlace(self.place, server.client(), self.layout)
+        self.trusted = signing.make_channels(self.channels, self.layout, self.folder, keys[0])
         self.promote("a")
 
     def promote(self, letter: str) -> None:
         line = line_of("cuda", self.tags[letter])
-        move = Move(
-            line, "candidate", load_signer(self.keys[0]), "ana", to=self.tags[letter], settle=0
-        )
-        promote(RegistryPlace(self.place, self.server.client(), self.layout), self.layout, move)
+        signers = signing.signers(self.folder, self.keys[0])
+        move = Move(line, "candidate", signers, "ana", to=self.tags[letter], settle=0)
+        promote(self.channels, self.layout, move)
 
     def pull(self, reference: str, trust: TrustPolicy | None = None) -> PulledImage:
-        return pull(self.other, self.target, reference, ImagePull(trust))
+        return pull(self.other, self.target, reference, ImagePull(trust, [self.trusted]))
 
 
 @pytest.fixture

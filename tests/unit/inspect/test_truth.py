@@ -19,7 +19,7 @@ from tests.unit.inspect.things import (
     wheel_files,
 )
 
-from goldnode.channels.history import line_of
+from goldnode.channels.lines import line_of
 from goldnode.inspect import targets, truth
 from goldnode.inspect.scan import View
 from goldnode.inspect.truth import Claim, LockedContents, Truth

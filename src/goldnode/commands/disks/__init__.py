@@ -47,7 +47,7 @@ _SECTIONS = {
         "status": ("disks.publish", "Show the channels and verify them against their history."),
         "gc": (
             "disks.publish",
-            "Remove disk images that no channel, history, class or lock needs.",
+            "Remove disk images that no channel, move, class or lock needs.",
         ),
         "update": (
             "disks.update",

@@ -36,7 +36,8 @@ _TO = options(
 )
 _DISKS = click.argument("disks", nargs=-1, required=True, metavar="DIR|NAME|CLASS...")
 _AT = shared.location(_TO)
-_STORE = shared.location(disk_store())
+_ROOTED = shared.location(disk_store())
+_STORE = shared.location(disk_store(), rooted=False)
 
 
 @click.command()
@@ -212,7 +213,7 @@ def publish(
     show_default="$GOLDNODE_DISKS_FROM",
     help="Published directory, or its URL.",
 )
-@_STORE
+@_ROOTED
 @shared.TRUST
 @CERTIFICATE
 @click.option(
@@ -236,7 +237,8 @@ def pull(
 ) -> None:
     """Download a published disk image into the store.
 
-    Every byte is verified against the checksums that a trusted key signed. An interrupted download is resumed.
+    The target of a channel is verified by a trusted root (--root), and every byte against the checksums that a trusted
+    key (--trust) signed. An interrupted download is resumed.
     """
     from goldnode.disks.product import DiskProduct
     from goldnode.disks.publish import pull as pulling
@@ -251,11 +253,10 @@ def pull(
         class_,
         wanted or "stable",
         trust=keys,
+        roots=location.trusted_roots(),
         formats=formats or ("raw.zst",),
         say=say,
     )
-    for note in done.notes:
-        click.echo(f"note: {note}", err=True)
     emit(
         form,
         {
@@ -263,7 +264,6 @@ def pull(
             "digest": done.digest,
             "fetched": done.fetched,
             "there": done.there,
-            "notes": done.notes,
         },
         f"{done.disk.directory}  {done.digest[:19]}  {done.fetched} files fetched, {done.there} were there",
     )
@@ -273,7 +273,7 @@ def pull(
 @click.argument("channel")
 @click.argument("disk", metavar="CLASS[:BUILDID]|NAME")
 @_AT
-@shared.KEYS
+@shared.SIGNERS
 @shared.approved(
     "Approve another series of kernel or driver; requires --by and --reason. Repeatable."
 )
@@ -303,7 +303,7 @@ def promote(
     _TO,
     offline="Change only this store. The next move that reaches the directory publishes the change.",
 )
-@shared.KEYS
+@shared.SIGNERS
 @shared.DECIDED
 @shared.CHANNEL
 @click.option(
@@ -358,16 +358,15 @@ def status(
 
 @click.command()
 @_AT
-@shared.TRUST
 @KEEP_DAYS
 @DRY_RUN
 @reports("gc")
-def gc(location: Location, trust: tuple[Path, ...], days: float, dry_run: bool, form: str) -> None:
-    """Remove disk images that no channel, history, class or lock needs.
+def gc(location: Location, days: float, dry_run: bool, form: str) -> None:
+    """Remove disk images that no channel, move, class or lock needs.
 
     Without --to the store is cleaned, with it the published directory.
     """
     from goldnode.channels.gc import Collection
     from goldnode.disks.product import DiskProduct
 
-    shared.collect(DiskProduct(location), trust, Collection(days, dry_run), form)
+    shared.collect(DiskProduct(location), Collection(days, dry_run), form)

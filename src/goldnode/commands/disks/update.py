@@ -12,6 +12,7 @@ from goldnode.commands.options import (
     disk_store,
     grouped,
     inventory_option,
+    unsigned_option,
     unverified_option,
 )
 from goldnode.commands.output import emit, reports, say
@@ -25,6 +26,7 @@ class ImageChoice:
     store: Path | None
     unverified: str | None
     tries: int
+    unsigned: str | None = None
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ class BootOptions:
     ),
     disk_store(),
     unverified_option("the node"),
+    unsigned_option("on the node"),
     click.option(
         "--tries",
         type=click.IntRange(1, 9),
@@ -108,8 +111,10 @@ def update(
     from goldnode.inventory.selection import check_inventory
 
     image = chosen.image
-    if back and (image or chosen.unverified):
-        raise DiskError("--back writes no image", remedy="remove --image and --unverified")
+    if back and (image or chosen.unverified or chosen.unsigned):
+        raise DiskError(
+            "--back writes no image", remedy="remove --image, --unverified and --unsigned"
+        )
     if inventory is not None:
         check_inventory(inventory)
     target = updating.node(node, inventory, become)
@@ -125,6 +130,8 @@ def update(
         # disk.json or the raw disk means the build that it is part of.
         image = str(named.parent) if named.is_file() else image
         say(f"checking {image}")
-        opened = updating.chosen_image(image, chosen.store, chosen.unverified, chosen.tries)
+        opened = updating.chosen_image(
+            image, chosen.store, chosen.unverified, chosen.tries, unsigned=chosen.unsigned
+        )
     after = updating.run(target, updating.DiskUpdate(opened, boot.reboot, boot.timeout), say)
     emit(form, after, lambda: updating.text(after, target.name))

@@ -45,7 +45,7 @@ _SECTIONS = {
         "promote": ("images.publish", "Point a channel to an image that meets its requirements."),
         "rollback": ("images.publish", "Point a channel back to its previous image."),
         "status": ("images.publish", "Show the channels and verify them against their history."),
-        "gc": ("images.publish", "Remove images that no channel, history, class or lock needs."),
+        "gc": ("images.publish", "Remove images that no channel, move, class or lock needs."),
     },
 }
 

@@ -18,10 +18,12 @@ from goldnode.commands.options import (
     REGISTRY,
     image_store,
     options,
+    unsigned_option,
 )
 from goldnode.commands.output import emit, reports, say
 from goldnode.core import progress
 from goldnode.core.errors import ImageError
+from goldnode.node.ground.text import phrase
 
 if TYPE_CHECKING:
     from goldnode.oci.registry import Registry
@@ -105,6 +107,8 @@ def publish(
     help="Platform to select from an index.",
 )
 @shared.TRUST
+@shared.ROOT
+@unsigned_option("in `unsigned.jsonl` of the store")
 @click.option("--no-evidence", is_flag=True, help="Do not store the attached evidence.")
 @reports("pulled-image")
 def pull(
@@ -114,16 +118,19 @@ def pull(
     system: str | None,
     trust: tuple[Path, ...],
     *,
+    roots: tuple[Path, ...],
+    unsigned: str | None,
     no_evidence: bool,
     form: str,
 ) -> None:
     """Download an image from a registry into the store.
 
     REFERENCE is HOST[:PORT]/NAME@DIGEST or HOST[:PORT]/NAME:TAG. Every byte is verified against its digest. An
-    immutable tag or a channel's tag that was moved is refused. With trusted keys, so is an image that is not
-    signed; --trust also takes a policy in the format of containers-policy.json(5).
+    immutable tag or a channel's tag that was moved is refused, and so is an image that no trusted key has signed.
+    --trust also takes a policy in the format of containers-policy.json(5).
     """
     from goldnode.compat.workloads import parse_reference
+    from goldnode.evidence.signatures import unsigned_reason
     from goldnode.images.pull import ImagePull
     from goldnode.images.pull import pull as pulling
     from goldnode.images.store import open_store
@@ -142,12 +149,17 @@ def pull(
     place = reached(RegistryAddress(named.registry, plain_http=reference.startswith("http://")))
     registry = Registry(place.host, RegistryOptions(place.plain_http, ca))
     target = registry.repository(named.name)
-    layout, policy = open_store(store).layout, shared.trust_policy(trust)
+    policy = shared.trust_policy(trust)
+    reason = unsigned_reason(reference, policy is not None, unsigned)
+    layout = open_store(store).layout
+    how = ImagePull(policy, Location(store, roots=roots).trusted_roots(), not no_evidence, system)
     with _moving(registry, f"pulling {named.name}"):
-        done = pulling(layout, target, wanted, ImagePull(policy, not no_evidence, system))
-    signed = (
-        f"signed by key {', '.join(done.signed_by)}" if done.signed_by else "signature not verified"
-    )
+        done = pulling(layout, target, wanted, how)
+    if reason:
+        shared.record_unsigned(layout, done.name, done.digest, reason)
+    signed = f"signature not verified{phrase(': {}', reason)}"
+    if done.signed_by:
+        signed = f"signed by key {', '.join(done.signed_by)}"
     emit(
         form,
         {**vars(done), "signed_by": list(done.signed_by)},
@@ -165,7 +177,7 @@ def pull(
 @click.argument("channel")
 @click.argument("name", metavar="NAME")
 @AT
-@shared.KEYS
+@shared.SIGNERS
 @shared.approved(
     "Approve a new major version of cudnn or nccl; requires --by and --reason. Repeatable."
 )
@@ -195,7 +207,7 @@ def promote(
     _TO,
     offline="Change only this store. The next move that reaches the registry publishes the change.",
 )
-@shared.KEYS
+@shared.SIGNERS
 @shared.DECIDED
 @shared.CHANNEL
 @click.option(
@@ -261,7 +273,6 @@ def status(
 
 @click.command()
 @AT
-@shared.TRUST
 @KEEP_DAYS
 @click.option(
     "--repository",
@@ -275,14 +286,13 @@ def status(
 @reports("gc")
 def gc(
     location: Location,
-    trust: tuple[Path, ...],
     days: float,
     repositories: tuple[str, ...],
     dry_run: bool,
     *,
     form: str,
 ) -> None:
-    """Remove images that no channel, history, class or lock needs.
+    """Remove images that no channel, move, class or lock needs.
 
     Without --to the store is cleaned, with it the registry.
     """
@@ -292,7 +302,7 @@ def gc(
     product = ImageProduct(location, repositories)
     if location.to:
         say(f"repositories of {location.to}: {', '.join(product.repositories)}")
-    shared.collect(product, trust, Collection(days, dry_run), form)
+    shared.collect(product, Collection(days, dry_run), form)
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from goldnode.commands.options import (
     key_option,
     key_options,
     options,
+    unsigned_option,
     unverified_option,
     valid_options,
 )
@@ -48,14 +49,18 @@ class ReleaseOptions:
     role: str
     days: int
     release_days: int
+    unsigned: str | None = None
 
     def release(self) -> ChannelRelease:
         """Return the release, with images that were validated byte by byte."""
-        from goldnode.fleet.control import delegations
+        from goldnode.channels import delegations
         from goldnode.fleet.control.channel import ChannelRelease
         from goldnode.fleet.nodes.disk_update import chosen_image
 
-        images = [chosen_image(name, self.store, self.unverified) for name in self.images]
+        images = [
+            chosen_image(name, self.store, self.unverified, unsigned=self.unsigned)
+            for name in self.images
+        ]
         delegated = None if self.delegations is None else delegations.load(self.delegations)
         return ChannelRelease(images, delegated, self.role, self.release_days)
 
@@ -70,6 +75,7 @@ _RELEASE = options(
         "and image have to be signed. Repeatable; later releases keep it.",
     ),
     unverified_option("each node"),
+    unsigned_option("on each node"),
     disk_store(),
     click.option(
         "--delegations",

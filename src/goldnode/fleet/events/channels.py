@@ -1,47 +1,63 @@
-"""Events of channels: histories of image and disk channels, and versions of channels that nodes follow.
+"""Events of channels: moves of image and disk channels, and versions of channels that nodes follow.
 
-A history is an append-only file, and each entry names the one before it, so its digest is the
-identity of the event.
+The moves are those of a store's copy of the signed channels of a place, and have numbers there.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
+import logging
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import unquote
 
-from goldnode.channels.history import HistoryEntry
-from goldnode.core.errors import ImageError
-from goldnode.evidence.signatures import payload_of
+from goldnode.channels import signed
+from goldnode.channels.lines import ChannelLine, RecordedMove
+from goldnode.channels.updates import UpdateError
+from goldnode.disks.lines import DISK
 from goldnode.fleet.events.event import FleetEvent, identity
 from goldnode.node.ground.text import phrase
 
+LOGGER = logging.getLogger("goldnode.events")
+
 
 def places(directory: Path) -> dict[str, int]:
-    """Return the histories and the published channel in a directory, each with the number of its last entry."""
-    lines = {str(file): file.read_bytes().count(b"\n") for file in _histories(directory)}
+    """Return the channels in a directory, each with the number of its last move or version."""
+    places = {str(folder): _moves(folder)[-1][1].number for folder in _copies(directory)}
     versions = _versions(directory)
     if versions:
-        lines[str(directory / "metadata")] = versions[-1]
-    return lines
+        places[str(directory / "metadata")] = versions[-1]
+    return places
 
 
 def read(name: str, after: int) -> tuple[list[FleetEvent], int]:
-    """Return the events of a history or a published channel after a number, and the last number."""
+    """Return the events of a store's copy or a published channel after a number, and the last number."""
     path = Path(name)
-    if path.name == "metadata":
+    if path.parent.parent.name != "channels":
         versions = [one for one in _versions(path.parent) if one > after]
         return [_published(path.parent, one) for one in versions], max([after, *versions])
-    rows = path.read_bytes().splitlines(keepends=True)
-    whole = [row for row in rows if row.endswith(b"\n")]
-    return [_moved(path, row) for row in whole[after:]], max(after, len(whole))
+    rows = [(line, move) for line, move in _moves(path) if move.number > after]
+    return [_moved(path, line, move) for line, move in rows], max(
+        [after, *(move.number for _, move in rows)]
+    )
 
 
-def _histories(directory: Path) -> Iterator[Path]:
-    yield from sorted((directory / "channels").glob("*/*/*.jsonl"))
+def _copies(directory: Path) -> Iterator[Path]:
+    yield from (
+        path for path in sorted((directory / "channels").glob("*/metadata")) if _moves(path)
+    )
+
+
+def _moves(folder: Path) -> list[tuple[ChannelLine, RecordedMove]]:
+    """Return the moves of a store's copy of channels in order; none of a copy that cannot be read."""
+    try:
+        channels = signed.unverified(signed.read_folder(folder))
+    except UpdateError as problem:
+        LOGGER.warning("%s: %s", folder, problem)
+        return []
+    rows = [(line, move) for line in channels.lines() for move in channels.history(line).entries]
+    return sorted(rows, key=lambda row: row[1].number)
 
 
 def _versions(directory: Path) -> list[int]:
@@ -66,43 +82,29 @@ def _published(directory: Path, version: int) -> FleetEvent:
     )
 
 
-def _moved(file: Path, row: bytes) -> FleetEvent:
-    """Return the event of an entry. Signatures are verified where a channel is used, not here."""
-    digest = hashlib.sha256(row).hexdigest()
-    place, repository, line = (unquote(part) for part in (*file.parts[-3:-1], file.stem))
-    try:
-        entry = HistoryEntry.of(json.loads(payload_of(row)))
-        at = datetime.fromisoformat(entry.date)
-        at = at if at.tzinfo else at.replace(tzinfo=UTC)
-    except (ImageError, ValueError, KeyError, TypeError, AttributeError):
-        return FleetEvent(
-            id=identity("moved", digest),
-            at=file.stat().st_mtime,
-            kind="channel.moved",
-            severity="warning",
-            source="channel",
-            subject=f"{repository}:{line}",
-            text=f"the history of {repository}:{line} at {place} has an entry that cannot be read",
-            details={"file": str(file)},
-        )
-    back = entry.action == "rollback"
-    reason = phrase(": {}", entry.reason)
+def _moved(folder: Path, line: ChannelLine, move: RecordedMove) -> FleetEvent:
+    """Return the event of a move. Signatures are verified where a channel is used, not here."""
+    place, target = unquote(folder.parent.name), line.target(move.channel)
+    name = line.repository if line.name == DISK else str(line)
+    at = datetime.fromisoformat(move.date)
+    back = move.action == "rollback"
+    reason = phrase(": {}", move.reason)
     return FleetEvent(
-        id=identity("moved", digest),
-        at=at.timestamp(),
+        id=identity("moved", f"{place} {target} {move.number} {move.now}"),
+        at=(at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp(),
         kind="channel.moved",
         severity="warning" if back else "info",
         source="channel",
-        subject=entry.line,
-        text=f"{entry.channel} of {entry.line} is {'rolled back' if back else 'moved'} to {entry.tag}{reason}",
+        subject=name,
+        text=f"{move.channel} of {name} is {'rolled back' if back else 'moved'} to {move.tag}{reason}",
         details={
-            "action": entry.action,
-            "from": entry.was,
-            "to": entry.now,
-            "tag": entry.tag,
-            "by": entry.by,
-            "reason": entry.reason,
+            "action": move.action,
+            "from": move.was,
+            "to": move.now,
+            "tag": move.tag,
+            "by": move.by,
+            "reason": move.reason,
             "place": place,
         },
-        channel=entry.channel,
+        channel=move.channel,
     )

@@ -212,7 +212,7 @@ def _images(kind: str, places: KeyPlaces) -> KeyRotation:
     site = places.site
     secret = _named(site.images.signing_key, "images.signing_key", site)
     public = _named(site.images.public_key, "images.public_key", site)
-    again = "what stays in use has a signature of the new key: images, disks, and each history (--sign-again)"
+    again = "what stays in use has a signature of the new key: images, disks, and channels, if it signs them (channels keys)"
     return _pem(
         kind, places, secret, public, [_person("sign", "you", again, "goldnode images evidence")]
     )

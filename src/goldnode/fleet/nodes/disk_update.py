@@ -23,7 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from goldnode.channels.history import CHANNELS
+from goldnode.channels.lines import CHANNELS
+from goldnode.channels.product import Location
 from goldnode.core import guarded
 from goldnode.core import program_file as nodefile
 from goldnode.core.data import ansible_environment
@@ -35,7 +36,7 @@ from goldnode.disks.channels import channel_head
 from goldnode.disks.lines import line_of
 from goldnode.disks.model import VERIFIED, BuiltDisk, find, store_directory
 from goldnode.disks.places import ChannelStore
-from goldnode.evidence.signatures import site_keys
+from goldnode.evidence.signatures import site_keys, unsigned_reason
 from goldnode.fleet.drain.choice import choose
 from goldnode.fleet.drain.protocol import DrainCaller, Drainer, NoDrainer, by_hand
 from goldnode.fleet.nodes import queue_place, return_tests
@@ -123,6 +124,7 @@ class StreamHeader:
     root: tuple[int, str]
     tries: int
     unverified: str | None
+    signed: tuple[str, ...] = ()
 
     def data(self) -> dict[str, Any]:
         """Return the header as plain data."""
@@ -135,6 +137,7 @@ class StreamHeader:
             "options": self.options,
             "root": {"size": self.root[0], "sha256": self.root[1]},
             "tries": self.tries,
+            "signed": list(self.signed),
             "unverified": self.unverified,
         }
 
@@ -192,27 +195,35 @@ def authentic(disk: BuiltDisk, keys: Sequence[SSlibKey]) -> None:
 
 
 def chosen_image(
-    text: str, store: Path | None, unverified: str | None = None, tries: int = 3
+    text: str,
+    store: Path | None,
+    unverified: str | None = None,
+    tries: int = 3,
+    *,
+    unsigned: str | None = None,
 ) -> UpdateImage:
-    """Open the image that `text` names: a build, or CLASS:CHANNEL as the signed history of the channel has it.
+    """Open the image that `text` names: a build, or CLASS:CHANNEL as the signed channels have it.
 
-    A channel needs keys of the site: its history and the image have to be signed. Raises as `open_image`.
+    A channel needs a root of the site. An image has to be signed by a key of the site; without one, `unsigned` is
+    the reason why it may be installed. The node records it. Raises as `open_image`.
     """
+    reason = unsigned_reason(text, bool(site_keys()), unsigned)
     class_, colon, channel = text.partition(":")
     if not colon or "/" in text or channel not in CHANNELS:
-        return open_image(find(text, store_directory(store)), unverified, tries)
-    keys = site_keys()
-    if not keys:
+        return open_image(find(text, store_directory(store)), unverified, tries, unsigned=reason)
+    roots = Location(store).trusted_roots()
+    if not roots:
         raise DiskError(
-            f"{text} cannot be installed: this site names no key by which to believe a channel and its images",
-            remedy="name the builders' keys in images.public_key of the site file, or name a build",
+            f"{text} cannot be installed: this site names no root by which to believe a channel",
+            remedy="name the root document of the channels in images.roots of the site file, or name a build",
         )
-    own = ChannelStore(store_directory(store))
-    disk = channel_head(own, line_of(class_), channel, trust=keys)
-    return open_image(disk, unverified, tries)
+    disk = channel_head(ChannelStore(store_directory(store)), line_of(class_), channel, roots=roots)
+    return open_image(disk, unverified, tries, unsigned=reason)
 
 
-def open_image(disk: BuiltDisk, unverified: str | None = None, tries: int = 3) -> UpdateImage:
+def open_image(
+    disk: BuiltDisk, unverified: str | None = None, tries: int = 3, *, unsigned: str = ""
+) -> UpdateImage:
     """Validate a built disk against its manifest, byte by byte, and return what a node needs of it.
 
     With `images.public_key` in the site file, the manifest and the documents must be signed too,
@@ -230,8 +241,9 @@ def open_image(disk: BuiltDisk, unverified: str | None = None, tries: int = 3) -
             remedy="say `layout: ab` and `loader: systemd-boot` in images/disks/disks.yml, "
             "and build it again",
         )
-    authentic(disk, site_keys())
-    reason = verified(disk, unverified)
+    keys = site_keys()
+    authentic(disk, keys)
+    reasons = (verified(disk, unverified), unsigned and f"it is not signed: {unsigned}")
     raw = disk.path("raw")
     part = {item.name: item for item in disk.partitions}
     lacking = [name for name in ("esp", "root-a") if name not in part]
@@ -259,7 +271,8 @@ def open_image(disk: BuiltDisk, unverified: str | None = None, tries: int = 3) -
         options=options,
         root=digest(raw, start, part["root-a"].size),
         tries=tries,
-        unverified=reason,
+        unverified="; ".join(filter(None, reasons)) or None,
+        signed=tuple(key.keyid[:16] for key in keys),
     ).data()
     return UpdateImage(disk, raw, start, first)
 

@@ -72,7 +72,7 @@ def run(host: Host, options: Any) -> int:
             ) from None
         slotwrite.apart()
         state = slotwrite.write(
-            host, sys.stdin.buffer, lambda text: print(text, file=sys.stderr, flush=True)
+            host, sys.stdin.buffer, lambda text: print(text, file=sys.stderr, flush=True), True
         )
     elif verb == "back":
         state = slots.back(host, options.tries)

@@ -2,7 +2,8 @@
 
 The stream is one line of JSON, followed by the root file system, compressed with gzip. The line:
 {schema, name, class, build_id, kernel, options: its command line, root: {size, sha256}, tries,
-unverified: why it may be written although it has never been booted, or null}.
+signed: ids of the builder's keys by which the sender verified it,
+unverified: why it may be written although it has never been booted or signed, or null}.
 
 The slot has no entry while it is written. It gets one only when the image is complete, has been
 read back and verified against its digest, has the node's own files, and has its kernel on the ESP.
@@ -200,11 +201,16 @@ def refusal(
     return None
 
 
-def write(host: Host, stream: IO[bytes], say: Callable[[str], None]) -> Json:
+def write(host: Host, stream: IO[bytes], say: Callable[[str], None], by_hand: bool = False) -> Json:
     """Write the image of the stream into the slot that does not run, and make it boot next. Return
     the survey afterwards. Raises NodeError.
     """
     image = head(stream.readline(HEAD).decode("utf-8", "replace"))
+    if by_hand and not (image.get("signed") or image.get("unverified")):
+        raise NodeError(
+            "nothing says who signed this image. Write it with `goldnode disks update`, or give a reason as "
+            "`unverified` in its first line."
+        )
     with slots.alone(host):
         state = slots.survey(host)
         slot = slots.SLOTS[1 - slots.SLOTS.index(state["running"])] if state else ""

@@ -11,17 +11,14 @@ from typing import Any
 
 import jsonschema
 import pytest
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from tests.unit.fleet.control.controlled import controlled
 from tests.unit.fleet.events.event_hooks import NOW, delivery
 from tests.unit.fleet.ingest import fleet_reports
 
-from goldnode.channels.history import ChannelLine, History, HistoryEntry, add
-from goldnode.channels.moves import save_history
+from goldnode.channels import signed
+from goldnode.channels.lines import ChannelLine, RecordedMove
 from goldnode.commands.schema.kinds import schema
 from goldnode.core.event_kinds import KINDS
-from goldnode.evidence.signatures import load_signer
 from goldnode.fleet.events import channels, nodes, store_log
 from goldnode.fleet.events.assembly import log_source
 from goldnode.fleet.ingest.files import IngestRequest, ingest
@@ -134,43 +131,53 @@ def test_every_line_has_a_kind_and_every_kind_its_lines() -> None:
 
 
 class Store:
-    """A store of images, as histories are saved in it."""
+    """A store of images, with its copy of the channels of a registry. Events verify no signature: there is none."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         root.mkdir()
         self.line = ChannelLine("cuda", "12.4-runtime-debian12")
-        secret = root.parent / "key.pem"
-        secret.write_bytes(
-            Ed25519PrivateKey.generate().private_bytes(
-                serialization.Encoding.PEM,
-                serialization.PrivateFormat.PKCS8,
-                serialization.NoEncryption(),
-            )
-        )
-        secret.chmod(0o600)
-        self.signer = load_signer(secret)
-        self.history = History(self.line)
+        self.moves: list[RecordedMove] = []
 
-    def name_as(self, name: str, digest: str) -> None:
-        raise AssertionError
+    @property
+    def folder(self) -> Path:
+        return signed.copy_of(self, "registry.example")
 
     def move(self, action: str = "promote", tag: str = "t1") -> None:
-        number = len(self.history.entries) + 1
+        number = len(self.moves) + 1
         words: dict[str, Any] = {"by": "ann", "date": "2026-11-26T10:00:00Z", "reason": "good"}
-        entry = HistoryEntry(
-            str(self.line),
-            number=number,
-            previous=self.history.head,
-            action=action,
-            channel="stable",
-            was=None,
-            now=f"sha256:{tag}",
-            tag=tag,
-            **words,
+        self.moves.append(
+            RecordedMove(
+                number,
+                action=action,
+                channel="stable",
+                was=None,
+                now=f"sha256:{tag}",
+                tag=tag,
+                **words,
+            )
         )
-        self.history = add(self.history, entry, self.signer)
-        save_history(self, "registry.example", self.line, self.history.text)
+        rows = {"moves": [move.document() for move in self.moves]}
+        documents: dict[str, dict[str, Any]] = {
+            "1.root": {"_type": "root"},
+            f"{number}.targets": {
+                "_type": "targets",
+                "targets": {self.line.target("stable"): {"custom": rows}},
+            },
+            f"{number}.snapshot": {
+                "_type": "snapshot",
+                "meta": {"targets.json": {"version": number}},
+            },
+            "timestamp": {
+                "_type": "timestamp",
+                "version": number,
+                "meta": {"snapshot.json": {"version": number}},
+            },
+        }
+        files = {f"{name}.json": {"signed": row} for name, row in documents.items()}
+        signed.write_folder(
+            self.folder, {name: json.dumps(row).encode() for name, row in files.items()}
+        )
 
 
 def test_moves_of_a_channel_are_events_once(tmp_path: Path) -> None:
@@ -206,14 +213,14 @@ def test_the_first_move_of_a_known_store_is_an_event(tmp_path: Path) -> None:
     )
 
 
-def test_an_entry_that_cannot_be_read_is_an_event_too(tmp_path: Path) -> None:
+def test_a_copy_that_cannot_be_read_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     store = Store(tmp_path / "images")
     store.move()
-    (file,) = (store.root / "channels").glob("*/*/*.jsonl")
-    file.write_bytes(file.read_bytes() + b"{}\n" + b'{"cut short')
-    found, last = channels.read(str(file), 1)
-    assert last == 2, "a line that is not complete waits"
-    assert "cannot be read" in found[0].text
+    (store.folder / "1.targets.json").write_bytes(b"{")
+    assert channels.places(store.root) == {}
+    assert "metadata in another form" in caplog.text
 
 
 def test_versions_of_a_published_channel_are_events(tmp_path: Path) -> None:
@@ -345,21 +352,21 @@ def test_a_store_that_was_put_back_from_a_copy_gives_its_new_lines(
     assert "it was replaced" in caplog.text
 
 
-def test_a_history_that_was_put_back_from_a_copy_gives_its_new_entries(
+def test_channels_that_were_put_back_from_a_copy_give_their_new_moves(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = Store(tmp_path / "images")
     store.move()
-    (file,) = (store.root / "channels").glob("*/*/*.jsonl")
-    copy = file.read_bytes()
+    copy = signed.read_folder(store.folder)
     found = delivery(tmp_path, **HOOK)
     found.channels = (store.root,)
     found.collect()
     store.move(tag="t2")
     store.move(tag="t3")
     assert found.collect() == 2
-    file.write_bytes(copy)
+    signed.write_folder(store.folder, copy)
+    del store.moves[1:]
     assert found.collect() == 0
     assert "it was replaced" in caplog.text
-    file.write_bytes(copy + b"{}\n")
+    store.move(tag="t4")
     assert found.collect() == 1

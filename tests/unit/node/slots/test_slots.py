@@ -663,6 +663,15 @@ def writing(
     return node
 
 
+def test_an_image_written_by_hand_has_a_signer_or_a_reason(writing: Node) -> None:
+    with pytest.raises(NodeError, match="nothing says who signed this image"):
+        slotwrite.write(writing, stream(), lambda text: None, True)
+    found = slotwrite.write(
+        writing, stream({**IMAGE, "unverified": "a lab"}), lambda text: None, True
+    )
+    assert found["slots"]["b"]["unverified"] == "a lab", "the reason is recorded"
+
+
 def test_an_image_is_written_and_boots_next(writing: Node) -> None:
     found = slotwrite.write(writing, stream(), lambda text: None)
     assert (found["next"], found["running"]) == ("b", "a")

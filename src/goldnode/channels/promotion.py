@@ -1,13 +1,11 @@
-"""Channels: candidate, canary, stable and known-good, moved one at a time; each move is recorded before it
-becomes visible.
+"""Moves of channels: candidate, canary, stable and known-good, one at a time; each is signed before it becomes visible.
 
-A channel consists of the line's signed history, which is the authority, and a tag, which users pull. A move
-writes the history first and the channel's tag second, one write each. A run that ends before the first write
-leaves the old state. A run that ends between them leaves users at the old image, and the same command
-completes it. No other state is visible.
+A channel consists of its signed target (`goldnode.channels.signed`), which is the authority, and a tag, which users
+pull. A move writes the signed metadata first and the channel's tag second. A run that ends before the first write
+leaves the old state. A run that ends between them leaves users at the old image, and the same command completes it.
 
-A registry has no compare-and-set. So a writer reads the history again right before it writes, waits `settle`
-seconds, reads it back, and touches the tag only if the history is still its own. Of two writers the later one
+A registry has no compare-and-set. So a writer reads the metadata again right before it writes, waits `settle`
+seconds, reads it back, and touches the tag only if the metadata is still its own. Of two writers the later one
 wins, and the earlier one gets an error.
 """
 
@@ -20,9 +18,9 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
-from urllib.parse import quote, unquote
 
-from goldnode.channels.history import CHANNELS, ChannelLine, History, HistoryEntry, add, read
+from goldnode.channels import signed
+from goldnode.channels.lines import CHANNELS, ChannelLine, History, RecordedMove
 from goldnode.channels.locks import disk, lane, using
 from goldnode.channels.requirements import (
     NO_SOAK,
@@ -32,23 +30,20 @@ from goldnode.channels.requirements import (
     RequirementWaiver,
     refuse,
 )
+from goldnode.channels.signed import ChannelSigners, Files, SignedChannels
 from goldnode.core.errors import GoldnodeError, ImageError, nearest
-from goldnode.core.files import replace_file
 from goldnode.core.site import VulnerabilityLimits
 from goldnode.node.ground.text import phrase
 
 if TYPE_CHECKING:
     from securesystemslib.signer import SSlibKey
 
-    from goldnode.evidence.signatures import EnvelopeSigner
-
-
 SETTLE = 1.0  # seconds in which a writer that read before us can still write
 Say = Callable[[str], None]
 
 
 class ChannelPlace(Protocol):
-    """A place that has channels: a registry, or a store."""
+    """A place that has channels: a registry, a directory, or a store."""
 
     name: str
     command: str  # what publishes to it and shows it
@@ -58,11 +53,11 @@ class ChannelPlace(Protocol):
     def copy(self) -> bool:
         """Return whether it is a copy of another place."""
 
-    def text(self, line: ChannelLine) -> bytes:
-        """Return the history, empty if there is none."""
+    def files(self) -> Files:
+        """Return the signed metadata of the channels, empty if there is none."""
 
-    def commit(self, line: ChannelLine, text: bytes) -> None:
-        """Write the history in one step: a reader sees all of it or none."""
+    def commit(self, files: Files) -> None:
+        """Write the metadata in one step: a reader sees all of it or none."""
 
     def pointer(self, line: ChannelLine, channel: str) -> str | None:
         """Return the digest that a channel's tag points to."""
@@ -73,11 +68,8 @@ class ChannelPlace(Protocol):
     def published(self, line: ChannelLine, tag: str) -> str | None:
         """Return the digest of an immutable tag."""
 
-    def whole(self, line: ChannelLine, digest: str) -> None:
-        """Raise ImageError unless the image is there with all its blobs."""
-
-    def lines(self, repository: str) -> list[ChannelLine]:
-        """Return the lines that have a history at this place."""
+    def whole(self, line: ChannelLine, digest: str) -> int:
+        """Return the size of an image's manifest. Raise ImageError unless the image is there with all its blobs."""
 
     def send_again(self, line: ChannelLine, digest: str) -> bool:
         """Upload an image that the place lost again. Return False if that cannot be done."""
@@ -87,7 +79,7 @@ class ChannelPlace(Protocol):
 
 
 class HistoryStore(Protocol):
-    """A store that caches channel histories and has local names for the targets of channels."""
+    """A store that has copies of channels, and local names for the targets of channels."""
 
     @property
     def root(self) -> Path:
@@ -114,20 +106,24 @@ class LocalPlace:
         """Return whether it is a copy of another place."""
         return self.name != "store"
 
-    def text(self, line: ChannelLine) -> bytes:
-        return saved_history(self.keeper, self.name, line)
+    def files(self) -> Files:
+        return signed.read_folder(signed.copy_of(self.keeper, self.name))
 
-    def commit(self, line: ChannelLine, text: bytes) -> None:
-        save_history(self.keeper, self.name, line, text)
+    def commit(self, files: Files) -> None:
+        _save(self.keeper, self.name, files)
 
     def point(self, line: ChannelLine, channel: str, digest: str) -> None:
-        _local_point(self.keeper, self.name, line, channel, digest)
-
-    def lines(self, repository: str) -> list[ChannelLine]:
-        return saved_lines(self.keeper, self.name, repository)
+        self.keeper.name_as(local_name(self.name, line, channel), digest)
 
     def send_again(self, line: ChannelLine, digest: str) -> bool:
         return False
+
+    def former(self, line: ChannelLine) -> bytes:
+        """Return nothing: the store's copy is all that there is."""
+        return b""
+
+    def retire(self, line: ChannelLine) -> None:
+        """Leave the copy to :func:`goldnode.channels.migration.migrate`."""
 
     def turn(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -139,41 +135,35 @@ class Move:
 
     `to` is the immutable tag of the image to promote. For a rollback it is `known-good`, or a tag or digest of
     the history; None for the previous image. `expect` is the digest, or its beginning, that the channel must
-    point to now (`none`: to nothing). `trust` verifies histories, in addition to the signer's own key. `settle`
-    is the time in seconds until another writer's change is visible. `again` records an image that the channel
-    points to already, so that the history ends with a signature of this key.
+    point to now (`none`: to nothing). `trust` verifies evidence, in addition to the signers' own keys, and `roots`
+    the channels. `settle` is the time in seconds until another writer's change is visible.
     """
 
     line: ChannelLine
     channel: str
-    signer: EnvelopeSigner
+    signers: ChannelSigners
     by: str
     reason: str = ""
     to: str | None = None
     expect: str | None = None
     trust: Sequence[SSlibKey] = ()
+    roots: Sequence[Path] = ()
     waivers: Sequence[RequirementWaiver] = ()
     approvals: Sequence[Approval] = ()
     settle: float = SETTLE
-    again: bool = False
     limits: VulnerabilityLimits = field(default_factory=VulnerabilityLimits)
     say: Say = lambda text: None
     now: dt.datetime | None = None
 
     @property
-    def keys(self) -> Sequence[SSlibKey]:
-        """Return the keys that histories and evidence are verified with."""
-        return (*self.trust, self.signer.public)
-
-    @property
     def stamp(self) -> str:
-        """Return the time of the decision, as the history records it."""
+        """Return the time of the decision, as it is recorded."""
         return (self.now or dt.datetime.now(dt.UTC)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def decisions(self, history: History) -> Decisions:
         """Return the inputs of the requirements."""
         return Decisions(
-            self.keys,
+            (*self.trust, *(signer.public for signer in self.signers.roles)),
             waivers=self.waivers,
             approvals=self.approvals,
             history=history,
@@ -198,75 +188,134 @@ class MoveResult:
     now: str
     tag: str
     was: str | None = None
-    entry: HistoryEntry | None = None
+    entry: RecordedMove | None = None
     requirements: list[Requirement] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
-def _file(layout: HistoryStore, place: str, line: ChannelLine) -> Path:
-    return (
-        layout.root
-        / "channels"
-        / quote(place, safe="")
-        / quote(line.repository, safe="")
-        / f"{quote(line.name, safe='')}.jsonl"
-    )
+# The state of a place
 
 
-def saved_history(layout: HistoryStore, place: str, line: ChannelLine) -> bytes:
-    """Return the history of a line as this store last read it, with the moves that were made offline."""
-    try:
-        return _file(layout, place, line).read_bytes()
-    except FileNotFoundError:
-        return b""
+@dataclass(frozen=True)
+class PlaceState:
+    """The channels of a place, and those of the store's copy if that continues them: moves that were made offline."""
+
+    there: SignedChannels
+    ahead: SignedChannels | None = None
+
+    def pending(self, line: ChannelLine) -> list[RecordedMove]:
+        """Return the moves of a line that the place does not have yet."""
+        if self.ahead is None:
+            return []
+        entries = self.ahead.history(line).entries
+        return list(entries[len(self.there.history(line).entries) :])
 
 
-def saved_lines(layout: HistoryStore, place: str, repository: str) -> list[ChannelLine]:
-    """Return the lines of a repository whose history the store has a copy of."""
-    folder = layout.root / "channels" / quote(place, safe="") / quote(repository, safe="")
-    return [ChannelLine(repository, unquote(path.stem)) for path in sorted(folder.glob("*.jsonl"))]
+def look(
+    place: ChannelPlace, store: HistoryStore, roots: Sequence[Path] = (), *, expired: bool = False
+) -> PlaceState:
+    """Return the verified channels of a place, compared with the store's copy. Raises GoldnodeError.
 
-
-def saved_places(layout: HistoryStore) -> list[tuple[str, ChannelLine]]:
-    """Return all places and lines whose history the store has."""
-    places: list[tuple[str, ChannelLine]] = []
-    for path in sorted((layout.root / "channels").glob("*/*/*.jsonl")):
-        place, repository = unquote(path.parent.parent.name), unquote(path.parent.name)
-        places.append((place, ChannelLine(repository, unquote(path.stem))))
-    return places
-
-
-def save_history(layout: HistoryStore, place: str, line: ChannelLine, text: bytes) -> None:
-    """Write the store's copy of a history, whole or not at all. Raises ImageError if it does not continue the
-    present one.
+    Without `roots`, they are verified by the root that this store saw first. `expired` as in :func:`signed.verified`.
     """
-    path = _file(layout, place, line)
-    have = saved_history(layout, place, line)
-    if have == text:
-        return
-    # A history only grows. A shorter or other one is a restored backup, or a forgery.
-    if not text.startswith(have):
-        raise _diverged(place, line)
-    with disk(layout):
-        replace_file(path, text)
-
-
-def _diverged(place: str, line: ChannelLine) -> ImageError:
-    return ImageError(
-        f"the history of {line} at {place} and this store's copy of it went different ways",
-        remedy="see what each says (`status --history`); then give one up: move the store's copy away, or restore the other",
+    files, here = place.files(), signed.read_folder(signed.copy_of(store, place.name))
+    if not here or files == here:
+        return PlaceState(
+            signed.verified(files, place.name, roots, here, older=True, expired=expired)
+        )
+    newer = bool(files) and signed.version_of(files) > signed.version_of(here)
+    there = signed.verified(files, place.name, roots, here, older=not newer, expired=expired)
+    if newer and signed.unverified(here).begins(there):
+        return PlaceState(there)
+    ahead = signed.verified(
+        here, f"{store.root}/{place.name}", roots, here, older=True, expired=expired
     )
+    if not there.begins(ahead):
+        raise ImageError(
+            f"the channels at {place.name} and this store's copy of them went different ways",
+            remedy="see what each has (`status --history`, with --offline the copy); then give one up: move the copy "
+            f"{signed.copy_of(store, place.name)} away, or restore the other",
+        )
+    return PlaceState(there, ahead)
+
+
+def _save(store: HistoryStore, place: str, files: Files) -> None:
+    """Write the store's copy of the metadata of a place."""
+    with disk(store):
+        signed.write_folder(signed.copy_of(store, place), files)
+
+
+def commit(
+    place: ChannelPlace, store: HistoryStore, before: Files, after: Files, settle: float = SETTLE
+) -> None:
+    """Replace the metadata of a place. Raises ImageError if another writer interferes, and leaves its change."""
+    if place.files() != before:
+        raise _raced(place)
+    place.commit(after)
+    # A registry has no compare-and-swap: read, write, wait, and read again.
+    time.sleep(settle if place.settles else 0)
+    if not _continues(place, after):
+        raise _raced(place)
+    _save(store, place.name, after)
+
+
+def _continues(place: ChannelPlace, files: Files) -> bool:
+    """Return whether a place has this metadata, or another writer has already continued it."""
+    there = place.files()
+    return there == files or signed.unverified(files).begins(signed.unverified(there))
+
+
+def _load(place: ChannelPlace, store: HistoryStore, how: Move | Repair) -> SignedChannels:
+    """Return the verified channels of a place, after moves that were made offline are published there."""
+    state = look(place, store, how.roots)
+    if not (state.there.files or state.ahead):
+        raise ImageError(
+            f"{place.name} has no channels yet: no root names who may sign them",
+            remedy=f"make them with `{signed.KEYS}`, or, where an earlier version has made them, `goldnode channels migrate`",
+        )
+    ahead = state.ahead
+    if ahead is None:
+        return state.there
+    before, files = state.there.files, signed.joined(state.there.files, ahead.files)
+    pending = [move for line in ahead.lines() for move in state.pending(line)]
+    if how.signers.online:
+        files = signed.stamped(files, how.signers)
+    elif before and signed.version_of(files) <= signed.version_of(before):
+        raise ImageError(
+            f"{place.name} was signed again after the moves of this store, which an online key has to sign",
+            remedy=f"run `{signed.REFRESH}`, or the next promotion",
+        )
+    for line in ahead.lines():
+        for move in state.pending(line):
+            _present(place, line, move.now)
+    commit(place, store, before, files, how.settle)
+    joined = SignedChannels(files, ahead.targets, ahead.moves, ahead.trusted)
+    for line in ahead.lines() if pending else ():
+        history = joined.history(line)
+        # The last decision of each channel counts.
+        for channel in dict.fromkeys(move.channel for move in state.pending(line)):
+            current = history.current(channel)
+            if current is not None:
+                place.point(line, channel, current.now)
+                how.say(
+                    f"{place.name}: {channel} of {line} is {current.tag}, as was decided in this store on {current.date}"
+                )
+    return joined
+
+
+# Promotion
 
 
 def promote(place: ChannelPlace, store: HistoryStore, move: Move, judging: Judge) -> MoveResult:
     """Point a channel to the image with an immutable tag if every requirement is met. Only pointers move.
 
-    Raises ImageError if a requirement is not met, if others moved a tag, and if another writer moves the same
-    line.
+    Raises GoldnodeError if a requirement is not met, if others moved a tag, if the keys may not sign the channel, and
+    if another writer moves a channel of the place.
     """
     line, channel, tag = move.line, move.channel, str(move.to)
     with _turn(place, store, move):
-        history = _load(place, store, line, move)
+        channels = _load(place, store, move)
+        history = channels.history(line)
         digest = _published(place, history, tag)
         last = history.current(channel)
         was = last.now if last else None
@@ -274,19 +323,17 @@ def promote(place: ChannelPlace, store: HistoryStore, move: Move, judging: Judge
         pointed = place.pointer(line, channel)
         _foreign(place, line, channel, history, pointed)
         moved = MoveResult(line, channel, digest, tag, was)
-        place.whole(line, digest)
+        size = place.whole(line, digest)
         # An earlier run recorded the move, and was stopped before it moved the tag.
-        if last is not None and was == digest and not (move.again and pointed == digest):
+        if last is not None and was == digest:
             if pointed == digest:
                 moved.notes.append(f"{channel} of {line} is {tag} already")
             else:
-                _point(
-                    place, layout=store, line=line, channel=channel, digest=digest, history=history
-                )
+                _point(place, store, line, last, channels.files)
                 moved.notes.append(
                     f"{channel} of {line}: the promotion of {last.date} was not finished, and is now"
                 )
-            save_history(store, place.name, line, history.text)
+            _save(store, place.name, channels.files)
             return moved
         # Differences are judged against what the channel points to, else against what users run.
         base = last or history.current("stable")
@@ -297,7 +344,7 @@ def promote(place: ChannelPlace, store: HistoryStore, move: Move, judging: Judge
         if channel in ("canary", "stable", "known-good"):
             moved.notes.append(NO_SOAK)
         _others(place, line, channel, history, moved)
-        _move(place, layout=store, history=history, move=move, moved=moved, action="promote")
+        _move(place, store, channels, move, moved, action="promote", size=size)
     return moved
 
 
@@ -355,11 +402,12 @@ def rollback(place: ChannelPlace, store: HistoryStore, move: Move) -> MoveResult
 
     The rollback of an earlier run is completed first, and then this one goes no further. At a store's copy of
     another place (`LocalPlace`), only this store is used and changed; the next promotion or rollback that
-    reaches the place updates it. Raises ImageError.
+    reaches the place updates it. Raises GoldnodeError.
     """
     line, channel = move.line, move.channel
     with _turn(place, store, move):
-        history = _load(place, store, line, move)
+        channels = _load(place, store, move)
+        history = channels.history(line)
         last = history.current(channel)
         if last is None:
             known = ", ".join(one for one in CHANNELS if history.current(one)) or "none"
@@ -369,21 +417,15 @@ def rollback(place: ChannelPlace, store: HistoryStore, move: Move) -> MoveResult
             )
         moved = MoveResult(line, channel, "", "", last.now)
         pointed = place.pointer(line, channel)
-        if (
-            last.action == "rollback"
-            and pointed != last.now
-            and pointed == last.was
-            and move.to is None
-        ):
+        unfinished = pointed != last.now and pointed == last.was
+        if last.action == "rollback" and unfinished and move.to is None:
             moved.now, moved.tag = last.now, last.tag
             _present(place, line, last.now)
-            _point(
-                place, layout=store, line=line, channel=channel, digest=last.now, history=history
-            )
+            _point(place, store, line, last, channels.files)
             moved.notes.append(
                 f"the rollback of {last.date} was not finished, and is now; run it again to go further back"
             )
-            save_history(store, place.name, line, history.text)
+            _save(store, place.name, channels.files)
             return moved
         target = _way_back(history, channel, move.to, place.command)
         moved.now, moved.tag = target.now, target.tag
@@ -391,29 +433,36 @@ def rollback(place: ChannelPlace, store: HistoryStore, move: Move) -> MoveResult
             moved.notes.append(
                 f"the tag of {channel} pointed to {pointed}, where the history says {last.now}"
             )
-        _present(place, line, target.now)
+        size = _present(place, line, target.now)
         if place.copy:
             moved.notes.append(
                 f"{place.name} has not seen this yet: the next promotion or rollback that reaches it publishes it"
             )
         else:
             _others(place, line, channel, history, moved)
-        _move(place, layout=store, history=history, move=move, moved=moved, action="rollback")
+        _move(place, store, channels, move, moved, action="rollback", size=size)
     return moved
 
 
 @contextmanager
 def _turn(place: ChannelPlace, store: HistoryStore, move: Move) -> Iterator[None]:
-    """Check the channel's name, and exclude other writers of the line and garbage collections of the store."""
+    """Check the channel's name, and exclude other writers of the place and garbage collections of the store."""
     if move.channel not in CHANNELS:
         raise ImageError(
             f'there is no channel "{move.channel}"', remedy=nearest(move.channel, CHANNELS)
         )
-    with place.turn(), using(store), lane(store, f"{place.name}/{move.line}"):
+    with alone(place, store):
         yield
 
 
-def _way_back(history: History, channel: str, to: str | None, command: str) -> HistoryEntry:
+@contextmanager
+def alone(place: ChannelPlace, store: HistoryStore) -> Iterator[None]:
+    """Exclude other writers of a place, and garbage collections of the store."""
+    with place.turn(), using(store), lane(store, place.name):
+        yield
+
+
+def _way_back(history: History, channel: str, to: str | None, command: str) -> RecordedMove:
     """Return the move that a rollback returns to. Raises ImageError without one."""
     last = history.current(channel)
     if to in CHANNELS:
@@ -460,65 +509,34 @@ def _way_back(history: History, channel: str, to: str | None, command: str) -> H
     return target
 
 
-def _present(place: ChannelPlace, line: ChannelLine, digest: str) -> None:
-    """See to it that an image is whole at a place; a registry that lost it gets it from the store."""
+def _present(place: ChannelPlace, line: ChannelLine, digest: str) -> int:
+    """See to it that an image is whole at a place; a registry that lost it gets it from the store.
+
+    Return the size of its manifest.
+    """
     try:
-        place.whole(line, digest)
+        return place.whole(line, digest)
     except GoldnodeError:
         # The registry may have lost blobs, for instance by a garbage collection of its own.
         if not place.send_again(line, digest):
             raise
-        place.whole(line, digest)
-
-
-def _load(
-    place: ChannelPlace, layout: HistoryStore, line: ChannelLine, how: Move | Repair
-) -> History:
-    """Return the verified history of a place, joined with the store's copy: the longer one if it begins with
-    the other.
-    """
-    keys = how.keys
-    there, here = place.text(line), saved_history(layout, place.name, line)
-    if there == here or there.startswith(here):
-        return read(there, line, keys, where=f"{place.name}/{line}")
-    if not here.startswith(there):
-        raise _diverged(place.name, line)
-    known = read(there, line, keys, where=f"{place.name}/{line}")
-    history = read(here, line, keys, where=str(_file(layout, place.name, line)))
-    # Moves that were made offline are published now, before anything new is decided.
-    pending = history.entries[len(known.entries) :]
-    for entry in pending:
-        _present(place, line, entry.now)
-    place.commit(line, here)
-    time.sleep(how.settle if place.settles else 0)
-    if place.text(line) != here:
-        raise _raced(place, line)
-    # The last decision of each channel counts.
-    for channel in dict.fromkeys(entry.channel for entry in pending):
-        current = history.current(channel)
-        if current is not None:
-            place.point(line, channel, current.now)
-            how.say(
-                f"{place.name}: {channel} of {line} is {current.tag}, as was decided in this store on {current.date}"
-            )
-    return history
+        return place.whole(line, digest)
 
 
 def _move(
     place: ChannelPlace,
-    layout: HistoryStore,
-    history: History,
+    store: HistoryStore,
+    channels: SignedChannels,
     move: Move,
     moved: MoveResult,
     *,
     action: str,
+    size: int,
 ) -> None:
-    """Record a move in the history, then move the tag. Raises ImageError if another writer interferes."""
-    line, keys = history.line, move.keys
-    moved.entry = entry = HistoryEntry(
-        str(line),
-        number=len(history.entries) + 1,
-        previous=history.head,
+    """Sign a move, then move the tag. Raises GoldnodeError if another writer interferes."""
+    line = move.line
+    moved.entry = entry = RecordedMove(
+        channels.next,
         action=action,
         channel=move.channel,
         was=moved.was,
@@ -530,56 +548,43 @@ def _move(
         requirements=tuple(result.document() for result in moved.requirements),
         approvals=tuple(vars(one) for one in move.approvals) if action == "promote" else (),
         notes=tuple(moved.notes),
+        size=size,
     )
-    after = add(history, entry, move.signer)
-    if place.text(line) != history.text:
-        raise _raced(place, line)
-    # A registry has no compare-and-swap: read, write, wait, and read again.
-    place.commit(line, after.text)  # from here on the move is decided
-    time.sleep(move.settle if place.settles else 0)
-    if not place.text(line).startswith(after.text):
-        raise _raced(place, line)
+    after = signed.with_move(channels, line, entry, move.signers)
+    commit(place, store, channels.files, after, move.settle)  # from here on the move is decided
     place.point(line, entry.channel, entry.now)
-    there = place.text(line)
-    if not there.startswith(after.text):
-        # Another writer overwrote it after all: the tag follows the current history, by any writer.
-        other = read(there, line, keys, where=f"{place.name}/{line}").current(entry.channel)
+    if not _continues(place, after):
+        # Another writer overwrote it after all: the tag follows what is signed now, by any writer.
+        there = signed.verified(place.files(), place.name, move.roots, channels.files)
+        other = there.history(line).current(entry.channel)
         if other is not None:
             place.point(line, entry.channel, other.now)
-        raise _raced(place, line)
+        _save(store, place.name, there.files)
+        raise _raced(place)
     pointed = place.pointer(line, entry.channel)
-    if there == after.text and pointed != entry.now:
+    if pointed != entry.now and place.files() == after:
         raise ImageError(
             f"the tag of {entry.channel} of {line} is {pointed or 'none'} after it was given to "
             f"{entry.now}: another process is moving it",
             remedy="run the same command again when no other process does",
         )
-    # Not `after.text`: another writer may have added its move by now.
-    save_history(layout, place.name, line, there)
-    _local_point(layout, place.name, line, entry.channel, entry.now)
+    store.name_as(local_name(place.name, line, entry.channel), entry.now)
 
 
-def _raced(place: ChannelPlace, line: ChannelLine) -> ImageError:
+def _raced(place: ChannelPlace) -> ImageError:
     return ImageError(
-        f"another process changed the channels of {line} at {place.name} meanwhile; its change was left "
-        "as it is",
+        f"another process changed the channels at {place.name} meanwhile; its change was left as it is",
         remedy=f"check `{place.command} status`, and run it again if you still want it",
     )
 
 
 def _point(
-    place: ChannelPlace,
-    layout: HistoryStore,
-    line: ChannelLine,
-    channel: str,
-    digest: str,
-    *,
-    history: History,
+    place: ChannelPlace, store: HistoryStore, line: ChannelLine, last: RecordedMove, files: Files
 ) -> None:
-    place.point(line, channel, digest)
-    if place.pointer(line, channel) != digest or not place.text(line).startswith(history.text):
-        raise _raced(place, line)
-    _local_point(layout, place.name, line, channel, digest)
+    place.point(line, last.channel, last.now)
+    if place.pointer(line, last.channel) != last.now or not _continues(place, files):
+        raise _raced(place)
+    store.name_as(local_name(place.name, line, last.channel), last.now)
 
 
 def local_name(place: str, line: ChannelLine, channel: str) -> str:
@@ -587,13 +592,6 @@ def local_name(place: str, line: ChannelLine, channel: str) -> str:
     registry if it belongs to one.
     """
     return f"{'' if place == 'store' else place + '/'}{line.repository}:{line.pointer(channel)}"
-
-
-def _local_point(
-    layout: HistoryStore, place: str, line: ChannelLine, channel: str, digest: str
-) -> None:
-    """Point the store's own name of the channel to the image, if the store has it."""
-    layout.name_as(local_name(place, line, channel), digest)
 
 
 def _foreign(
@@ -613,14 +611,15 @@ def _others(
 ) -> None:
     for other in CHANNELS:
         last = history.current(other)
-        if (
-            other != channel
-            and last is not None
-            and (pointed := place.pointer(line, other)) != last.now
-        ):
-            moved.notes.append(
-                f"the tag of {other} is {pointed or 'gone'}, the history says {last.now}: see `{place.command} status`"
-            )
+        if other != channel and last is not None:
+            pointed = place.pointer(line, other)
+            if pointed != last.now:
+                moved.notes.append(
+                    f"the tag of {other} is {pointed or 'gone'}, the history says {last.now}: see `{place.command} status`"
+                )
+
+
+# Status and repair
 
 
 @dataclass(frozen=True)
@@ -641,7 +640,7 @@ class ChannelState:
 
 @dataclass
 class LineStatus:
-    """State of a line. `verified`: keys that were given verify the history. `pending` entries wait in this store."""
+    """State of a line. `verified`: by a root that was known. `pending` moves wait in this store."""
 
     line: ChannelLine
     history: History
@@ -650,101 +649,65 @@ class LineStatus:
     pending: int = 0
 
 
-def status(
-    place: ChannelPlace, layout: HistoryStore, line: ChannelLine, trust: Sequence[SSlibKey] = ()
-) -> LineStatus:
-    """Return the state of the channels of a line, with the tags validated against the history. Raises
-    ImageError for a history with wrong signatures.
-    """
-    there, here = place.text(line), saved_history(layout, place.name, line)
-    if not there.startswith(here) and not here.startswith(there):
-        raise _diverged(place.name, line)
-    history = read(there, line, trust, where=f"{place.name}/{line}")
+def status(place: ChannelPlace, state: PlaceState, line: ChannelLine) -> LineStatus:
+    """Return the state of the channels of a line, with the tags validated against the signed moves."""
+    history = state.there.history(line)
     stands: list[ChannelState] = []
     for channel in CHANNELS:
-        last = history.current(channel)
-        pointed = place.pointer(line, channel)
-        if last is None:
-            if pointed is not None:
-                stands.append(
-                    ChannelState(
-                        line,
-                        channel=channel,
-                        digest="",
-                        tag="",
-                        date="",
-                        by="",
-                        state="moved",
-                        found=pointed,
-                    )
-                )
+        last, pointed = history.current(channel), place.pointer(line, channel)
+        if last is None and pointed is None:
             continue
-        if pointed == last.now:
-            state = "ok"
-        elif pointed is None and last.was is not None:
-            state = "absent"
-        else:
-            state = "moved"
-            if pointed == last.was or (pointed is not None and history.was_in(channel, pointed)):
-                state = "unfinished"
+        word = "moved"
+        if last is not None and pointed == last.now:
+            word = "ok"
+        elif last is not None and pointed is None and last.was is not None:
+            word = "absent"
+        elif last is not None and (
+            pointed == last.was or (pointed is not None and history.was_in(channel, pointed))
+        ):
+            word = "unfinished"
+        digest, tag, date, by = (last.now, last.tag, last.date, last.by) if last else ("",) * 4
         stands.append(
-            ChannelState(
-                line,
-                channel=channel,
-                digest=last.now,
-                tag=last.tag,
-                date=last.date,
-                by=last.by,
-                state=state,
-                found=pointed,
-            )
+            ChannelState(line, channel, digest, tag, date, by=by, state=word, found=pointed)
         )
-    pending = 0
-    if len(here) > len(there):
-        pending = len(
-            read(here, line, trust, where=str(_file(layout, place.name, line))).entries
-        ) - len(history.entries)
-    return LineStatus(line, history, stands, bool(trust) and bool(history.entries), pending)
+    known = state.there.trusted and bool(history.entries)
+    return LineStatus(line, history, stands, known, len(state.pending(line)))
 
 
 @dataclass(frozen=True)
 class Repair:
-    """How to repair the channels of a line: the keys that verify its history, and the time of `Move.settle`."""
+    """How to repair the channels of a line: the roots that verify them, and the time of `Move.settle`."""
 
-    keys: Sequence[SSlibKey]
+    roots: Sequence[Path] = ()
     settle: float = SETTLE
     say: Say = lambda text: None
+    signers: ChannelSigners = field(default_factory=ChannelSigners)
 
 
 def repair(
     place: ChannelPlace, store: HistoryStore, line: ChannelLine, how: Repair
 ) -> list[ChannelState]:
-    """Point every channel's tag to the target in the signed history, and upload decisions that were made
-    offline. Return what was repaired.
+    """Point every channel's tag to its signed target, and upload decisions that were made offline. Return what
+    was repaired.
 
-    Keys are required: only a verified history is acted on. A channel tag without history is left alone.
+    Only verified channels are acted on. A channel tag without moves is left alone.
     """
-    if not how.keys:
-        raise ImageError(
-            "tags are restored only from a verified history",
-            remedy="name the public key with --trust",
-        )
-    with place.turn(), using(store), lane(store, f"{place.name}/{line}"):
-        history = _load(place, store, line, how)
+    with alone(place, store):
+        channels = _load(place, store, how)
+        if not channels.trusted:
+            raise ImageError(
+                "tags are restored only from verified channels",
+                remedy="name the trusted root document with --root",
+            )
         states = [
             state
-            for state in status(place, store, line, how.keys).stands
+            for state in status(place, PlaceState(channels), line).stands
             if state.state != "ok" and state.digest
         ]
         for state in states:
-            _present(place, line, state.digest)
-            _point(
-                place,
-                layout=store,
-                line=line,
-                channel=state.channel,
-                digest=state.digest,
-                history=history,
-            )
-        save_history(store, place.name, line, history.text)
+            last = channels.history(line).current(state.channel)
+            if last is not None:
+                _present(place, line, last.now)
+                _point(place, store, line, last, channels.files)
+        _save(store, place.name, channels.files)
     return states

@@ -1,0 +1,374 @@
+"""The signed channels of a place: metadata of The Update Framework, whose targets are the channels.
+
+A target `REPOSITORY/LINE/CHANNEL` has the digest of the manifest that the channel points to, and the moves of
+the channel as custom metadata: who, when, from, to, and the requirements. `root` and `targets` are signed
+offline, roles that `targets` delegates to sign the channels of their paths, and `snapshot` and `timestamp` are
+online (`goldnode.channels.updates`).
+
+A place holds the newest metadata as a set of files (:data:`Files`): a directory, or an artifact of a registry.
+A store has a copy of the set of each place that it has seen, so that nothing older is accepted later.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import re
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote, unquote
+
+from goldnode.channels import updates
+from goldnode.channels.lines import CHANNELS, ChannelLine, History, RecordedMove
+from goldnode.channels.updates import ROOT, SNAPSHOT, TARGETS, TIMESTAMP, UpdateError
+from goldnode.core.errors import ImageError
+from goldnode.core.extras import require
+from goldnode.core.files import replace_file
+
+if TYPE_CHECKING:
+    from tuf.api.metadata import TargetFile, Targets
+
+    from goldnode.channels.locks import StoreDirectory
+    from goldnode.channels.updates import DelegatedPaths
+    from goldnode.evidence.signatures import EnvelopeSigner
+
+Files = Mapping[str, bytes]  # metadata by file name: `timestamp.json`, `3.targets.json`
+DAYS, RELEASE_DAYS = 90, 365  # until the signatures of the online keys, and of a release, expire
+FOLDER = "metadata"
+REFRESH, KEYS = "goldnode channels refresh", "goldnode channels keys"
+_ROLE = re.compile(r"[a-z][a-z0-9-]*")
+_STAMP = f"{TIMESTAMP}.json"
+_BEGINNING = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+
+# Files of a place
+
+
+def newest_files(read: Callable[[str], bytes | None]) -> dict[str, bytes]:
+    """Return the newest metadata that a reader of files has: all roots, and what the timestamp leads to.
+
+    Files of an interrupted write are left out: no timestamp leads to them. No signature is verified here.
+    Raises UpdateError for metadata that cannot be read.
+    """
+    files: dict[str, bytes] = {}
+
+    def take(name: str) -> bytes:
+        data = read(name)
+        if data is None:
+            raise UpdateError(f"the channels lack {FOLDER}/{name}", remedy="restore it")
+        files[name] = data
+        return data
+
+    while (data := read(name := f"{len(files) + 1}.{ROOT}.json")) is not None:
+        files[name] = data
+    if not files or read(_STAMP) is None:
+        return {}
+    try:
+        version = json.loads(take(_STAMP))["signed"]["meta"][f"{SNAPSHOT}.json"]["version"]
+        snapshot = json.loads(take(f"{int(version)}.{SNAPSHOT}.json"))
+        for file, about in snapshot["signed"]["meta"].items():
+            role = file.removesuffix(".json")
+            # Not verified yet: a name must not lead out of the directory.
+            if _ROLE.fullmatch(role) is None:
+                raise ValueError(f"{role!r} is no role")
+            take(f"{int(about['version'])}.{role}.json")
+    except (ValueError, KeyError, TypeError, AttributeError) as problem:
+        raise UpdateError(f"the channels have metadata in another form: {problem}") from None
+    return files
+
+
+def read_folder(folder: Path) -> dict[str, bytes]:
+    """Return the newest metadata of a directory; empty without any."""
+
+    def read(name: str) -> bytes | None:
+        try:
+            return (folder / name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    return newest_files(read)
+
+
+def joined(there: Files, here: Files) -> dict[str, bytes]:
+    """Return the newest metadata of two states of a place, of which one continues the other."""
+    files = {**there, **here}
+    if there and version_of(there) > version_of(here):
+        files[_STAMP] = there[_STAMP]
+    return files
+
+
+def write_folder(folder: Path, files: Files) -> None:
+    """Write metadata to a directory. The timestamp comes last: a reader sees the state before or the new one.
+
+    The files of the state before stay for readers that have begun with it; older ones go.
+    """
+    before = read_folder(folder)
+    for name in sorted(files, key=lambda name: name == _STAMP):
+        if before.get(name) != files[name]:
+            replace_file(folder / name, files[name])
+    for path in folder.glob("*.json"):
+        if path.name not in files and path.name not in before:
+            path.unlink()
+
+
+def copy_of(store: StoreDirectory, place: str) -> Path:
+    """Return the directory of a store with its copy of the metadata of a place."""
+    return store.root / "channels" / quote(place, safe="") / FOLDER
+
+
+def seen_places(store: StoreDirectory) -> list[str]:
+    """Return the places of which a store has a copy."""
+    folders = sorted((store.root / "channels").glob(f"*/{FOLDER}"))
+    return [unquote(path.parent.name) for path in folders]
+
+
+@contextmanager
+def opened(files: Files) -> Iterator[Path]:
+    """Yield a temporary repository with these files."""
+    require("updates")
+    with tempfile.TemporaryDirectory(prefix="goldnode-channels-") as name:
+        for file, data in files.items():
+            path = Path(name, FOLDER, file)
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(data)
+        yield Path(name)
+
+
+# Reading
+
+
+@dataclass(frozen=True)
+class SignedChannels:
+    """The verified channels of a place. `trusted`: the root was known before, by a person or by the store."""
+
+    files: Files = field(default_factory=dict)
+    targets: Mapping[str, TargetFile] = field(default_factory=dict)
+    moves: Mapping[str, tuple[RecordedMove, ...]] = field(default_factory=dict)
+    trusted: bool = False
+
+    def history(self, line: ChannelLine) -> History:
+        """Return the moves of a line in order."""
+        rows = [row for channel in CHANNELS for row in self.moves.get(line.target(channel), ())]
+        return History(line, tuple(sorted(rows, key=lambda row: row.number)))
+
+    def lines(self) -> list[ChannelLine]:
+        """Return the lines that have moves, as lines of images."""
+        names = {name.rpartition("/")[0].rpartition("/")[::2] for name in self.moves}
+        return [ChannelLine(repository, name) for repository, name in sorted(names)]
+
+    @property
+    def next(self) -> int:
+        """Return the number of the next move."""
+        return 1 + max((row.number for rows in self.moves.values() for row in rows), default=0)
+
+    def begins(self, other: SignedChannels) -> bool:
+        """Return whether another state continues each channel of this one."""
+        return all(
+            other.moves.get(name, ())[: len(rows)] == rows for name, rows in self.moves.items()
+        )
+
+
+def unverified(files: Files) -> SignedChannels:
+    """Return what metadata says, for indexes and for a store's own copies. Raises UpdateError for another form."""
+    moves: dict[str, tuple[RecordedMove, ...]] = {}
+    try:
+        for file in sorted(files):
+            signed = json.loads(files[file])["signed"]
+            for name, row in signed["targets"].items() if signed["_type"] == TARGETS else ():
+                channel = name.rpartition("/")[2]
+                rows = row["custom"]["moves"]
+                moves[name] = tuple(RecordedMove.of(one, channel) for one in rows)
+    except (ValueError, KeyError, TypeError, AttributeError) as problem:
+        raise UpdateError(f"the channels have metadata in another form: {problem}") from None
+    return SignedChannels(files, {}, moves)
+
+
+def verified(
+    files: Files,
+    where: str,
+    roots: Sequence[Path] = (),
+    known: Files | None = None,
+    *,
+    older: bool = False,
+    expired: bool = False,
+) -> SignedChannels:
+    """Verify the metadata of a place with python-tuf. Raises ImageError for what is not trusted.
+
+    :param roots: trusted root documents. One of them must be among the roots of the place.
+    :param known: metadata that was verified before: nothing older is accepted, except with `older`.
+    :param expired: the time does not count, for who has the keys and signs it again.
+    """
+    if not files:
+        return SignedChannels()
+    from tuf.api.exceptions import DownloadError, RepositoryError
+    from tuf.ngclient import Updater, UpdaterConfig
+
+    first = _first_root(files, where, roots, known)
+    with opened(files) as repository, tempfile.TemporaryDirectory() as client:
+        for name, data in ({} if older else known or {}).items():
+            role = name.split(".")[-2]
+            if role != ROOT:
+                Path(client, f"{role}.json").write_bytes(data)
+        try:
+            updater = Updater(
+                client,
+                f"{FOLDER}/",
+                fetcher=updates.fetcher_of(str(repository)),
+                config=UpdaterConfig(
+                    max_root_rotations=256,
+                    targets_max_length=updates.LARGEST,
+                    snapshot_max_length=updates.LARGEST,
+                ),
+                bootstrap=first,
+            )
+            if expired:
+                # python-tuf has no public way to set the time : a test pins this one.
+                updater._trusted_set.reference_time = _BEGINNING
+            updater.refresh()
+            given = {name: updater.get_targetinfo(name) for name in _named(files)}
+            targets = {name: info for name, info in given.items() if info is not None}
+            moves = {name: _moves(name, info) for name, info in targets.items()}
+        except (DownloadError, RepositoryError, ValueError, KeyError, TypeError) as problem:
+            raise updates.refused(problem, f"the channels of {where}", REFRESH, KEYS) from problem
+    return SignedChannels(files, targets, moves, bool(roots or known))
+
+
+def _first_root(files: Files, where: str, roots: Sequence[Path], known: Files | None) -> bytes:
+    """Return the root to start from: one that a person trusts, else the newest that was seen, else the place's own."""
+    chain = [data for name, data in files.items() if name.endswith(f".{ROOT}.json")]
+    if roots:
+        given = [path.read_bytes() for path in roots]
+        trusted = [data for data in chain if data in given]
+        if not trusted:
+            raise ImageError(
+                f"no trusted root document is one of {where}: its channels are refused",
+                remedy="compare the roots (--root, or images.roots of the site file) with those of the publisher",
+            )
+        return trusted[-1]
+    if known:
+        return known[f"{version_of(known, ROOT)}.{ROOT}.json"]
+    return chain[0]
+
+
+def version_of(files: Files, role: str = TIMESTAMP) -> int:
+    """Return the newest version of a role."""
+    if role == TIMESTAMP:
+        return int(json.loads(files[_STAMP])["signed"]["version"])
+    return max(int(name.split(".")[0]) for name in files if name.endswith(f".{role}.json"))
+
+
+def _named(files: Files) -> list[str]:
+    """Return the names of all targets that the metadata lists. Whether a role may list them is verified later."""
+    names: set[str] = set()
+    for file, data in files.items():
+        if file.split(".")[-2] not in (ROOT, SNAPSHOT, TIMESTAMP):
+            names.update(json.loads(data)["signed"]["targets"])
+    return sorted(names)
+
+
+def _moves(name: str, target: TargetFile) -> tuple[RecordedMove, ...]:
+    """Return the moves of a channel. Raises ValueError and KeyError unless the last one leads to the target."""
+    channel = name.rpartition("/")[2]
+    rows = target.unrecognized_fields["custom"]["moves"]
+    moves = tuple(RecordedMove.of(row, channel) for row in rows)
+    if not moves or moves[-1].now.removeprefix("sha256:") != target.hashes.get("sha256"):
+        raise ValueError(f"the last move of {name} leads to another image than its target")
+    return moves
+
+
+# Writing
+
+
+@dataclass(frozen=True)
+class ChannelSigners:
+    """Keys that sign: `roles` are those of targets, or of roles that targets delegates to."""
+
+    roles: Sequence[EnvelopeSigner] = ()
+    online: Sequence[EnvelopeSigner] = ()
+    days: int = DAYS
+    release_days: int = RELEASE_DAYS
+
+
+def with_move(
+    channels: SignedChannels, line: ChannelLine, move: RecordedMove, signers: ChannelSigners
+) -> dict[str, bytes]:
+    """Return the metadata with one more move, signed. Raises UpdateError if the keys may not sign it."""
+    name = line.target(move.channel)
+    target = target_of(name, (*channels.moves.get(name, ()), move))
+    with opened(channels.files) as repository:
+        release(repository, {**channels.targets, name: target}, signers)
+        return read_folder(repository / FOLDER)
+
+
+def stamped(files: Files, signers: ChannelSigners) -> dict[str, bytes]:
+    """Return the metadata with a newer snapshot and timestamp. Raises UpdateError."""
+    with opened(files) as repository:
+        updates.refresh(repository, signers.online, signers.days)
+        return read_folder(repository / FOLDER)
+
+
+def target_of(name: str, moves: Sequence[RecordedMove]) -> TargetFile:
+    """Return the target of a channel with these moves."""
+    from tuf.api.metadata import TargetFile
+
+    last = moves[-1]
+    custom = {"moves": [move.document() for move in moves]}
+    hashes = {"sha256": last.now.removeprefix("sha256:")}
+    return TargetFile(last.size, hashes, name, {"custom": custom})
+
+
+def release(
+    repository: Path,
+    targets: Mapping[str, TargetFile],
+    signers: ChannelSigners,
+    *,
+    teams: Iterable[DelegatedPaths] | None = None,
+    renew: bool = False,
+) -> None:
+    """Sign the roles whose targets differ from what is released, then snapshot and timestamp. Raises UpdateError.
+
+    A target that belongs to another role now is handed over: with all moves, signed by the keys of that role.
+
+    :param teams: roles that `targets` delegates to from now on; None: as before.
+    :param renew: sign each role again for which enough keys are given.
+    """
+    top = updates.next_release(repository, TARGETS, signers.release_days).signed
+    if teams is not None:
+        updates.delegate(top, teams)
+    names = [TARGETS, *((top.delegations and top.delegations.roles) or {})]
+    owned: dict[str, dict[str, TargetFile]] = {name: {} for name in names}
+    for name, target in targets.items():
+        owned[_owner(top, name)][name] = target
+    for role in names:
+        document = updates.next_release(repository, role, signers.release_days)
+        if role == TARGETS:
+            document.signed.delegations = top.delegations
+        present = updates.released(repository, role)
+        changed = (
+            present is None
+            or present.targets != owned[role]
+            or present.delegations != document.signed.delegations
+        )
+        document.signed.targets = owned[role]
+        keys = [key for key in signers.roles if key.keyid in _keys_of(repository, role)]
+        if changed or (renew and keys):
+            updates.accept(repository, role, updates.sign(document, keys))
+    updates.refresh(repository, signers.online, signers.days)
+
+
+def _owner(top: Targets, name: str) -> str:
+    """Return the role that signs a target: the first one whose paths match, else `targets`."""
+    for role in ((top.delegations and top.delegations.roles) or {}).values():
+        if role.is_delegated_path(name):
+            return role.name
+    return TARGETS
+
+
+def _keys_of(repository: Path, role: str) -> list[str]:
+    """Return the ids of the keys that may sign a role."""
+    delegator = updates.delegator(repository, role)
+    return [] if delegator is None else list(delegator.get_delegated_role(role).keyids)
