@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from goldnode.commands.options import DIRECTORY, DRY_RUN, FILE, KEEP_DAYS, WAIT, RenamedOption
-from goldnode.commands.output import emit, reports, table
+from goldnode.commands.output import emit, reports, say, table
 from goldnode.core import progress
 
 if TYPE_CHECKING:
+    from goldnode.core.site import Site
     from goldnode.lock.fetch import FetchFault
     from goldnode.lock.mirror import Mirror
 
@@ -58,9 +61,21 @@ def mirror() -> None:
     metavar="FILE",
     help="The dpkg status file that the lock was resolved on, if it was resolved with --on.",
 )
+@click.option(
+    "--queue",
+    "queued",
+    is_flag=True,
+    help="Publish when no driver of the fleet is being changed: wait for that in the queue of the fleet.",
+)
 @reports("mirror-fetch")
 def fetch(
-    stacks: tuple[str, ...], parallel: int, wait: float, status: Path | None, form: str
+    stacks: tuple[str, ...],
+    parallel: int,
+    wait: float,
+    status: Path | None,
+    *,
+    queued: bool,
+    form: str,
 ) -> None:
     """Fetch the packages of the locks of STACKs and publish them.
 
@@ -90,9 +105,11 @@ def fetch(
             _print_faults(faults, list(locks))
             sys.exit(1)
         progress.step(f"publishing {', '.join(locks)}")
-        published = [
-            place.publish(name, lock, signer=signer, status=status) for name, lock in locks.items()
-        ]
+        with _quiet(site, f"publishing {', '.join(locks)}") if queued else nullcontext():
+            published = [
+                place.publish(name, lock, signer=signer, status=status)
+                for name, lock in locks.items()
+            ]
     emit(
         form,
         {
@@ -112,6 +129,19 @@ def fetch(
             for publication in published
         ),
     )
+
+
+@contextmanager
+def _quiet(site: Site, reason: str) -> Iterator[None]:
+    """Wait until no driver is being changed; no change of one begins until the block ends."""
+    from goldnode.fleet.nodes.queue_place import in_turn  # the fleet: an extra
+    from goldnode.fleet.rollout.queue import QueuedWork
+
+    turn = in_turn(site, None, QueuedWork.MIRROR, needs=(), reason=reason, tell=say)
+    with turn as (_, place):
+        yield
+        if place is not None:
+            place.finish(True, "published")
 
 
 @mirror.command()

@@ -45,8 +45,8 @@ class NoQueue:
         return f"no queue: {self.why}"
 
 
-def queue_of(site: Site, node: str) -> StoreDatabase | NoQueue:
-    """Return the store whose queue decides about a node, or why there is none.
+def queue_of(site: Site, node: str | None) -> StoreDatabase | NoQueue:
+    """Return the store whose queue decides about a node, or about a mirror, or why there is none.
 
     Raises StoreError for a store that is declared and cannot be read: it could not be checked who
     else waits for the node.
@@ -62,7 +62,7 @@ def queue_of(site: Site, node: str) -> StoreDatabase | NoQueue:
 
     store = open_store(where)
     with store.read() as connection:
-        why = queue.unknown(connection, node)
+        why = queue.unknown(connection, node) if node is not None else None
     if why is None:
         return store
     store.close()
@@ -102,16 +102,16 @@ class QueuePlace:
                 self._report(standing)
                 if self.clock() >= end:
                     raise QueueWaitError(
-                        f"{self.wanted.node} was not granted within {limit / 3600:g} hours: {self._told}",
+                        f"{self._subject} was not granted within {limit / 3600:g} hours: {self._told}",
                         remedy="`goldnode fleet queue` lists who waits for whom",
                     )
                 self.sleep(PAUSE)
+            self.store.run(lambda c: queue.begin(c, claim, self.clock()))
         except BaseException:
             with suppress(GoldnodeError):
                 why = "its process has stopped to wait"
                 self.store.run(lambda c: queue.withdraw(c, claim, why, self.clock()))
             raise
-        self.store.run(lambda c: queue.begin(c, claim, self.clock()))
         # Every part of a turn drains as the same run: the next one continues with the drain.
         return DrainCaller(identity.rollout_actor(standing.run))
 
@@ -122,7 +122,11 @@ class QueuePlace:
             text = f"place {wait.place}: {wait.reason}"
         if text != self._told:
             self._told = text
-            self.tell(f"{self.wanted.node or 'the mirror'} waits in the queue, {text}")
+            self.tell(f"{self._subject} waits in the queue, {text}")
+
+    @property
+    def _subject(self) -> str:
+        return self.wanted.node or "the mirror"
 
     def finish(self, succeeded: bool, text: str, fit: bool = True) -> PartEnding:
         """Report the result of the work. Its ending shows whether this process returns the node now."""
@@ -132,9 +136,9 @@ class QueuePlace:
         ending = self.store.run(lambda c: queue.finish(c, claim, outcome, self.clock()))
         self.ended = True
         if ending.others:
-            self.tell(f"{self.wanted.node} stays out of service: {'; '.join(ending.others)}")
-        elif not ending.returns:
-            self.tell(f"{self.wanted.node} is not returned: {'; '.join(ending.parts)}")
+            self.tell(f"{self._subject} stays out of service: {'; '.join(ending.others)}")
+        elif not ending.returns and ending.parts:
+            self.tell(f"{self._subject} is not returned: {'; '.join(ending.parts)}")
         return ending
 
     def returned(self, back: bool, text: str = "") -> None:
@@ -160,14 +164,14 @@ class QueuePlace:
 @contextmanager
 def in_turn(
     site: Site,
-    node: str,
+    node: str | None,
     work: QueuedWork,
     *,
     needs: tuple[WorkNeed, ...],
     reason: str,
     tell: Callable[[str], None],
 ) -> Iterator[tuple[DrainCaller, QueuePlace | None]]:
-    """Wait for the turn of a work on a node; yield who drains it, and its place in the queue, if there is one.
+    """Wait for the turn of a work on a node, or for quiet without one; yield who drains it, and its place in the queue, if there is one.
 
     If the block raises, the queue is told so, and the node stays out of service.
     """

@@ -114,6 +114,26 @@ def test_place_shows_what_it_waits_for_and_ends(site: Site) -> None:
     store.close()
 
 
+def test_mirror_is_published_while_no_driver_is_changed(site: Site) -> None:
+    store, told = stored(site), list[str]()
+    driver = queue.NodeAsk(
+        QueuedWork.APPLY, "x", "bob", "m/1", "n01", needs=(WorkNeed.DRAIN, WorkNeed.DRIVER)
+    )
+    with in_turn(site, None, QueuedWork.MIRROR, needs=(), reason="new lock", tell=told.append) as (
+        _,
+        place,
+    ):
+        assert place is not None
+        store.run(lambda c: queue.ask(c, driver, time.time()))
+        decision, _ = store.run(lambda c: queue.advance(c, time.time()))
+        assert "the mirror is refreshed: new lock" in decision.waits[0].reason
+        place.finish(True, "published")
+    store.run(lambda c: queue.advance(c, time.time()))
+    assert held(store) == {"n01": "planned"}
+    assert told == []
+    store.close()
+
+
 @pytest.mark.long
 @pytest.mark.skipif(slurm.missing() is not None, reason=slurm.missing() or "")
 def test_driver_change_and_repair_share_one_drain_of_a_real_slurmctld(
@@ -174,6 +194,9 @@ def test_driver_change_and_repair_share_one_drain_of_a_real_slurmctld(
         assert all("DRAIN" in state for _, state in done)
         # The second drain only renews the reason: the node is out of service from the first one to the return.
         assert calls == ["State=DRAIN", "State=DRAIN", "State=RESUME"]
-        assert cluster.rows()["n1"] == ("IDLE", "")
+        # On a busy machine, slurmd answers late: IDLE+NOT_RESPONDING.
+        state, reason = cluster.rows()["n1"]
+        assert "DRAIN" not in state
+        assert not reason
     assert held(store) == {}
     store.close()
