@@ -23,6 +23,7 @@ from goldnode.fleet.rollout.queue import (
     PATIENCE,
     DomainRoom,
     GrantTurn,
+    JoinTurn,
     QueuedWork,
     QueueFreeze,
     QueueHold,
@@ -30,6 +31,7 @@ from goldnode.fleet.rollout.queue import (
     QueueRequest,
     QueueView,
     RequestState,
+    RequeueRequest,
     decide,
     next_part,
 )
@@ -245,3 +247,30 @@ def test_dead_asker_loses_its_place_and_a_late_part_ends() -> None:
     assert "no sign of life" in str(decide(seen(silent), NOW + 10 * HOUR).actions)
     late = request(1, state=RequestState.RUNNING, turn=1, under="queue", deadline=NOW)
     assert "LoseWork" in str(decide(seen(late), NOW + 1).actions)
+
+
+RUNNING = request(9, state=RequestState.RUNNING, turn=9, under="queue", deadline=NOW + HOUR)
+TURN = QueueHold("queue", "planned", "repair", NOW + HOUR)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "joins"),
+    [
+        (held("n0", TURN), True),
+        (held("n0", TURN, PERSON), False),
+        (held("n0", TURN, ended=frozenset({QueuedWork.APPLY})), False),
+    ],
+    ids=["turn", "turn of a node that a person has drained since", "work that the turn has done"],
+)
+def test_request_joins_the_turn_of_its_node(nodes: dict[str, QueueNode], joins: bool) -> None:
+    view = seen(RUNNING, request(1, work=QueuedWork.APPLY), nodes=nodes)
+    actions = decide(view, NOW + 100).actions
+    assert [type(action) for action in actions] == ([JoinTurn] if joins else [])
+
+
+def test_part_waits_again_once_the_rollout_has_given_its_node_up() -> None:
+    part = request(1, state=RequestState.GRANTED, turn=1, under="kernel")
+    kept = held("n0", QueueHold("kernel", "planned", "", NOW + HOUR), step="granted")
+    assert not decide(seen(part, nodes=kept), NOW + 100).actions
+    actions = decide(seen(part), NOW + 100).actions
+    assert actions == (RequeueRequest(1, "rollout kernel has given up n0"),)
