@@ -461,8 +461,8 @@ class SiteHookAlertmanager(BaseModel):
         Field(
             default=(),
             description=(
-                "Labels that have the name of a node, with or without a port, such as [node, instance]: a rollout "
-                "silences their alerts while a node that it has drained is changed. Empty: no silences."
+                "Labels with the name of a node, such as [node, instance]: a rollout silences their alerts while it "
+                "changes a node. Empty: no silences."
             ),
         )
     )
