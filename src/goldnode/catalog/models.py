@@ -1277,6 +1277,20 @@ class ReturnTests(Strict):
     )
 
 
+class LadderRule(Strict):
+    """The rungs of the remediation ladder that nodes of a class may get (docs/how-to/ladder.md)."""
+
+    forbid: list[
+        Literal[
+            "service-restart", "gpu-reset", "module-reload", "reboot", "power-cycle", "slot-write"
+        ]
+    ] = Field(default_factory=list, description="Rungs that are passed over.")
+    last: (
+        Literal["inspect", "service-restart", "gpu-reset", "module-reload", "reboot", "power-cycle"]
+        | None
+    ) = Field(default=None, description="The last rung before a ticket. null: that of the finding.")
+
+
 class NodeClass(Strict):
     """Hardware, backend, stack, policy and baseline of one kind of node.
 
@@ -1338,6 +1352,9 @@ class NodeClass(Strict):
     )
     return_tests: ReturnTests | None = Field(
         default=None, description="Tests before a node returns to service. null: none."
+    )
+    ladder: LadderRule = Field(
+        default_factory=LadderRule, description="Rungs of repairs that the class forbids."
     )
     images: list[WorkloadImage] = Field(
         default_factory=list, description="Images that run on its nodes; checked against the stack."

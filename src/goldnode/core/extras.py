@@ -30,6 +30,7 @@ EXTRAS = {
     "fleet": ("alembic", "cryptography", "securesystemslib", "sqlalchemy", "starlette", "uvicorn"),
     "floors": ("cryptography", "numpy", "scipy", "securesystemslib"),
     "postgresql": ("psycopg",),
+    "redfish": ("sushy",),
     "report": ("duckdb", "pyarrow"),
     "updates": ("cryptography", "securesystemslib", "tuf"),
     "test": ("docker", "pytest", "testinfra"),

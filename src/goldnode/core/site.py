@@ -389,6 +389,84 @@ class SiteFleet(BaseModel):
         return command
 
 
+class SiteBmc(BaseModel):
+    """How the BMC of a node is reached. `{node}` is replaced by the name of the node."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    protocol: Literal["redfish", "ipmi"] = Field(
+        description="`redfish` needs the extra `redfish` (sushy), `ipmi` needs ipmitool."
+    )
+    address: str = Field(
+        pattern=r"^[^\s@]+$",
+        description="https://{node}-bmc.example.org for redfish; HOST or HOST:PORT for ipmi.",
+    )
+    system: str | None = Field(
+        default=None,
+        description="Id of the system below /redfish/v1/Systems. null: the only one.",
+    )
+    credentials: str | None = Field(
+        default=None,
+        description="File with user and password, one line each, mode 600; relative to the site file.",
+    )
+    command: tuple[str, ...] = Field(
+        default=(), description="Command that prints user and password, one line each, instead."
+    )
+    ca: str | None = Field(
+        default=None,
+        description="Certificates of its authority, PEM; relative to the site file. null: those of this machine.",
+    )
+
+    @model_validator(mode="after")
+    def _usable(self) -> SiteBmc:
+        if bool(self.credentials) == bool(self.command):
+            raise ValueError("give either `credentials` or `command`")
+        if "{node}" not in self.address:
+            raise ValueError("the address needs {node}: it would cycle an unknown machine")
+        if self.protocol == "redfish" and not self.address.startswith(("http://", "https://")):
+            raise ValueError("the address of redfish begins with https://")
+        return self
+
+
+class SiteLadder(BaseModel):
+    """The remediation ladder: repairs of single nodes, rung by rung. Off unless a mode is given."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    mode: Literal["off", "plan", "run"] = Field(
+        default="off",
+        description="`plan` records which rung it would begin with, and changes nothing.",
+    )
+    attempts: int = Field(default=1, ge=1, le=5, description="Attempts of one rung of one repair.")
+    per_node: int = Field(default=6, ge=1, description="Rungs of one node within seven days.")
+    per_hour: int = Field(default=10, ge=1, description="Rungs of the fleet within an hour.")
+    together: int = Field(
+        default=4, ge=1, description="Nodes that the ladder has out of service at once."
+    )
+    common: int = Field(
+        default=3,
+        ge=2,
+        description=(
+            "Nodes with one finding, or in one rack or leaf, within ten minutes that stop the ladder: one cause. On a "
+            "large fleet 0.05 % of its nodes, where that is more."
+        ),
+    )
+    recurrence_days: float = Field(
+        default=30, gt=0, description="Days within which a finding that comes back climbs."
+    )
+    channel: str | None = Field(
+        default=None,
+        description="Channel whose signed image `slot-write` writes. null: nodes have no such rung.",
+    )
+    evidence: str = Field(
+        default=".goldnode/repairs",
+        description="Directory for the evidence of repairs; relative to the current directory.",
+    )
+    bmc: SiteBmc | None = Field(
+        default=None, description="The BMCs of the nodes. null: nodes have no `power-cycle`."
+    )
+
+
 _HookFile = Annotated[str, StringConstraints(min_length=1)]
 _HOOK_URL = r"^https?://[^\s@]+$"
 
@@ -685,6 +763,9 @@ class Site(BaseModel):
     )
     fleet: SiteFleet = Field(
         default_factory=SiteFleet, description="The store of rollouts, its keys, and its deny list."
+    )
+    ladder: SiteLadder = Field(
+        default_factory=SiteLadder, description="Repairs of single nodes, rung by rung."
     )
     events: SiteEvents = Field(
         default_factory=SiteEvents,

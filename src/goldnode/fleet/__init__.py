@@ -18,5 +18,5 @@ The rooms, from low to high. A room imports only rooms above it in this list (te
 in the same way::
 
     queue     which disruptive work is next: decided in rollout, its rows in store, started by control
-    ladder    which rung of a repair is next: decided in rollout from evidence, its grants in store, done by control
+    ladder    which rung of a repair is next: decided in rollout, its log and holds in store.repairs, done by control
 """

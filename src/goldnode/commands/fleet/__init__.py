@@ -4,6 +4,7 @@
 - `orders`: freeze, unfreeze and release, which `goldnode rollout` has too
 - `queue`: requests of work that needs nodes, and `cancel`
 - `ingest`: captures of nodes
+- `ladder`: repairs of single nodes
 - `report` with `report_text`, `report_page` and `sql`; `hardware`, `monitoring`
 - `common`: options and functions of all of them
 """
@@ -42,6 +43,12 @@ _SECTIONS = {
             "Write captures, verdicts and canary results to the fleet's data.",
         ),
         "prune": ("fleet.ingest", "Remove captures that are older than a number of days."),
+    },
+    "Repair": {
+        "ladder": (
+            "fleet.ladder",
+            "Run repairs of single nodes, rung by rung, with evidence before each.",
+        ),
     },
     "Orders of a person": {
         "freeze": ("fleet.orders", "Stop all grants of a class, of a rack, or of the fleet."),

@@ -443,6 +443,9 @@ class _Decision:
             if self.now > case.deadline:
                 late = self._to(case, CasePhase.CHECK, case.why, policy.bounds.check)
                 yield replace(late, outcome="no outcome in time")
+        elif seen is not None and seen.holder is Holder.LADDER and not case.leave:
+            # A person has released its hold: nothing stays drained without one.
+            yield self._to(case, CasePhase.RETURN, "a person released it")
         elif seen is not None and seen.holder is Holder.OTHER:
             yield self._end(case, CasePhase.VOID, f"another holds it: {seen.reason}")
         elif self._was_returned(case, seen) and case.phase is not CasePhase.CHECK:

@@ -83,7 +83,7 @@ class World:
             return
         if case.phase is CasePhase.INSPECT and not case.evidence and self.rng.random() < 0.9:
             self.state.apply(StoreEvidence(name, f"{name}-{self.now}"), self.now)
-        elif case.phase is CasePhase.DRAIN and not case.leave:
+        elif case.phase is CasePhase.DRAIN and not case.leave and node.holder is not Holder.LADDER:
             leaves = sum(one.leave for one in self.state.cases.values())
             if leaves < self.capacity and node.holder in (Holder.NONE, Holder.GATE):
                 self.state.apply(ChangeLeave(name, True), self.now)
@@ -186,7 +186,11 @@ class World:
         wrong = []
         for name, node in self.nodes.items():
             case = self.state.cases.get(name)
-            if node.holder is Holder.LADDER and (case is None or not case.leave):
+            ordered = case is not None and (
+                case.leave or case.phase in (CasePhase.RETURN, CasePhase.ACT)
+            )
+            # A node whose state cannot be read is decided on later.
+            if node.holder is Holder.LADDER and node.readable and not ordered:
                 wrong.append(f"{name} is drained without an order")
             if not node.powered and name not in self.acting:
                 wrong.append(f"{name} is off without an order")

@@ -11,6 +11,7 @@ from tests.unit.fleet.rollout.ladder_world import WAYS, SimulatedNode, World
 
 from goldnode.fleet.rollout.ladder import (
     CasePhase,
+    ChangeLeave,
     Holder,
     LadderBounds,
     LadderMode,
@@ -294,6 +295,9 @@ def schedule(seed: int) -> World:
             node.readable = not node.readable
         elif event < 0.84 and node.name not in made.acting:
             node.boot += 1
+        elif event < 0.88 and node.name in made.state.cases:
+            # A person releases the hold in the middle of a repair.
+            made.state.apply(ChangeLeave(node.name, False), made.now)
         made.tick()
         assert not made.violations, (seed, made.violations)
         assert not made.at_rest(), (seed, made.at_rest())

@@ -1,0 +1,268 @@
+"""The controller of the remediation ladder: reads, asks `goldnode.fleet.rollout.ladder`, writes and acts.
+
+An effect follows its line in the log: intent → effect → outcome. The line of a rung names the process
+that carries it out. When that process has died, another restores what the rung may have taken down
+(power, modules, services), and records an outcome; it does not repeat the rung.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from goldnode.core.errors import GoldnodeError
+from goldnode.fleet.rollout.ladder import (
+    CasePhase,
+    ChangeLeave,
+    Holder,
+    LadderAction,
+    LadderPolicy,
+    LadderState,
+    MoveCase,
+    NodeSeen,
+    RepairCase,
+    StoreEvidence,
+    decide,
+)
+from goldnode.fleet.shared import identity
+from goldnode.fleet.store import repairs
+from goldnode.fleet.store.database import StoreDatabase
+from goldnode.fleet.store.errors import GrantRefusedError, StoreUnavailableError
+from goldnode.fleet.store.repairs import LadderBehindError, LadderRecord
+
+LOGGER = logging.getLogger("goldnode.ladder")
+
+
+class RefusedRungError(GoldnodeError):
+    """A rung was not begun: the node is not as the decision saw it."""
+
+
+class LadderHands(Protocol):
+    """Work on nodes. Each method may take minutes, and raises GoldnodeError."""
+
+    def evidence(self, case: RepairCase) -> str:
+        """Store the evidence of a case, and return its digest."""
+
+    def drain(self, case: RepairCase) -> None:
+        """Take a node out of service, or continue with that. Waits for no work."""
+
+    def resume(self, name: str) -> None:
+        """Return a node that the ladder has drained. A node of another holder stays as it is."""
+
+    def act(self, case: RepairCase) -> str:
+        """Carry out the rung of a case, and return what was done. Raises RefusedRungError before any effect."""
+
+    def restore(self, case: RepairCase) -> str:
+        """Restore what an interrupted rung may have taken down, and return what was done."""
+
+
+class LadderReader(Protocol):
+    """State of nodes."""
+
+    def read(self, cases: Mapping[str, RepairCase]) -> dict[str, NodeSeen]:
+        """Return the nodes with a finding, and those with a case. One that cannot be read is left out."""
+
+
+@dataclass
+class LadderReport:
+    """Result of a tick: the transitions that were written, and why nothing could be."""
+
+    actions: list[LadderAction] = field(default_factory=list)
+    problem: str = ""
+
+
+@dataclass
+class LadderController:
+    """One controller. Any number may run on one store: the log decides (goldnode.fleet.store.repairs)."""
+
+    store: StoreDatabase
+    policies: Mapping[str, LadderPolicy]
+    reader: LadderReader
+    hands: LadderHands
+    clock: Callable[[], float] = time.time
+    threads: int = 8
+    record: LadderRecord = field(default_factory=LadderRecord)
+    worker: str = field(default_factory=lambda: identity.actor().run)
+    _running: dict[tuple[str, str], Future[str]] = field(default_factory=dict)
+    _pool: ThreadPoolExecutor | None = None
+
+    @property
+    def state(self) -> LadderState:
+        """Return the state as of the last reading."""
+        return self.record.state
+
+    def tick(self) -> LadderReport:
+        """Read, decide, write, and start what is due. Never waits for work on nodes."""
+        report = LadderReport()
+        try:
+            self._read()
+            self._collect(report)
+            seen = self.reader.read(self.state.cases)
+            self._write(decide(self.policies, self.state, seen, self.clock()), report)
+            self._work(seen, report)
+        except LadderBehindError:
+            LOGGER.debug("another controller has written; this one decides again")
+        except StoreUnavailableError as problem:
+            report.problem = str(problem)
+        return report
+
+    def idle(self) -> bool:
+        """Return whether no work on a node is under way."""
+        return not self._running
+
+    def close(self) -> None:
+        """Start no further work. A rung that has begun ends by itself, or another controller restores the node."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+
+    # -- the store
+
+    def _read(self) -> None:
+        with self.store.read() as connection:
+            self.record.read(connection)
+            held = repairs.held(connection)
+        # A hold that a person has released.
+        for name, case in self.state.cases.items():
+            if case.leave and name not in held:
+                self._append([ChangeLeave(name, False)])
+
+    def _append(self, actions: list[LadderAction]) -> None:
+        now = self.clock()
+
+        self.store.run(lambda connection: repairs.write(connection, self.record, actions, now))
+        with self.store.read() as connection:
+            self.record.read(connection)
+
+    def _write(self, actions: list[LadderAction], report: LadderReport) -> None:
+        ready = list(map(self._signed, actions))
+        if ready:
+            self._append(ready)
+            report.actions += ready
+
+    def _signed(self, action: LadderAction) -> LadderAction:
+        """Return an action; the intent of a rung with the process that carries it out."""
+        if isinstance(action, MoveCase) and action.phase is CasePhase.ACT:
+            return replace(action, worker=self.worker)
+        return action
+
+    # -- work on nodes
+
+    def _work(self, seen: Mapping[str, NodeSeen], report: LadderReport) -> None:
+        for name, case in list(self.state.cases.items()):
+            if case.planned:
+                continue
+            if case.phase is CasePhase.INSPECT and not case.evidence:
+                self._start("evidence", case, self.hands.evidence)
+            elif case.phase is CasePhase.DRAIN:
+                self._take(case, seen.get(name))
+            elif case.phase is CasePhase.ACT and case.worker == self.worker:
+                self._start(case.rung, case, self.hands.act)
+            elif case.phase is CasePhase.ACT and self._abandoned(case):
+                self._start("restore", case, self.hands.restore)
+            elif case.phase is CasePhase.RETURN:
+                self._return(case, seen.get(name))
+
+        # A drain without a case: a kill or a race left it, and nothing orders it.
+        for name, node in seen.items():
+            if node.holder is Holder.LADDER and name not in self.state.cases:
+                self._start("resume", _stray(name), self._resumed)
+
+    def _abandoned(self, case: RepairCase) -> bool:
+        """Return whether the process of a rung has ended. Of another machine it is known by the deadline alone."""
+        alive = identity.works(case.worker)
+        return alive is False or (alive is None and self.clock() > case.deadline - 600.0)
+
+    def _start(self, work: str, case: RepairCase, call: Callable[[RepairCase], str]) -> None:
+        key = (case.node, f"{work} {case.changed_at}")
+        if key not in self._running:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="ladder")
+            self._running[key] = self._pool.submit(call, case)
+
+    def _take(self, case: RepairCase, seen: NodeSeen | None) -> None:
+        """Ask for leave, then drain. A refusal is no error: the case waits."""
+        if not case.leave:
+            holder = seen.holder if seen is not None else Holder.NONE
+            limit = self.policies[case.node].bounds
+            try:
+                now = self.clock()
+                self.store.run(
+                    lambda connection: repairs.grant(
+                        connection, self.record, case, holder, (now, limit.drain + limit.tests)
+                    )
+                )
+            except GrantRefusedError as problem:
+                LOGGER.info("%s waits: %s", case.node, problem)
+                return
+            with self.store.read() as connection:
+                self.record.read(connection)
+        elif seen is not None and seen.holder is Holder.NONE and seen.in_service is not False:
+            self._start("drain", case, self._drained)
+
+    def _drained(self, case: RepairCase) -> str:
+        self.hands.drain(case)
+        return ""
+
+    def _return(self, case: RepairCase, seen: NodeSeen | None) -> None:
+        if any(name == case.node for name, _ in self._running):
+            return  # a drain that is under way must not come after the return
+        if seen is None or seen.holder is Holder.LADDER:
+            self._start("resume", case, self._resumed)
+        elif case.leave:
+            self._append([ChangeLeave(case.node, False)])
+
+    def _resumed(self, case: RepairCase) -> str:
+        self.hands.resume(case.node)
+        return ""
+
+    def _collect(self, report: LadderReport) -> None:
+        """Record the outcome of work that has ended."""
+        for key in [key for key, future in self._running.items() if future.done()]:
+            future = self._running.pop(key)
+            name, work = key[0], key[1].partition(" ")[0]
+            case = self.state.cases.get(name)
+            text, failed = self._result(name, work, future)
+            if case is None or key[1] != f"{work} {case.changed_at}":
+                continue  # decided since
+            if case.phase is CasePhase.INSPECT and work == "evidence" and not failed:
+                self._write([StoreEvidence(name, text)], report)
+            elif case.phase is CasePhase.ACT:
+                now, bounds = self.clock(), self.policies[name].bounds
+                move = MoveCase(
+                    name,
+                    CasePhase.CHECK,
+                    rung=case.rung,
+                    why=case.why,
+                    deadline=now + bounds.check,
+                    outcome=f"failed: {text}" if failed else text or "done",
+                )
+                self._write([move], report)
+
+    @staticmethod
+    def _result(name: str, work: str, future: Future[str]) -> tuple[str, bool]:
+        try:
+            return future.result(), False
+        except GoldnodeError as problem:
+            LOGGER.warning("%s: %s: %s", name, work, problem)
+            return str(problem), True
+        except Exception as problem:  # a program of the site must not end the controller
+            LOGGER.exception("%s: %s failed", name, work)
+            return type(problem).__name__, True
+
+
+def _stray(name: str) -> RepairCase:
+    """Return a case for the return of a node that has none."""
+    return RepairCase(
+        name,
+        finding="",
+        climb=(),
+        opened_at=0.0,
+        phase=CasePhase.RETURN,
+        rung="inspect",
+        changed_at=0.0,
+        deadline=0.0,
+    )

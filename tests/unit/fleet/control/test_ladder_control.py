@@ -1,0 +1,344 @@
+"""The controller of the ladder on a real store, with simulated nodes, and killed at any point."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+from tests.unit.fleet.rollout.ladder_world import SimulatedNode, rank
+
+from goldnode.core.errors import GoldnodeError
+from goldnode.fleet.control.ladder import LadderController
+from goldnode.fleet.rollout.ladder import (
+    BOOTS,
+    CasePhase,
+    Holder,
+    LadderBounds,
+    LadderMode,
+    LadderPolicy,
+    NodeSeen,
+    RepairCase,
+)
+from goldnode.fleet.shared import identity
+from goldnode.fleet.store import grants, nodes, repairs, tables
+from goldnode.fleet.store.database import StoreDatabase
+from goldnode.fleet.store.grants import PersonsOrder
+from goldnode.fleet.store.limits import FleetLimits
+from goldnode.fleet.store.nodes import StoredNode
+
+CLASS = "h100"
+
+
+class Kill(BaseException):
+    """SIGKILL of the controller."""
+
+
+class Inline:
+    """A pool that runs at once, so that a test decides when a controller dies."""
+
+    def submit(self, call: Callable[..., str], *given: Any) -> Future[str]:
+        future: Future[str] = Future()
+        try:
+            future.set_result(call(*given))
+        except Exception as problem:
+            future.set_exception(problem)
+        return future
+
+    def shutdown(self, **_: object) -> None:
+        """Nothing runs."""
+
+
+@dataclass
+class Site:
+    """Simulated nodes, with the store, the clock and the kills of one test."""
+
+    store: StoreDatabase
+    nodes: dict[str, SimulatedNode]
+    policy: LadderPolicy = field(default_factory=lambda: LadderPolicy(LadderMode.RUN))
+    now: float = 10_000.0
+    rng: random.Random = field(default_factory=lambda: random.Random(1))  # noqa: S311 - no secret
+    kill_share: float = 0.0
+    acts: list[tuple[str, str, float]] = field(default_factory=list)
+    made: int = 0
+    live: LadderController | None = None
+
+    def controller(self) -> LadderController:
+        """Return the live controller; a new one after a kill."""
+        if self.live is None:
+            self.made += 1
+            self.live = LadderController(
+                self.store,
+                dict.fromkeys(self.nodes, self.policy),
+                self,
+                self,
+                clock=lambda: self.now,
+                worker=f"w{self.made}",
+            )
+            self.live._pool = Inline()  # type: ignore[assignment]
+        return self.live
+
+    def point(self) -> None:
+        """Die here, by chance."""
+        if self.rng.random() < self.kill_share:
+            raise Kill
+
+    def tick(self, seconds: float = 60.0) -> None:
+        """Run one tick of a controller that may die in it."""
+        self.now += seconds
+        for node in self.nodes.values():
+            if node.holder is Holder.GATE and not node.fault:
+                node.holder = Holder.NONE
+        try:
+            self.controller().tick()
+        except Kill:
+            self.live = None
+
+    def read(self, cases: Mapping[str, RepairCase]) -> dict[str, NodeSeen]:
+        self.point()
+        return {
+            name: node.seen(self.now)
+            for name, node in self.nodes.items()
+            if node.fault or name in cases or node.holder is Holder.LADDER
+        }
+
+    def evidence(self, case: RepairCase) -> str:
+        self.point()
+        return f"{case.node}-{self.now}"
+
+    def drain(self, case: RepairCase) -> None:
+        self.point()
+        if self.nodes[case.node].holder is Holder.NONE:
+            self.nodes[case.node].holder = Holder.LADDER
+        self.point()
+
+    def resume(self, name: str) -> None:
+        self.point()
+        if self.nodes[name].holder is Holder.LADDER:
+            self.nodes[name].holder = Holder.NONE
+        self.point()
+
+    def act(self, case: RepairCase) -> str:
+        node = self.nodes[case.node]
+        assert node.holder in (Holder.LADDER, Holder.GATE)
+        self.point()
+        self.acts.append((case.node, case.rung, case.changed_at))
+        if case.rung == "power-cycle":
+            node.powered = False
+        self.point()
+        node.powered = True
+        if case.rung in BOOTS:
+            node.boot += 1
+        if node.cure is not None and rank(case.rung) >= rank(node.cure):
+            node.heal()
+        self.point()
+        if self.rng.random() < 0.1:
+            raise GoldnodeError("it did not work")
+        return "done"
+
+    def restore(self, case: RepairCase) -> str:
+        self.point()
+        self.nodes[case.node].powered = True
+        return "interrupted"
+
+    def holds(self) -> dict[str, str]:
+        with self.store.read() as connection:
+            hold = tables.hold
+            query = select(hold.c.node, hold.c.kind).where(hold.c.owner == repairs.OWNER)
+            return {row.node: row.kind for row in connection.execute(query)}
+
+    def without_order(self) -> list[str]:
+        """Return what is drained or off, and has no hold of the ladder."""
+        held = self.holds()
+        drained = [n for n, node in self.nodes.items() if node.holder is Holder.LADDER]
+        off = [n for n, node in self.nodes.items() if not node.powered]
+        return [name for name in (*drained, *off) if name not in held]
+
+
+@pytest.fixture
+def site(migrated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    return made(migrated, tmp_path, monkeypatch, 4)
+
+
+def made(migrated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int) -> Site:
+    path = tmp_path / "fleet.db"
+    shutil.copy(migrated, path)
+    store = StoreDatabase(str(path))
+    names = [f"n{number}" for number in range(count)]
+    limits = {CLASS: FleetLimits("3", "4", "4")}
+    store.run(
+        lambda connection: nodes.put(
+            connection, [StoredNode(name, CLASS) for name in names], limits, who="test", now=1.0
+        )
+    )
+    own = Site(store, {name: SimulatedNode(name) for name in names})
+    # A process of these tests is alive while its controller is.
+    monkeypatch.setattr(
+        identity, "works", lambda run: own.live is not None and own.live.worker == run
+    )
+    return own
+
+
+def test_fault_is_repaired_and_its_node_returns(site: Site) -> None:
+    node = site.nodes["n0"]
+    node.fault, node.cure = "gpu.recovery_action", "reboot"
+    site.rng.random = lambda: 0.5  # type: ignore[method-assign]
+    for _ in range(60):
+        site.tick()
+    assert [rung for _, rung, _ in site.acts] == ["gpu-reset", "module-reload", "reboot"]
+    assert node.holder is Holder.NONE
+    assert site.holds() == {}
+    assert site.controller().state.ended[0].phase is CasePhase.CURED
+
+
+def test_log_alone_gives_the_state(site: Site) -> None:
+    site.nodes["n0"].fault = "gpu.recovery_action"
+    site.nodes["n1"].fault, site.nodes["n1"].cure = "gpu.lost", "reboot"
+    for _ in range(80):
+        site.tick()
+    record = repairs.LadderRecord()
+    with site.store.read() as connection:
+        record.read(connection)
+    assert record.state == site.controller().state
+    assert record.state.cases["n0"].phase is CasePhase.TICKET
+    assert site.holds() == {"n0": "failed"}
+
+
+def test_limits_of_the_store_hold(site: Site) -> None:
+    site.policy = LadderPolicy(LadderMode.RUN, bounds=LadderBounds(common=99))
+    with site.store.write() as connection:
+        for name in ("n2", "n3"):
+            connection.execute(
+                tables.hold.insert().values(
+                    node=name, owner="outside", kind="person", since=1.0, reason="a person"
+                )
+            )
+    for name in ("n0", "n1"):
+        site.nodes[name].fault, site.nodes[name].cure = "gpu.lost", "power-cycle"
+    for _ in range(8):
+        site.tick()
+        assert len(site.holds()) <= 2
+    for _ in range(80):
+        site.tick()
+    assert {name for name, _, _ in site.acts} == {"n0", "n1"}
+    assert site.holds() == {}
+
+
+def test_node_that_a_rollout_holds_is_left_to_it(site: Site) -> None:
+    with site.store.write() as connection:
+        connection.execute(
+            tables.hold.insert().values(
+                node="n0", owner="r1", kind="failed", since=1.0, reason="rollout r1"
+            )
+        )
+    site.nodes["n0"].fault = "gpu.lost"
+    for _ in range(30):
+        site.tick()
+    assert site.acts == []
+
+
+def test_release_of_a_ticket_returns_the_node(site: Site) -> None:
+    site.nodes["n0"].fault = "gpu.lost"
+    for _ in range(80):
+        site.tick()
+    assert site.without_order() == []
+    assert site.holds() == {"n0": "failed"}
+    order = PersonsOrder("ann@host", site.now, "the riser was replaced")
+    site.store.run(lambda connection: grants.release(connection, "n0", order))
+    site.nodes["n0"].heal()
+    for _ in range(6):
+        site.tick()
+    assert site.nodes["n0"].holder is Holder.NONE
+    assert "n0" not in site.controller().state.cases
+
+
+def test_two_controllers_do_not_carry_out_one_rung_twice(site: Site) -> None:
+    node = site.nodes["n0"]
+    node.fault, node.cure = "gpu.lost", "power-cycle"
+    other = Site(site.store, site.nodes, made=100)
+    other.acts = site.acts
+    for _ in range(60):
+        site.tick(30.0)
+        other.now = site.now + 1.0
+        other.tick(0.0)
+    assert len(site.acts) == len(set(site.acts)) == 2
+
+
+def test_node_that_is_drained_without_a_case_is_returned(site: Site) -> None:
+    site.nodes["n3"].holder = Holder.LADDER
+    site.tick()
+    assert [node.holder for node in site.nodes.values()] == [Holder.NONE] * 4
+
+
+def test_plan_mode_writes_what_it_would_do_and_does_nothing(site: Site) -> None:
+    site.policy = LadderPolicy(LadderMode.PLAN)
+    site.nodes["n0"].fault = "gpu.lost"
+    for _ in range(20):
+        site.tick()
+    assert site.holds() == {}
+    assert site.acts == []
+    assert site.controller().state.cases["n0"].planned
+
+
+def test_stop_is_lifted_by_a_person(site: Site) -> None:
+    for node in site.nodes.values():
+        node.fault, node.cure = "gpu.lost", "reboot"
+    for _ in range(20):
+        site.tick()
+    assert site.acts == []
+    order = PersonsOrder("ann@host", site.now, "the switch was replaced")
+    site.store.run(lambda connection: repairs.lift(connection, "finding gpu.lost", order))
+    site.now += 3600
+    for _ in range(60):
+        site.tick()
+    assert len(site.acts) == 4
+    assert all(node.holder is Holder.NONE for node in site.nodes.values())
+
+
+def killed(site: Site, seed: int) -> None:
+    """Run a sequence with kills, then let it rest."""
+    site.rng = random.Random(seed)  # noqa: S311 - no secret
+    site.policy = LadderPolicy(LadderMode.RUN, bounds=LadderBounds(common=99))
+    site.kill_share = 0.12
+    for _ in range(40):
+        node = site.rng.choice(list(site.nodes.values()))
+        if node.fault is None and site.rng.random() < 0.3:
+            node.fault = "gpu.recovery_action"
+            node.cure = site.rng.choice((None, "gpu-reset", "power-cycle"))
+        site.tick(300.0)
+    site.kill_share = 0.0
+    for _ in range(60):
+        site.tick(900.0)
+    assert site.without_order() == [], seed
+    # One intent is carried out at most once.
+    assert len(site.acts) == len(set(site.acts)), seed
+    for name, case in site.controller().state.cases.items():
+        assert case.phase is CasePhase.TICKET, (seed, name, case)
+    assert set(site.holds()) == {
+        name for name, case in site.controller().state.cases.items() if case.leave
+    }
+
+
+@pytest.mark.parametrize("seed", [5])
+def test_kill_at_any_point_leaves_nothing_without_an_order(site: Site, seed: int) -> None:
+    killed(site, seed)
+    assert site.made > 2  # controllers did die
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("block", range(10))
+def test_200_sequences_of_kills_leave_nothing_without_an_order(
+    migrated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int
+) -> None:
+    for seed in range(100 + block * 20, 120 + block * 20):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        own = made(migrated, folder, monkeypatch, 4)
+        killed(own, seed)
+        own.store.close()
