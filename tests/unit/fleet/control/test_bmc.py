@@ -209,6 +209,7 @@ def emulator(
         **os.environ,
         "PYTHONPATH": str(sushy_tools),
         "MACHINE_PID": str(tmp_path / "pid"),
+        "TMPDIR": str(tmp_path),  # the state of all emulators of a machine is in one file there
     }
     with log.open("wb") as out:
         process = subprocess.Popen(
