@@ -2318,21 +2318,15 @@ def _one_condition(condition: str, host: CompatHost, workload: Workload) -> Iter
             remedy=image if others else "use an image that names this branch, or a newer driver",
         )
     else:
-        yield about(workload).block(
-            "image-requirement",
-            message,
-            sources,
-            remedy=image
-            if others
-            else CompatRemedy.of(
-                [
-                    remedies.driver(name, "driver branch {} or later")
-                    for name in fixed_branches()
-                    if branch is not None and int(name) > branch
-                ],
-                [RemedyOption("an image that names this branch")],
-            ),
-        )
+        remedy: str | CompatRemedy = image
+        if not others:
+            newer = [
+                remedies.driver(name, "driver branch {} or later")
+                for name in fixed_branches()
+                if branch is not None and int(name) > branch
+            ]
+            remedy = CompatRemedy.of(newer, [RemedyOption("an image that names this branch")])
+        yield about(workload).block("image-requirement", message, sources, remedy=remedy)
 
 
 def _refuses_gpus(condition: str, host: CompatHost) -> bool:

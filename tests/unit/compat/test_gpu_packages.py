@@ -188,7 +188,7 @@ def test_package_without_code_for_a_gpu_is_left_out(name: str, tmp_path: Path) -
         ("tensorrt-cu12==12.0.0", "A100-SXM4-40GB", "unknown"),
     ],
 )
-def test_tensorrt_needs_what_its_matrix_says(
+def test_tensorrt_is_judged_by_its_matrix(
     pin: str, gpu: str, judgement: str, tmp_path: Path
 ) -> None:
     own = [item for item in findings(tmp_path, pin, gpu=gpu) if item.rule == "gpu-package"]

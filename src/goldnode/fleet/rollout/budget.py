@@ -39,11 +39,9 @@ class BudgetUse:
 
     def text(self) -> str:
         """Return the use in one sentence."""
-        aside = (
-            f", {self.reserved / HOUR:.1f} are set aside for nodes that are out"
-            if self.reserved
-            else ""
-        )
+        aside = ""
+        if self.reserved:
+            aside = f", {self.reserved / HOUR:.1f} are set aside for nodes that are out"
         return (
             f"{BUDGET} {self.total / HOUR:.1f} node-hours in {self.period / 86400:g} days: "
             f"{self.used / HOUR:.1f} are used{aside}, and a node may take {self.longest / HOUR:.1f}"
@@ -84,4 +82,11 @@ def use(settings: RolloutSettings, state: RolloutState, now: float) -> BudgetUse
         if item.kind in kinds and item.end > since and missing > 0:
             missing -= item.end - item.begin
             again = item.end + budget.period
-    return BudgetUse(total, used, aside, longest, budget.period, again if missing <= 0 else None)
+    return BudgetUse(
+        total=total,
+        used=used,
+        reserved=aside,
+        longest=longest,
+        period=budget.period,
+        again=again if missing <= 0 else None,
+    )

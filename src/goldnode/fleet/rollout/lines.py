@@ -137,6 +137,13 @@ def _grant(content: _Content) -> str:
     return f"{content['node']} has leave{back} until {moment(content['deadline'])}{again}"
 
 
+def _silence(content: _Content) -> str:
+    if content["on"]:
+        until = moment(content["until"])
+        return f"alerts of {content['node']} are silenced until {until} ({content['hook']})"
+    return f"alerts of {content['node']} are no longer silenced ({content['hook']})"
+
+
 def _change_phase(content: _Content) -> str:
     scope = f" ({content['back']})" if content.get("back") else ""
     why = f": {content['why']}" if content.get("why") else ""
@@ -180,11 +187,7 @@ SENTENCES: Mapping[str, Callable[[_Content], str]] = {
         + (f" ({c['reason']})" if c.get("reason") else "")
     ),
     "Calendar": _calendar,
-    "Silence": lambda c: (
-        f"alerts of {c['node']} are silenced until {moment(c['until'])} ({c['hook']})"
-        if c["on"]
-        else f"alerts of {c['node']} are no longer silenced ({c['hook']})"
-    ),
+    "Silence": _silence,
     "ChangePhase": _change_phase,
     "Deny": lambda c: f"{short(c['digest'])} is denied",
     "LiftDenial": lambda c: f"{short(c['digest'])} is allowed again",
