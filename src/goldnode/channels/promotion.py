@@ -31,12 +31,15 @@ from goldnode.channels.requirements import (
     refuse,
 )
 from goldnode.channels.signed import ChannelSigners, Files, SignedChannels
+from goldnode.channels.updates import ROOT, TIMESTAMP, UpdateError
 from goldnode.core.errors import GoldnodeError, ImageError, nearest
 from goldnode.core.site import VulnerabilityLimits
 from goldnode.node.ground.text import phrase
 
 if TYPE_CHECKING:
     from securesystemslib.signer import SSlibKey
+
+    from goldnode.channels.locks import StoreDirectory
 
 SETTLE = 1.0  # seconds in which a writer that read before us can still write
 Say = Callable[[str], None]
@@ -218,28 +221,64 @@ def look(
 
     Without `roots`, they are verified by the root that this store saw first. `expired` as in :func:`signed.verified`.
     """
-    files, here = place.files(), signed.read_folder(signed.copy_of(store, place.name))
+    return _compared(place.files(), place.name, store, roots, expired=expired)
+
+
+def followed(
+    files: Files, place: str, store: StoreDirectory, roots: Sequence[Path] = ()
+) -> SignedChannels:
+    """Return the verified channels of a place for who only reads them, and remember them if their root was known.
+
+    Raises GoldnodeError also for an older state than this store has seen, and for one that lacks moves of it.
+    """
+    state = _compared(files, place, store, roots)
+    if (ahead := state.ahead) is not None:
+        why = ""
+        if files and any(
+            signed.version_of(files, role) < signed.version_of(ahead.files, role)
+            for role in (TIMESTAMP, ROOT)
+        ):
+            why = "they are older than what was seen before"
+        elif not ahead.begins(state.there):
+            why = "they lack moves that this store has seen"
+        if why:
+            raise UpdateError(
+                f"the channels of {place} are refused: {why}",
+                remedy="fetch the newest copy; the next promotion publishes moves that were made here offline. "
+                f"If neither helps, report it to the publisher; to believe it, move {signed.copy_of(store, place)} away",
+            )
+    if state.there.trusted:
+        _save(store, place, files)
+    return state.there
+
+
+def _compared(
+    files: Files,
+    place: str,
+    store: StoreDirectory,
+    roots: Sequence[Path],
+    *,
+    expired: bool = False,
+) -> PlaceState:
+    """Verify the channels of a place, and see whether they continue the store's copy or it continues them."""
+    here = signed.read_folder(signed.copy_of(store, place))
     if not here or files == here:
-        return PlaceState(
-            signed.verified(files, place.name, roots, here, older=True, expired=expired)
-        )
+        return PlaceState(signed.verified(files, place, roots, here, older=True, expired=expired))
     newer = bool(files) and signed.version_of(files) > signed.version_of(here)
-    there = signed.verified(files, place.name, roots, here, older=not newer, expired=expired)
+    there = signed.verified(files, place, roots, here, older=not newer, expired=expired)
     if newer and signed.unverified(here).begins(there):
         return PlaceState(there)
-    ahead = signed.verified(
-        here, f"{store.root}/{place.name}", roots, here, older=True, expired=expired
-    )
+    ahead = signed.verified(here, f"{store.root}/{place}", roots, here, older=True, expired=expired)
     if not there.begins(ahead):
         raise ImageError(
-            f"the channels at {place.name} and this store's copy of them went different ways",
+            f"the channels at {place} and this store's copy of them went different ways",
             remedy="see what each has (`status --history`, with --offline the copy); then give one up: move the copy "
-            f"{signed.copy_of(store, place.name)} away, or restore the other",
+            f"{signed.copy_of(store, place)} away, or restore the other",
         )
     return PlaceState(there, ahead)
 
 
-def _save(store: HistoryStore, place: str, files: Files) -> None:
+def _save(store: StoreDirectory, place: str, files: Files) -> None:
     """Write the store's copy of the metadata of a place."""
     with disk(store):
         signed.write_folder(signed.copy_of(store, place), files)

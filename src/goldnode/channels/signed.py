@@ -207,6 +207,14 @@ def verified(
     from tuf.api.exceptions import DownloadError, RepositoryError
     from tuf.ngclient import Updater, UpdaterConfig
 
+    if known:
+        # python-tuf begins with `first`, and does not miss a later root that was seen.
+        seen = f"{version_of(known, ROOT)}.{ROOT}.json"
+        if files.get(seen, known[seen] if older else b"") != known[seen]:
+            raise UpdateError(
+                f"the channels of {where} are refused: they lack the root that was seen before ({seen})",
+                remedy="fetch the newest copy; if that does not help, report it to the publisher",
+            )
     first = _first_root(files, where, roots, known)
     with opened(files) as repository, tempfile.TemporaryDirectory() as client:
         for name, data in ({} if older else known or {}).items():

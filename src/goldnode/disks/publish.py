@@ -408,8 +408,7 @@ def _look_up(
 ) -> tuple[str, str]:
     """Return build id and digest of a channel's target, according to the signed channels only."""
     files = signed.newest_files(lambda name: source.small(f"{signed.FOLDER}/{name}"))
-    copy = signed.copy_of(store, source.name)
-    channels = signed.verified(files, source.name, roots, signed.read_folder(copy))
+    channels = promotion.followed(files, source.name, store, roots)
     last = channels.history(line).current(channel)
     if last is None:
         history = channels.history(line)
@@ -423,7 +422,6 @@ def _look_up(
             f"nothing says whether the channels of {source.name} are its publisher's",
             remedy="name its root document, from a place that you trust, with --root or in images.roots of the site file",
         )
-    signed.write_folder(copy, files)
     return last.tag, last.now
 
 

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from goldnode.channels import signed
+from goldnode.channels import promotion, signed
 from goldnode.channels.lines import CHANNELS as NAMES
 from goldnode.channels.lines import ChannelLine, History, line_of
 from goldnode.channels.locks import disk, using
@@ -319,13 +319,10 @@ def _history(layout: Layout, target: Repository, name: str, roots: Sequence[Path
         # The name of a repository has a prefix; the channels are below it.
         prefix, line = parts[: at - 1], ChannelLine("/".join(parts[at - 1 :]), name)
         files = channel_files(target.registry.repository("/".join((*prefix, CHANNELS))))
-        if files:
-            place = "/".join((target.registry.host, *prefix))
-            copy = signed.copy_of(layout, place)
-            channels = signed.verified(files, place, roots, signed.read_folder(copy))
-            if channels.trusted:
-                signed.write_folder(copy, files)
-            return channels.history(line)
+        place = "/".join((target.registry.host, *prefix))
+        # A copy without channels there: who can write the registry has deleted them.
+        if files or signed.copy_of(layout, place).is_dir():
+            return promotion.followed(files, place, layout, roots).history(line)
     return History(ChannelLine(target.name, name))
 
 

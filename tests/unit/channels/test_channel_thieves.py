@@ -10,7 +10,7 @@ import copy
 import datetime as dt
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,10 @@ from goldnode.channels.lines import ChannelLine, RecordedMove
 from goldnode.channels.promotion import Move
 from goldnode.channels.signed import ChannelSigners
 from goldnode.channels.updates import DelegatedPaths, UpdateError
-from goldnode.core.errors import GoldnodeError
+from goldnode.core.errors import DiskError, GoldnodeError
 from goldnode.disks.lines import line_of
+from goldnode.disks.places import ChannelStore
+from goldnode.disks.publish import pull
 from goldnode.evidence.signatures import load_signer
 
 DISK, IMAGE = line_of("l4"), ChannelLine("cuda", "12.4-runtime-debian12")
@@ -41,6 +43,7 @@ class Site:
 
     folder: Path
     place: signing.MemoryPlace
+    stores: Path | None = None
 
     def key(self, name: str) -> Path:
         return signing.key_of(self.folder / "keys", name)
@@ -50,7 +53,7 @@ class Site:
         return ChannelSigners(roles, [load_signer(self.key("online"))])
 
     def store(self, name: str) -> signing.MemoryStore:
-        return signing.MemoryStore(self.folder / name)
+        return signing.MemoryStore((self.stores or self.folder) / name)
 
     @property
     def root(self) -> Path:
@@ -66,6 +69,21 @@ class Site:
         channels = signing.state(self.place, self.store(client), *roots).there
         assert channels.trusted
         return {name: rows[-1].now for name, rows in channels.moves.items()}
+
+    def pulls(self, client: str) -> None:
+        """Pull a disk, as far as its channels: the place has no build. Raises GoldnodeError for what is refused."""
+        roots = [self.root] if client == "new" else []
+        trust = [load_signer(self.key("disks")).public]
+        with pytest.raises(DiskError) as refusal:
+            pull(
+                HeldFiles(self.place),
+                ChannelStore(self.store(client).root),
+                "l4",
+                trust=trust,
+                roots=roots,
+            )
+        if "memory/l4/" not in refusal.value.message:
+            raise refusal.value
 
     # What a thief does
 
@@ -104,13 +122,30 @@ class Site:
         )
 
 
-def evil(line: ChannelLine, channel: str) -> Callable[[Any], None]:
-    """Return a change that points a channel to the thief's image."""
+class HeldFiles:
+    """The files of a place in memory, as a source of pulls."""
+
+    name = "memory"
+
+    def __init__(self, place: signing.MemoryPlace) -> None:
+        self.place = place
+
+    def small(self, path: str) -> bytes | None:
+        return self.place.held.get(path.removeprefix(f"{signed.FOLDER}/"))
+
+    def fetch(self, path: str, into: Path, sha256: str) -> bool:
+        raise AssertionError("no build is published")
+
+
+def evil(
+    line: ChannelLine, channel: str, past: Sequence[RecordedMove] = ()
+) -> Callable[[Any], None]:
+    """Return a change that points a channel to the thief's image, after the moves of its past."""
     name = line.target(channel)
     move = RecordedMove(99, "promote", channel, None, EVIL, "evil", "thief", "2026-11-28T10:00:00Z")
 
     def change(document: Any) -> None:
-        document.targets[name] = signed.target_of(name, [replace(move, size=1)])
+        document.targets[name] = signed.target_of(name, [*past, replace(move, size=1)])
 
     return change
 
@@ -192,6 +227,13 @@ def _root(
     return attack
 
 
+def _other_root(site: Site) -> None:
+    """A writer puts a root of its own in the place of the one that was seen."""
+    root: Metadata[Any] = Metadata.from_bytes(site.place.held["1.root.json"])
+    root.signed.roles["timestamp"].keyids = root.signed.roles["root"].keyids
+    site.place.held["1.root.json"] = root.to_bytes()
+
+
 def _lower(root: Any) -> None:
     root.roles["root"].threshold = root.roles["targets"].threshold = 1
 
@@ -232,6 +274,7 @@ UNSIGNED = "not enough of the trusted keys have signed it"
 REFUSED: dict[str, tuple[Attack, str]] = {
     # Who can write the place, without a key
     "a writer puts another place's channels there": (_other_place, "root|refused"),
+    "a writer replaces the root that was seen": (_other_root, "root that was seen|no trusted root"),
     "a writer mixes states of two days": (_mixed, "not the one that was signed"),
     # The online key
     "online signs targets": (_signs("targets", ("online",), DISK), UNSIGNED),
@@ -252,6 +295,9 @@ REFUSED: dict[str, tuple[Attack, str]] = {
     "the team of disks signs for that of images": (_signs("images", ("disks",), IMAGE), UNSIGNED),
     "a team signs targets": (_signs("targets", ("disks", "images", "ci"), DISK), UNSIGNED),
     "a team lies about its last move": (_lies, "leads to another image than its target"),
+    # The builder's key signs images alone
+    "the builder signs a channel": (_signs("targets", ("builder",), DISK), UNSIGNED),
+    "the builder signs the channels of a team": (_signs("disks", ("builder",), DISK), UNSIGNED),
     # Keys of targets and root
     "one of two keys of targets signs a channel": (_signs("targets", ("t1",), DISK), UNSIGNED),
     "one of two keys of targets signs twice": (_twice, "refused|another form"),
@@ -319,17 +365,55 @@ def test_a_role_with_the_online_key_chooses_its_own_channels_until_it_is_replace
         site.sees("old")  # the thief left the past out
     name = DISK.target("candidate")
     site.place.held = dict(before)
-
-    def change(document: Any) -> None:
-        evil(DISK, "candidate")(document)
-        (mine,) = document.targets[name].unrecognized_fields["custom"]["moves"]
-        rows = [*past, RecordedMove.of(mine, "candidate")]
-        document.targets[name] = signed.target_of(name, rows)
-
-    site.forge("ci", ("ci",), change)
+    site.forge("ci", ("ci",), evil(DISK, "candidate", past))
     site.stamp()
     assert site.sees("old")[name] == EVIL
     assert site.sees("old")[DISK.target("stable")] == GOOD
+
+
+def _drops_the_past(site: Site) -> None:
+    site.forge("disks", ("disks",), evil(DISK, "stable"))
+    site.stamp()
+
+
+def _ends_earlier(site: Site) -> None:
+    site.forge("disks", ("disks",), lambda document: document.targets.clear())
+    site.stamp()
+
+
+def _same_version(site: Site) -> None:
+    """Two states of the same version: each is signed, and they have different moves."""
+    before = dict(site.place.held)
+    site.promote(DISK, "stable", "b", "disks")
+    signed.write_folder(signed.copy_of(site.store("twin"), "memory"), site.place.held)
+    site.place.held = before
+    _drops_the_past(site)
+
+
+PASTS: dict[str, tuple[Attack, str, str]] = {
+    "a team drops the past": (_drops_the_past, "old", "went different ways"),
+    "a team drops the end of the past": (_ends_earlier, "old", "lack moves that"),
+    "two states of one version": (_same_version, "twin", "went different ways"),
+    "a writer deletes the channels": (
+        lambda site: site.place.held.clear(),
+        "old",
+        "lack moves that",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PASTS)
+def test_a_pull_refuses_channels_that_lack_moves_which_were_seen(
+    site: Site, name: str, tmp_path: Path
+) -> None:
+    attack, client, why = PASTS[name]
+    own = replace(site, stores=tmp_path)
+    signed.write_folder(signed.copy_of(own.store(client), "memory"), site.place.held)
+    own.pulls(client)
+    attack(own)
+    for _ in range(2):  # a refusal leaves the copy, so that the next pull is refused too
+        with pytest.raises(GoldnodeError, match=why):
+            own.pulls(client)
 
 
 def test_the_online_key_can_freeze_and_the_freeze_ends_by_itself(
@@ -376,7 +460,7 @@ def test_a_stolen_key_of_a_team_is_replaced_by_the_keys_of_targets_alone(
 def test_a_stolen_online_key_is_replaced_by_the_keys_of_the_root(
     site: Site, tmp_path: Path
 ) -> None:
-    store = signing.MemoryStore(tmp_path / "store")
+    store, before = signing.MemoryStore(tmp_path / "store"), dict(site.place.held)
     root = RootChange([site.key("r1"), site.key("r2")], online=[site.key("online2")])
     signers = ChannelSigners((), [load_signer(site.key("online2"))])
     done = upkeep.change_keys(
@@ -385,9 +469,45 @@ def test_a_stolen_online_key_is_replaced_by_the_keys_of_the_root(
     assert done is not None
     assert done.now == done.before, "thresholds stay"
     assert site.sees("old") == site.sees("new")
+    after = dict(site.place.held)
     site.stamp()  # by the stolen key
     with pytest.raises(UpdateError, match=UNSIGNED):
         site.sees("new")
+    # The thief takes the new root away again: who has seen it goes back to no older one.
+    own = replace(site, stores=tmp_path)
+    signed.write_folder(signed.copy_of(own.store("old"), "memory"), after)
+    for newer in range(4):  # from the timestamp before to newer ones
+        site.place.held = {name: data for name, data in before.items() if name != "2.root.json"}
+        for _ in range(newer):
+            site.stamp()
+        for roots in ([], [site.root]):
+            with pytest.raises(GoldnodeError, match=f"older than|root that was seen|{UNSIGNED}"):
+                promotion.followed(site.place.held, "memory", own.store("old"), roots)
+        assert signed.read_folder(signed.copy_of(own.store("old"), "memory")) == after
+
+
+def test_all_keys_of_targets_choose_each_channel_until_they_are_replaced(
+    site: Site, tmp_path: Path
+) -> None:
+    before, moves = dict(site.place.held), signing.said(site.place).moves
+    for line in (DISK, IMAGE):  # of teams too
+        name = line.target("stable")
+        site.forge("targets", ("t1", "t2"), evil(line, "stable", moves[name]))
+        site.stamp()
+        assert site.sees("old")[name] == site.sees("new")[name] == EVIL
+    site.place.held = before
+    own, store = ["t3", "t4"], signing.MemoryStore(tmp_path / "store")
+    root = RootChange(
+        [site.key("r1"), site.key("r2")],
+        targets=[site.key(name) for name in own],
+    )
+    change = upkeep.ChannelKeyChange(root=root)
+    upkeep.change_keys(site.place, store, change, site.signers(*own), roots=[site.root])
+    assert site.sees("old") == site.sees("new") == dict.fromkeys(moves, GOOD)
+    _signs("targets", ("t1", "t2"), DISK)(site)
+    for client in ("old", "new"):
+        with pytest.raises(UpdateError, match=UNSIGNED):
+            site.sees(client)
 
 
 def test_keys_that_expired_are_a_refresh_away(

@@ -81,6 +81,17 @@ class TestHistory:
         ):
             published.pull(f"{LINE}-candidate")
 
+    def test_channels_that_were_seen_and_are_gone_are_missed(
+        self, published: PublishedImages
+    ) -> None:
+        published.promote("b")
+        published.pull(f"{LINE}-candidate")
+        del published.server.named["gpu/goldnode-channels", "goldnode-channels"]
+        published.server.named["gpu/cuda", f"{LINE}-candidate"] = published.digests["a"]
+        for reference in (f"{LINE}-candidate", published.tags["a"]):
+            with pytest.raises(GoldnodeError, match="lack moves that this store has seen"):
+                published.pull(reference)
+
     def test_an_interrupted_move_still_gives_the_previous_image(
         self, published: PublishedImages
     ) -> None:
