@@ -1,4 +1,5 @@
-"""Dependencies that need a decision: no release in two years, or no licence: `python -m release.dependencies`.
+"""Dependencies that need a decision: no release in two years, no licence, or an advisory without a fix that
+goldnode allows: `python -m release.dependencies`.
 
 It asks the package index, with uv (extra `pins`), for the newest version of each package of every extra, now and as of
 two years ago. Equal versions mean no release between. Decisions are rows of `release/dependencies.yml`. Exit status 1
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import yaml
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
@@ -38,12 +40,24 @@ class Decision:
 
 @dataclass(frozen=True)
 class Advisory:
-    """A published advisory: versions of `package` below `fixed` are affected."""
+    """A published advisory: versions of `package` below `fixed` are affected, which the index got on `released`."""
 
     package: str
     id: str
     fixed: Version
+    released: dt.date
     source: str
+
+
+@dataclass(frozen=True)
+class OpenAdvisory:
+    """A published advisory that affects the locked version: `affected` versions, and what was decided."""
+
+    package: str
+    id: str
+    affected: SpecifierSet
+    source: str
+    decided: str
 
 
 def decisions(tree: Path = ROOT) -> dict[str, Decision]:
@@ -58,10 +72,13 @@ def decisions(tree: Path = ROOT) -> dict[str, Decision]:
 def advisories(tree: Path = ROOT) -> list[Advisory]:
     """Return the advisories that the lower bounds of a tree exclude."""
     rows = yaml.safe_load((tree / ADVISORIES).read_text(encoding="utf-8"))["advisories"]
-    return [
-        Advisory(row["package"], row["id"], Version(str(row["fixed"])), row["source"])
-        for row in rows
-    ]
+    return [Advisory(**{**row, "fixed": Version(str(row["fixed"]))}) for row in rows]
+
+
+def open_advisories(tree: Path = ROOT) -> list[OpenAdvisory]:
+    """Return the advisories without a fixed version that the requirements of a tree allow."""
+    rows = yaml.safe_load((tree / ADVISORIES).read_text(encoding="utf-8"))["open"]
+    return [OpenAdvisory(**{**row, "affected": SpecifierSet(row["affected"])}) for row in rows]
 
 
 def floor(requirement: Requirement) -> Version | None:
@@ -116,6 +133,10 @@ def main() -> None:
     for name in sorted(decided.keys() - found.keys()):
         open_rows += 1
         print(f"{name}: needs no decision any more: remove its row of {DECISIONS}")
+    for one in open_advisories():
+        print(
+            f"{one.package}: {one.id} affects {one.affected}, and no fix is allowed: {one.decided}"
+        )
     sys.exit(1 if open_rows else 0)
 
 

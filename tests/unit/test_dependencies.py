@@ -13,6 +13,7 @@ from packaging.version import Version
 from release import dependencies, locked, sbom
 
 PROJECT = tomllib.loads((dependencies.ROOT / "pyproject.toml").read_text())["project"]
+ALL_LOCK = dependencies.ROOT / "requirements/all.lock"
 DEVELOPMENT = ("all", "dev", "docs", "pins")
 GROUPS = {
     "": PROJECT["dependencies"],
@@ -54,9 +55,28 @@ def test_lower_bounds_exclude_versions_with_advisories() -> None:
 
 
 def test_advisories_have_a_source() -> None:
+    rows = [(row.id, row.source) for row in dependencies.advisories()]
+    rows += [(row.id, row.source) for row in dependencies.open_advisories()]
+    for name, source in rows:
+        assert source.startswith("https://"), name
+        assert name.startswith(("CVE-", "GHSA-", "PYSEC-")), name
     for row in dependencies.advisories():
-        assert row.source.startswith("https://"), row
-        assert row.id.startswith(("CVE-", "GHSA-", "PYSEC-")), row
+        assert type(row.released) is dt.date, row
+
+
+def test_advisories_are_about_packages_that_users_install() -> None:
+    names = {name for name, _ in locked.pins(ALL_LOCK.read_text())}
+    assert {row.package for row in dependencies.advisories()} <= names
+
+
+def test_an_open_advisory_affects_the_locked_version() -> None:
+    """And has a decision. Where a lock has a fixed version, its row moves to `advisories`."""
+    rows = locked.pins(ALL_LOCK.read_text())
+    for row in dependencies.open_advisories():
+        versions = [version for package, version in rows if package == row.package]
+        assert versions, row
+        assert all(row.affected.contains(version) for version in versions), row
+        assert row.decided.startswith(("stays", "goes")), row
 
 
 @pytest.mark.parametrize("name", locked.LOCKS)
@@ -91,7 +111,7 @@ def test_every_package_has_a_licence() -> None:
 def test_a_decision_is_about_a_package_that_is_installed() -> None:
     known = {dependencies.STALE, dependencies.NO_LICENCE}
     decided = dependencies.decisions()
-    assert decided.keys() <= sbom.packages().keys()
+    assert decided.keys() <= {name for name, _ in locked.pins(ALL_LOCK.read_text())}
     for name, row in decided.items():
         assert set(row.reasons) <= known, name
         assert row.decided.startswith(("stays", "goes")), name
