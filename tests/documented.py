@@ -33,6 +33,8 @@ GUIDES = (
     "README.md",
     "docs/development.md",
     "docs/how-to/install.md",
+    "docs/how-to/keys.md",
+    "docs/how-to/ladder.md",
     "docs/how-to/provision.md",
     "docs/how-to/queue.md",
     *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs/tutorials").glob("*.md")),
@@ -175,7 +177,11 @@ _CHECK, _INSTALL, _NODE = (
 _FLEET, _DRIFT, _ROLLOUT, _IMAGE = (
     f"docs/tutorials/first-{name}.md" for name in ("fleet", "drift", "rollout", "image")
 )
-_DEVELOPMENT = "docs/development.md"
+_DEVELOPMENT, _KEYS, _LADDER = (
+    "docs/development.md",
+    "docs/how-to/keys.md",
+    "docs/how-to/ladder.md",
+)
 _RELEASE = _keys(_INSTALL, "install-the-commands")
 # Run by tests/unit/test_documented.py.
 CHEAP = (
@@ -194,6 +200,10 @@ CHEAP = (
             *_keys(_INSTALL, "install-the-commands*3")[2:],
             *_keys(_INSTALL, "first-steps"),
             *_keys("docs/how-to/queue.md", "see-who-waits"),
+            # On the store with the nodes of the page on the queue.
+            *_keys(_LADDER, "watch-for-a-week*2")[1:],
+            *_keys(_LADDER, "a-stop-and-a-ticket"),
+            *_keys(_KEYS, "keys", "make-a-key", "revoke-the-certificate-of-a-node", "rotate-a-key"),
             *_keys(_NODE, "describe-a-machine"),
         ),
     ),
@@ -415,6 +425,9 @@ BEFORE = {
         "[ -z $PIP_NO_INDEX ] || (here=$PWD; . scripts/lib/setup.sh; venv_wanted >.venv/goldnode.stamp)"
     ),
     f"{_INSTALL}#first-steps-console-1": 'cd "$(mktemp -d)"',
+    f"{_KEYS}#rotate-a-key-console-1": (
+        "echo 'images: {signing_key: keys/images.pem, public_key: keys/images.pub}' >goldnode-site.yml"
+    ),
     f"{_NODE}#describe-a-machine-console-1": 'cd "$(mktemp -d)"',
     f"{_INSTALL}#verify-a-release-console-1": 'cd "$CHECKOUT"',
     f"{_INSTALL}#install-the-commands-console-2": (
@@ -538,7 +551,7 @@ def offline(where: Path) -> Reader:
     site.mkdir()
     programs.mkdir()
     for path in Path(sysconfig.get_path("purelib")).iterdir():
-        if not re.match(r"(goldnode|pip|setuptools)\b|.*\.pth$|_|__pycache__", path.name):
+        if not re.match(r"(goldnode|pip|setuptools)\b|.*\.pth$|_(?!cffi_backend)", path.name):
             (site / path.name).symlink_to(path)
     base = f"{sys.base_prefix}/bin/python{sys.version_info[0]}.{sys.version_info[1]}"
     for name in ("python3", "python3.11"):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 import signal
+import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -62,14 +63,15 @@ def ladder() -> None:
 def run(inventory: str, where: str | None, form: str, **given: Any) -> None:
     """Run the controller of the ladder until it is stopped.
 
-    With `ladder.mode: plan` it changes nothing. A controller that is killed leaves its intents in the log of the store;
-    the next one restores what they took down.
+    With `ladder.mode: plan` it changes nothing. Exit status with `--once`: 1 if a node could not be checked.
+
+    A controller that is killed leaves its intents in the log of the store; the next one restores what they took down.
     """
     site = load_site()
     if site.ladder.mode == "off":
         raise GoldnodeError(
             "the ladder is off",
-            remedy="set ladder.mode of the site file to `plan`; docs/how-to/ladder.md has the way",
+            remedy="set ladder.mode of goldnode-site.yml to `plan`; docs/how-to/ladder.md has the way",
         )
     from goldnode.classdoc.load import load_catalog
     from goldnode.fleet.control import ladder_site  # sqlalchemy: only the extra `fleet` installs it
@@ -79,6 +81,7 @@ def run(inventory: str, where: str | None, form: str, **given: Any) -> None:
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda *_: stop.set())
     count = 0
+    unread: Mapping[str, str] = {}
     with opened(where) as store:
         catalog, hosts, classes = load_catalog(), {}, {}
         for class_ in ladder_site.classes_of(given["class_names"], store):
@@ -101,13 +104,22 @@ def run(inventory: str, where: str | None, form: str, **given: Any) -> None:
                     say(sentence(action))
                 if report.problem:
                     say(report.problem)
+                else:
+                    for node, why in report.unread.items():
+                        if unread.get(node) != why:
+                            say(f"{node}: could not check: {why}")
+                    unread = report.unread
                 if given["once"] and not report.actions and controller.idle():
                     break
                 pause = 0.5 if given["once"] else given["tick"]
                 stop.wait(0.2 if report.actions else pause)
         finally:
             controller.close()
-    emit(form, {"mode": site.ladder.mode, "actions": count}, f"{count} transitions were written")
+    content = {"mode": site.ladder.mode, "actions": count, "could_not_check": dict(unread)}
+    more = f"; {len(unread)} of {len(hosts)} nodes could not be checked" if unread else ""
+    emit(form, content, f"{count} transitions were written{more}")
+    if given["once"] and unread:
+        sys.exit(1)
 
 
 @ladder.command()
@@ -133,7 +145,7 @@ def status(days: float, where: str | None, form: str) -> None:
 @reports("fleet-ladder-node")
 def explain(node: str, where: str | None, form: str) -> None:
     """Show the repairs of a node, transition by transition."""
-    record = _read(where)
+    record = _read(where, node)
     lines: list[dict[str, Any]] = [
         {"at": at, "text": sentence(action)} for at, action in record.lines if _node(action) == node
     ]
@@ -164,12 +176,19 @@ def resume(subject: str, reason: str, where: str | None, form: str) -> None:
     emit(form, {"subject": subject}, f"the ladder goes on for {subject}")
 
 
-def _read(where: str | None) -> LadderRecord:
+def _read(where: str | None, node: str | None = None) -> LadderRecord:
+    """Return the log of the ladder. Raises GoldnodeError for a node that neither it nor the store has."""
     with opened(where) as store, store.read() as connection:
-        from goldnode.fleet.store.repairs import LadderRecord
+        from goldnode.fleet.store import repairs
 
-        record = LadderRecord()
+        record = repairs.LadderRecord()
         record.read(connection)
+        if node is None or any(_node(action) == node for _, action in record.lines):
+            return record
+        if not repairs.domains(connection, [node]):
+            raise GoldnodeError(
+                f'the store has no node "{node}"', remedy="`goldnode fleet status` lists them"
+            )
         return record
 
 

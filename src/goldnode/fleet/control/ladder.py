@@ -63,16 +63,21 @@ class LadderHands(Protocol):
 class LadderReader(Protocol):
     """State of nodes."""
 
+    @property
+    def unread(self) -> Mapping[str, str]:
+        """Nodes whose last check is not known, with the reason: they are not healthy, and get no repair."""
+
     def read(self, cases: Mapping[str, RepairCase]) -> dict[str, NodeSeen]:
         """Return the nodes with a finding, and those with a case. One that cannot be read is left out."""
 
 
 @dataclass
 class LadderReport:
-    """Result of a tick: the transitions that were written, and why nothing could be."""
+    """Result of a tick: the transitions that were written, and why nothing could be; `unread`: see LadderReader."""
 
     actions: list[LadderAction] = field(default_factory=list)
     problem: str = ""
+    unread: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -102,6 +107,7 @@ class LadderController:
             self._read()
             self._collect(report)
             seen = self.reader.read(self.state.cases)
+            report.unread = dict(self.reader.unread)
             self._write(decide(self.policies, self.state, seen, self.clock()), report)
             self._work(seen, report)
         except LadderBehindError:

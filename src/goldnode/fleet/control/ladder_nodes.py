@@ -8,7 +8,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +23,7 @@ from goldnode.fleet.control.rungs import RungTools
 from goldnode.fleet.control.schedulers import SiteSchedulers
 from goldnode.fleet.drain.protocol import GATE
 from goldnode.fleet.nodes import return_delivery
-from goldnode.fleet.nodes.disk_update import SshNode, run_installed
+from goldnode.fleet.nodes.disk_update import SshNode, last_line, run_installed
 from goldnode.fleet.nodes.return_delivery import HeldNode
 from goldnode.fleet.rollout.ladder import (
     CasePhase,
@@ -39,6 +39,8 @@ from goldnode.node.ground.drained import mark
 LOGGER = logging.getLogger("goldnode.ladder")
 CHECK = 300.0  # seconds for a check
 EVERY = 300.0  # seconds between two readings of a node without a case
+# Verdicts that tell nothing of a node.
+_UNKNOWN = ("could_not_check", "not_this_class")
 _RUNS = frozenset(("service-restart", "gpu-reset", "module-reload", "reboot"))
 # Files stored before a rung -> command on the node.
 _EVIDENCE: Mapping[str, tuple[str, ...]] = {
@@ -84,6 +86,7 @@ class LadderNodes:
     tools: RungTools | None = None
     clock: Callable[[], float] = time.time
     parallel: int = 16
+    unread: dict[str, str] = field(default_factory=dict)
     _verdicts: dict[str, tuple[float, Verdict | None]] = field(default_factory=dict)
 
     # -- reader
@@ -125,12 +128,26 @@ class LadderNodes:
         words = ["check", "--format", "json"]
         if case is None:
             words.append("--cached")
+        verdict, why = self._checked(name, words)
+        if why:
+            self.unread[name] = why
+        else:
+            self.unread.pop(name, None)
+        return began, verdict
+
+    def _checked(self, name: str, words: Sequence[str]) -> tuple[Verdict | None, str]:
+        """Return the verdict that a check prints, and why the state of the node is not known; empty if it is."""
         try:
             done = run_installed(self.reach(name), *words, timeout=CHECK)
+        except (GoldnodeError, OSError) as problem:
+            return None, str(problem)
+        try:
             document = VerdictDocument.model_validate_json(done.stdout).root
-        except (GoldnodeError, ValidationError):
-            return began, None
-        return began, document if isinstance(document, Verdict) else None
+        except ValidationError:
+            return None, last_line(done.stderr) or f"its check ended with {done.returncode}"
+        if not isinstance(document, Verdict):
+            return None, document.reason
+        return document, f"its verdict is {document.status}" if document.status in _UNKNOWN else ""
 
     def _seen(
         self, name: str, state: SchedulerObservation | None, cases: Mapping[str, RepairCase]
@@ -247,7 +264,7 @@ def findings_of(verdict: Verdict | None) -> Mapping[str, tuple[str, ...]] | None
 
     None for a verdict that shows nothing: a check that failed is no good node.
     """
-    if verdict is None or verdict.status in ("could_not_check", "not_this_class"):
+    if verdict is None or verdict.status in _UNKNOWN:
         return None
     rows: dict[str, tuple[str, ...]] = {}
     for finding in verdict.findings:

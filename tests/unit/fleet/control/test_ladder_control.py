@@ -67,6 +67,7 @@ class Site:
     kill_share: float = 0.0
     acts: list[tuple[str, str, float]] = field(default_factory=list)
     made: int = 0
+    unread: dict[str, str] = field(default_factory=dict)
     live: LadderController | None = None
 
     def controller(self) -> LadderController:

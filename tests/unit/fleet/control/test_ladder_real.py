@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 from tests import slurm
 from tests.unit.fleet.control.test_bmc import Emulator, emulator, settings, sushy_tools
+from tests.unit.fleet.rollout.ladder_world import verdict
 
 from goldnode.core.site import SiteLadder
 from goldnode.documents.verdict import Verdict
@@ -41,7 +42,7 @@ from goldnode.fleet.store.nodes import StoredNode
 
 __all__ = ["emulator", "sushy_tools"]  # fixtures
 
-CLASS = "h100"
+CLASS = "h100"  # that of the verdicts
 pytestmark = [pytest.mark.real, pytest.mark.long]
 
 
@@ -93,39 +94,8 @@ class SimulatedVerdicts(LadderNodes):
         began, number = self.clock(), self.machine.emulator.machine
         if number is None:
             return began, None
-        finding = {
-            "id": "gpu.recovery_action",
-            "outcome": "mismatch",
-            "severity": "drain",
-            "expected": "none",
-            "got": "the driver hangs (simulated)",
-            "remedy": "reset",
-            "steps": ["gpu_reset"],
-            "subject": None,
-            "evidence": [],
-            "blast": "gpu",
-            "domain": "hardware",
-        }
-        counts = dict.fromkeys(
-            ("match", "mismatch", "not_exposed", "could_not_read", "not_verified_here", "deferred", "suppressed"), 0
-        )  # fmt: skip
-        return began, Verdict.model_validate(
-            {
-                "schema": "goldnode.verdict/1",
-                "time": "2026-11-28T00:00:00Z",
-                "status": "drain" if self.machine.hung else "healthy",
-                "exit_code": 2 if self.machine.hung else 0,
-                "counts": counts,
-                "findings": [finding] if self.machine.hung else [],
-                "class": CLASS,
-                "class_digest": None,
-                "lock_digest": None,
-                "simulated": True,
-                "passive": False,
-                "boot_identity": f"boot-{number}",
-                "uptime": 1.0,
-            }
-        )
+        findings = ["gpu.recovery_action"] if self.machine.hung else []
+        return began, Verdict.model_validate(verdict(findings, number))
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,9 @@ The same function decides here and in the controller. The hardware is simulated.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from goldnode.fleet.rollout.ladder import (
     BOOTS,
@@ -253,3 +255,40 @@ _RANKS = (
 def rank(rung: str) -> int:
     """Return the place of a rung."""
     return _RANKS.index(rung)
+
+
+def verdict(findings: Sequence[str], boot: object = 1) -> dict[str, Any]:
+    """Return what `goldnode-node check --format json` prints on a simulated node with findings that drain it."""
+    counts = dict.fromkeys(
+        ("match", "mismatch", "not_exposed", "could_not_read", "not_verified_here", "deferred", "suppressed"), 0
+    )  # fmt: skip
+    return {
+        "schema": "goldnode.verdict/1",
+        "time": "2026-11-28T00:00:00Z",
+        "status": "drain" if findings else "healthy",
+        "exit_code": 2 if findings else 0,
+        "counts": counts,
+        "findings": [
+            {
+                "id": name,
+                "outcome": "mismatch",
+                "severity": "drain",
+                "expected": "none",
+                "got": "a fault (simulated)",
+                "remedy": "reset",
+                "steps": ["gpu_reset"],
+                "subject": None,
+                "evidence": [],
+                "blast": "gpu",
+                "domain": "hardware",
+            }
+            for name in findings
+        ],
+        "class": "h100",
+        "class_digest": None,
+        "lock_digest": None,
+        "simulated": True,
+        "passive": False,
+        "boot_identity": f"boot-{boot}",
+        "uptime": 1.0,
+    }
