@@ -174,8 +174,7 @@ _ROWS: Tuple[Kind, ...] = (
         "runtime.cdi_paths", domain=HARDWARE, severity=DEGRADED, blast=PROCESS,
         about="a CDI specification of GPUs has the paths and devices of the node, on nodes where goldnode does not maintain it (`runtime.cdi`)",
         remedy=Remedy(
-            "Regenerate it with `nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`, or run site.yml; new containers "
-            "see no GPU until then.",
+            "Regenerate it with `nvidia-ctk cdi generate --output=SUBJECT`; new containers see no GPU until then.",
             COMMAND,
         ),
     ),
@@ -654,7 +653,7 @@ _ROWS: Tuple[Kind, ...] = (
         about="the clock is synchronised some time after boot, and has not jumped against the uptime since the last check",
         remedy=Remedy(
             "Check `timedatectl` and `chronyc tracking` or `systemctl status systemd-timesyncd`: logs and certificates "
-            "depend on the clock.",
+            "depend on the clock. A jump is reported for a day.",
             PERSON,
         ),
     ),

@@ -324,7 +324,11 @@ def flaps(node: Node) -> Answer:
                 seen += 1
                 if wrong:
                     text = f"{delta.value:g} {what}, {delta.span}"
-                    results.append(bad("a steady link", text, subject=about_port))
+                    remedy = Remedy(
+                        f"Search dmesg for {name}, check `ibstat {name} {port}`, the cable and transceiver, then the switch port.",
+                        PERSON,
+                    )
+                    results.append(bad("a steady link", text, remedy=remedy, subject=about_port))
                     break
         # Counters of InfiniBand stop at their maximum.
         counters = as_map(as_map(row).get("counters")).values()
