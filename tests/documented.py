@@ -551,7 +551,7 @@ def offline(where: Path) -> Reader:
     site.mkdir()
     programs.mkdir()
     for path in Path(sysconfig.get_path("purelib")).iterdir():
-        if not re.match(r"(goldnode|pip|setuptools)\b|.*\.pth$|_(?!cffi_backend)", path.name):
+        if not re.match(r"(goldnode|pip)\b|.*\.pth$|_(?!cffi_backend)", path.name):
             (site / path.name).symlink_to(path)
     base = f"{sys.base_prefix}/bin/python{sys.version_info[0]}.{sys.version_info[1]}"
     for name in ("python3", "python3.11"):

@@ -91,6 +91,12 @@ VARIABLES = (
         "Password (PIN) of the PKCS #11 token with a key of a channel or of facts (`hsm:KEYID?label=TOKEN`).",
     ),
     Variable(
+        "GOLDNODE_ONLINE_KEY",
+        "the site file's `images.online_key`",
+        "Secret key (PEM, a file) that signs which state of the channels of images and disks is the newest; "
+        "`--online-key` goes before it.",
+    ),
+    Variable(
         "GOLDNODE_SIGNING_PASSWORD",
         "none",
         "Password of a key that images or disks are signed with, where the key is encrypted.",

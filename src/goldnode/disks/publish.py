@@ -307,15 +307,14 @@ class PulledDisk:
 def pull(
     source: PullSource,
     store: ChannelStore,
-    name: str,
-    wanted: str = "stable",
+    build: str,
     *,
     trust: Sequence[SSlibKey],
     roots: Sequence[Path] = (),
     formats: Sequence[str] = ("raw.zst",),
     say: Say = lambda text: None,
 ) -> PulledDisk:
-    """Download a build into the store: the target of a channel, or a build id.
+    """Download a build into the store. `build` is CLASS:CHANNEL, CLASS:BUILDID, or CLASS for stable.
 
     Every byte is validated against a trusted signature.
 
@@ -323,7 +322,8 @@ def pull(
     Raises DiskError; the store then contains nothing new except partial files, from which the next run
     resumes.
     """
-    line = line_of(name)
+    name, _, wanted = build.partition(":")
+    line, wanted = line_of(name), wanted or "stable"
     if not trust:
         raise DiskError(
             "a disk is pulled only where its signature can be verified",

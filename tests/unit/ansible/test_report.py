@@ -245,7 +245,6 @@ def test_every_host_ends_with_its_reason_in_print_and_in_the_record(tmp_path: Pa
     report = output[output.index("goldnode: 7 hosts") :]
     for text in (
         "1 unreachable, 1 failed, 1 held, 1 reboot pending, 1 waiting for drain, 1 changed, 1 converged",
-        "  unreachable: lost\n    ssh: connect to host 127.0.0.1 port 1: Connection refused\n",
         "  failed: broken\n    in part kernel: apt finds no way\n",
         "  held: held\n    [gpu-in-use] GPU in use by sleep, unit train.service. Drain the node.\n",
         "  reboot pending: boots\n    Needs a reboot: kernel 1 runs, want 2. Allow it with -e goldnode_reboot=true.\n",
@@ -253,6 +252,11 @@ def test_every_host_ends_with_its_reason_in_print_and_in_the_record(tmp_path: Pa
         f"  record: {tmp_path}/runs/",
     ):
         assert text in report, report
+    # The second where ssh had ended before Ansible wrote to it, as on a busy machine.
+    reasons = (
+        "ssh: connect to host .* port 1: Connection refused|Data could not be sent to remote host"
+    )
+    assert re.search(rf"  unreachable: lost\n    ({reasons})", report), report
     assert "fresh" not in report
     assert [row["resource"] for row in record["hosts"]["fresh"]["parts"]["kernel"]] == [
         "/etc/x",

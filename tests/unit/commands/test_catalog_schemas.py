@@ -64,6 +64,7 @@ def test_site_schema_has_no_inner_keys() -> None:
         "exceptions",
         "facts",
         "indexes",
+        "ladder",
         "locks",
         "mirror",
         "module_signing",

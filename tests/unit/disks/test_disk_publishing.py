@@ -99,8 +99,7 @@ class World:
         return pull(
             source_of(origin or str(self.root)),
             self.other,
-            CLASS,
-            wanted,
+            f"{CLASS}:{wanted}",
             trust=load_public(self.keys[1]),
             **{"roots": [self.trusted], **given},
         )
@@ -604,7 +603,7 @@ def test_pull_refuses_altered_or_unsigned_disks(
 def test_a_disk_is_not_pulled_without_a_key(world: World) -> None:
     world.publish("a")
     with pytest.raises(DiskError, match="only where its signature can be verified"):
-        pull(source_of(str(world.root)), world.other, CLASS, BUILDS["a"], trust=())
+        pull(source_of(str(world.root)), world.other, f"{CLASS}:{BUILDS['a']}", trust=())
 
 
 def test_older_channels_are_not_believed(world: World) -> None:

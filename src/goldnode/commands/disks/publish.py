@@ -244,14 +244,11 @@ def pull(
     from goldnode.disks.publish import pull as pulling
     from goldnode.disks.publish import source_of
 
-    # A channel or a build ID; the published directory knows which.
-    class_, _, wanted = name.partition(":")
     source, store, keys = source_of(origin, ca), DiskProduct(location).store, shared.trusted(trust)
     done = pulling(
         source,
         store,
-        class_,
-        wanted or "stable",
+        name,
         trust=keys,
         roots=location.trusted_roots(),
         formats=formats or ("raw.zst",),

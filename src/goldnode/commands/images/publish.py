@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from goldnode.commands.options import (
     DRY_RUN,
     KEEP_DAYS,
     REGISTRY,
+    grouped,
     image_store,
     options,
     unsigned_option,
@@ -34,6 +36,15 @@ _TO = options(
     CERTIFICATE,
 )
 AT = shared.location(_TO)
+
+
+@dataclass(frozen=True)
+class PullTrust:
+    """Files of public keys and of root documents that a download is verified by, or the reason for an unsigned one."""
+
+    trust: tuple[Path, ...] = ()
+    roots: tuple[Path, ...] = ()
+    unsigned: str | None = None
 
 
 @click.command()
@@ -106,9 +117,13 @@ def publish(
     show_default="that of this machine",
     help="Platform to select from an index.",
 )
-@shared.TRUST
-@shared.ROOT
-@unsigned_option("in `unsigned.jsonl` of the store")
+@grouped(
+    "given",
+    PullTrust,
+    shared.TRUST,
+    shared.ROOT,
+    unsigned_option("in `unsigned.jsonl` of the store"),
+)
 @click.option("--no-evidence", is_flag=True, help="Do not store the attached evidence.")
 @reports("pulled-image")
 def pull(
@@ -116,10 +131,8 @@ def pull(
     store: Path | None,
     ca: Path | None,
     system: str | None,
-    trust: tuple[Path, ...],
+    given: PullTrust,
     *,
-    roots: tuple[Path, ...],
-    unsigned: str | None,
     no_evidence: bool,
     form: str,
 ) -> None:
@@ -149,10 +162,12 @@ def pull(
     place = reached(RegistryAddress(named.registry, plain_http=reference.startswith("http://")))
     registry = Registry(place.host, RegistryOptions(place.plain_http, ca))
     target = registry.repository(named.name)
-    policy = shared.trust_policy(trust)
-    reason = unsigned_reason(reference, policy is not None, unsigned)
+    policy = shared.trust_policy(given.trust)
+    reason = unsigned_reason(reference, policy is not None, given.unsigned)
     layout = open_store(store).layout
-    how = ImagePull(policy, Location(store, roots=roots).trusted_roots(), not no_evidence, system)
+    how = ImagePull(
+        policy, Location(store, roots=given.roots).trusted_roots(), not no_evidence, system
+    )
     with _moving(registry, f"pulling {named.name}"):
         done = pulling(layout, target, wanted, how)
     if reason:

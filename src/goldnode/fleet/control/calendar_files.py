@@ -187,7 +187,7 @@ def _spans(text: str, rules: CalendarRules, begin: float, until: float) -> Itera
     import recurring_ical_events
 
     # The package remembers the zones of the files before, by name, and Outlook has one name for any zone of a user.
-    icalendar.use_zoneinfo()
+    icalendar.use_zoneinfo()  # type: ignore[no-untyped-call]
     calendars = icalendar.Calendar.from_ical(text, multiple=True)
     spans: set[FreezeSpan] = set()
     for calendar in calendars:

@@ -26,7 +26,7 @@ def _form(value: Any, depth: int) -> str:
         return f'"{escaped}"'
     if isinstance(value, (list, tuple)):
         return f"[{','.join(_form(item, depth + 1) for item in value)}]"
-    if isinstance(value, dict):
+    if isinstance(value, dict) and all(isinstance(name, str) for name in value):
         rows = (f"{_form(name, depth)}:{_form(value[name], depth + 1)}" for name in sorted(value))
         return f"{{{','.join(rows)}}}"
     raise ValueError(f"{type(value).__name__} has no canonical form")
