@@ -232,6 +232,7 @@ def emulator(
 
 
 @pytest.mark.real
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("qemu-system-x86_64") is None, reason="QEMU is not installed")
 def test_redfish_cycles_a_real_machine(emulator: Emulator, tmp_path: Path) -> None:
     """sushy 5.14.0 against sushy-tools 2.2.0, whose orders have their effect after 1 to 11 seconds."""
@@ -251,6 +252,7 @@ def test_redfish_cycles_a_real_machine(emulator: Emulator, tmp_path: Path) -> No
 
 
 @pytest.mark.real
+@pytest.mark.long
 def test_redfish_that_is_away_or_refuses_is_an_error_without_secrets(
     sushy_tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -323,6 +325,7 @@ def ipmi(tmp_path: Path) -> Iterator[int]:
     reason="ipmi_sim or ipmitool is not installed: apt-get install openipmi ipmitool",
 )
 @pytest.mark.real
+@pytest.mark.long
 def test_ipmitool_cycles_a_simulated_bmc(ipmi: int, tmp_path: Path) -> None:
     site = settings(tmp_path, protocol="ipmi", address="{node}").model_copy(
         update={"address": f"127.0.0.1:{ipmi}"}
