@@ -632,7 +632,7 @@ def test_no_plugin_works_with_an_old_ansible(monkeypatch: pytest.MonkeyPatch, na
 
 def test_the_oldest_ansible_is_the_one_of_the_extra() -> None:
     extra = (ROOT / "pyproject.toml").read_text()
-    assert f'"ansible-core>={".".join(map(str, release.MINIMUM))},' in extra
+    assert f'"ansible-core>={".".join(map(str, release.MINIMUM))}.' in extra
     assert [
         release.too_old(version) is None
         for version in ("2.14.18", "2.18.9rc1", "2.19.0", "2.22.0b2")
