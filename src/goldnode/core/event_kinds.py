@@ -83,6 +83,13 @@ KINDS = {
         ("action", "from", "to", "tag", "reason"),
     ),
     "channel.published": EventKind("a channel that nodes follow has a new version", ("version",)),
+    "ticket.opened": EventKind(
+        "a node needs a repair by a person", ("ticket", "node", "class", "request")
+    ),
+    "ticket.commented": EventKind(
+        "there is news of an open ticket", ("ticket", "node", "class", "text", "key")
+    ),
+    "ticket.closed": EventKind("a ticket is closed", ("ticket", "node", "class", "reason")),
     "hook.test": EventKind("`goldnode events test`", ()),
 }
 

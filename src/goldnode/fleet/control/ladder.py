@@ -8,6 +8,7 @@ that carries it out. When that process has died, another restores what the rung 
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -35,6 +36,7 @@ from goldnode.fleet.store.errors import GrantRefusedError, StoreUnavailableError
 from goldnode.fleet.store.repairs import LadderBehindError, LadderRecord
 
 LOGGER = logging.getLogger("goldnode.ladder")
+AGAIN = 300.0  # seconds before a ticket that could not be opened is tried again
 
 
 class RefusedRungError(GoldnodeError):
@@ -58,6 +60,16 @@ class LadderHands(Protocol):
 
     def restore(self, case: RepairCase) -> str:
         """Restore what an interrupted rung may have taken down, and return what was done."""
+
+
+class TicketDesk(Protocol):
+    """The last rung: a ticket for a person."""
+
+    def open(self, case: RepairCase) -> str:
+        """Open the ticket of a case, and return its id. Once for a case, however often it is called.
+
+        It may take minutes, and raises GoldnodeError; it is called again then.
+        """
 
 
 class LadderReader(Protocol):
@@ -90,10 +102,13 @@ class LadderController:
     hands: LadderHands
     clock: Callable[[], float] = time.time
     threads: int = 8
+    desk: TicketDesk | None = None
     record: LadderRecord = field(default_factory=LadderRecord)
     worker: str = field(default_factory=lambda: identity.actor().run)
     _running: dict[tuple[str, str], Future[str]] = field(default_factory=dict)
     _pool: ThreadPoolExecutor | None = None
+    # Cases whose ticket is open, and those whose ticket failed with the time of the next try.
+    _tickets: dict[tuple[str, float], float] = field(default_factory=dict)
 
     @property
     def state(self) -> LadderState:
@@ -171,6 +186,8 @@ class LadderController:
                 self._start("restore", case, self.hands.restore)
             elif case.phase is CasePhase.RETURN:
                 self._return(case, seen.get(name))
+            elif case.phase is CasePhase.TICKET:
+                self._ticket(case)
 
         # A drain without a case: a kill or a race left it, and nothing orders it.
         for name, node in seen.items():
@@ -188,6 +205,12 @@ class LadderController:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="ladder")
             self._running[key] = self._pool.submit(call, case)
+
+    def _ticket(self, case: RepairCase) -> None:
+        """Open the ticket of a case, unless this process has; the desk knows what others have opened."""
+        again = self._tickets.get((case.node, case.opened_at), 0.0)
+        if self.desk is not None and self.clock() >= again:
+            self._start("ticket", case, self.desk.open)
 
     def _take(self, case: RepairCase, seen: NodeSeen | None) -> None:
         """Ask for leave, then drain. A refusal is no error: the case waits."""
@@ -234,6 +257,10 @@ class LadderController:
             text, failed = self._result(name, work, future)
             if case is None or key[1] != f"{work} {case.changed_at}":
                 continue  # decided since
+            if work == "ticket":
+                again = self.clock() + AGAIN if failed else math.inf
+                self._tickets[name, case.opened_at] = again
+                continue
             if case.phase is CasePhase.INSPECT and work == "evidence" and not failed:
                 self._write([StoreEvidence(name, text)], report)
             elif case.phase is CasePhase.ACT:

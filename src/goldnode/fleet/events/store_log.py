@@ -12,6 +12,7 @@ from goldnode.fleet.rollout.lines import sentence, severity
 from goldnode.fleet.store import tables
 from goldnode.fleet.store.database import StoreDatabase
 from goldnode.fleet.store.log import decoded, entries
+from goldnode.fleet.store.tickets import STREAM as TICKETS
 
 # Action of a line -> kind. A request to evaluate changes no state, and is no event.
 KINDS: Mapping[str, str | None] = {
@@ -42,6 +43,9 @@ KINDS: Mapping[str, str | None] = {
     "Deny": "state.denied",
     "LiftDenial": "state.allowed",
     "PutNodes": "fleet.nodes",
+    "OpenTicket": "ticket.opened",
+    "CommentTicket": "ticket.commented",
+    "CloseTicket": "ticket.closed",
 }
 _BATCH = 1000  # lines of one reading
 
@@ -77,6 +81,8 @@ def event(row: Mapping[str, Any], classes: Mapping[str, str]) -> FleetEvent | No
     if kind is None:
         return None
     subject, rollout = row["subject"], row["rollout"]
+    if rollout == TICKETS:
+        rollout = None
     of_class = subject.removeprefix("class ") if subject.startswith("class ") else None
     return FleetEvent(
         # A store that was created again has other lines with the same numbers: time and author are in the id.
@@ -93,4 +99,5 @@ def event(row: Mapping[str, Any], classes: Mapping[str, str]) -> FleetEvent | No
         node=content.get("node"),
         node_class=classes.get(rollout or "") or content.get("class") or of_class,
         rollout=rollout,
+        simulated=content.get("simulated"),
     )

@@ -61,7 +61,7 @@ def severity(action: str, content: _Content) -> Any:
         return "critical" if content.get("phase") == "rolling-back" else "info"
     if action == "Alarm":
         return "critical" if content.get("code") == "stopped" else "warning"
-    if action in ("Overdue", "Freeze", "Deny", "PowerCycle", "PowerCycled"):
+    if action in ("Overdue", "Freeze", "Deny", "PowerCycle", "PowerCycled", "OpenTicket"):
         return "warning"
     if action == "Calendar":
         return "warning" if content.get("problem") else "info"
@@ -164,6 +164,12 @@ def _power_cycled(content: _Content) -> str:
     return f"the power cycle of {content['node']} ended: {content.get('result')}"
 
 
+def _open_ticket(content: _Content) -> str:
+    request = content["request"]
+    label = "SIMULATED: " if content.get("simulated") else ""
+    return f"{label}{content['node']} needs a repair, ticket {content['ticket']}: {request['finding']}: {request['why']}"
+
+
 SENTENCES: Mapping[str, Callable[[_Content], str]] = {
     "Submit": lambda c: (
         "the rollout was submitted" if c.get("new") else "the document was replaced"
@@ -202,5 +208,8 @@ SENTENCES: Mapping[str, Callable[[_Content], str]] = {
         f"nodes of {c['about']}: {len(c['added'])} added, {len(c['changed'])} changed, "
         f"{len(c['retired'])} retired"
     ),
+    "OpenTicket": _open_ticket,
+    "CommentTicket": lambda c: f"ticket {c['ticket']} of {c['node']}: {c['text']}",
+    "CloseTicket": lambda c: f"ticket {c['ticket']} of {c['node']} is closed",
 }
-_OF_PERSONS = ("Freeze", "Thaw", "Approve", "Release", "Deny", "LiftDenial")
+_OF_PERSONS = ("CloseTicket", "Freeze", "Thaw", "Approve", "Release", "Deny", "LiftDenial")

@@ -16,6 +16,7 @@ from tests.unit.fleet.rollout.ladder_world import SimulatedNode, rank
 
 from goldnode.core.errors import GoldnodeError
 from goldnode.fleet.control.ladder import LadderController
+from goldnode.fleet.control.ticket_desk import StoreTicketDesk, plain_request
 from goldnode.fleet.rollout.ladder import (
     BOOTS,
     CasePhase,
@@ -27,7 +28,7 @@ from goldnode.fleet.rollout.ladder import (
     RepairCase,
 )
 from goldnode.fleet.shared import identity
-from goldnode.fleet.store import grants, nodes, repairs, tables
+from goldnode.fleet.store import grants, nodes, repairs, tables, tickets
 from goldnode.fleet.store.database import StoreDatabase
 from goldnode.fleet.store.grants import PersonsOrder
 from goldnode.fleet.store.limits import FleetLimits
@@ -343,3 +344,42 @@ def test_200_sequences_of_kills_leave_nothing_without_an_order(
         own = made(migrated, folder, monkeypatch, 4)
         killed(own, seed)
         own.store.close()
+
+
+class Desk:
+    """A desk whose first calls fail."""
+
+    def __init__(self, failures: int = 0) -> None:
+        self.calls: list[str] = []
+        self.failures = failures
+
+    def open(self, case: RepairCase) -> str:
+        self.calls.append(f"{case.node} {case.rung}")
+        if len(self.calls) <= self.failures:
+            raise GoldnodeError("the store is away")
+        return "gn-1"
+
+
+@pytest.mark.parametrize("failures", [0, 2])
+def test_last_rung_asks_the_desk_once_and_again_after_a_failure(site: Site, failures: int) -> None:
+    site.nodes["n0"].fault = "gpu.recovery_action"
+    site.rng.random = lambda: 0.5  # type: ignore[method-assign]
+    controller, desk = site.controller(), Desk(failures)
+    controller.desk = desk
+    for _ in range(120):
+        site.tick()
+    assert controller.state.cases["n0"].phase is CasePhase.TICKET
+    assert desk.calls == ["n0 ticket"] * (failures + 1)
+
+
+def test_ticket_of_a_case_survives_controllers_that_die(site: Site) -> None:
+    site.nodes["n0"].fault = "gpu.recovery_action"
+    site.rng.random = lambda: 0.5  # type: ignore[method-assign]
+    for _ in range(120):
+        site.controller().desk = StoreTicketDesk(site.store, plain_request, lambda: site.now)
+        site.tick()
+        site.live = None  # the next tick is of another controller
+    with site.store.read() as connection:
+        (ticket,) = tickets.read(connection).tickets.values()
+    assert ticket.request.finding == "gpu.recovery_action"
+    assert not ticket.comments
