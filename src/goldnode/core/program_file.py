@@ -2,8 +2,8 @@
 
 Builds are reproducible.
 
-The archive includes `pynvml`, NVIDIA's NVML binding (package nvidia-ml-py, BSD licence), so a node needs no
-pip. The module carries its licence in its header.
+The archive includes what it uses of `pynvml`, NVIDIA's NVML binding (package nvidia-ml-py, BSD licence), so a
+node needs no pip. The module carries its licence in its header.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
+from goldnode.core import nvml_binding
 from goldnode.core.errors import GoldnodeError
 from goldnode.node.__main__ import SEAL
 
@@ -39,15 +40,27 @@ def sources(*, writer: bool = False) -> dict[str, bytes]:
 
     `writer` adds the module that only disk updates need.
     """
-    modules = {
-        f"goldnode/node/{path.relative_to(NODE)}": path.read_bytes() for path in NODE.rglob("*.py")
-    }
+    modules = {name: content for name, content in inputs().items() if name.startswith("goldnode/")}
     for name in (*TYPES, *([] if writer else [WRITER])):
         modules.pop(name)
     start = modules.pop("goldnode/node/__main__.py")
-    return dict(
-        sorted({**modules, **binding(), "goldnode/__init__.py": b"", "__main__.py": start}.items())
-    )
+    modules |= {BINDING: node_binding(), "goldnode/__init__.py": b"", "__main__.py": start}
+    return dict(sorted(modules.items()))
+
+
+def inputs() -> dict[str, bytes]:
+    """Return name -> content of every file that decides the bytes of the program, sorted by name. Raises as
+    :func:`binding` does.
+    """
+    modules = {f"goldnode/node/{path.relative_to(NODE)}": path for path in NODE.rglob("*.py")}
+    others = [Path(__file__), Path(nvml_binding.__file__), *guests()]
+    files = {**modules, **{path.name: path for path in others}}
+    return dict(sorted({**{n: p.read_bytes() for n, p in files.items()}, **binding()}.items()))
+
+
+def guests() -> list[Path]:
+    """Return the modules that run on a node beside goldnode-node, and take the binding from its file."""
+    return [NODE.parent / "prove" / name for name in ("latency.py", "unlock.py")]
 
 
 def binding_file() -> Path:
@@ -71,6 +84,12 @@ def binding() -> dict[str, bytes]:
             remedy="use the release of nvidia-ml-py in requirements/dev.lock",
         )
     return {BINDING: content}
+
+
+def node_binding() -> bytes:
+    """Return what goldnode-node uses of pynvml. Raises as :func:`binding` does."""
+    callers = (path.read_text(encoding="utf-8") for path in [*NODE.glob("device/*.py"), *guests()])
+    return nvml_binding.used_part(binding()[BINDING].decode(), callers).encode()
 
 
 @cache

@@ -31,8 +31,7 @@ def program_digest() -> str:
     """
     # The builder and zlib decide the bytes, too.
     key = hashlib.sha256(f"{sys.version} {zlib.ZLIB_RUNTIME_VERSION}".encode())
-    key.update(Path(program_file.__file__).read_bytes())
-    for name, content in program_file.sources().items():
+    for name, content in program_file.inputs().items():
         key.update(f"\0{name}\0{len(content)}\0".encode() + content)
     cached = cache_directory() / "program" / key.hexdigest()
     try:

@@ -31,8 +31,8 @@ def test_digest_is_cached_until_a_source_changes(
     assert [release.program_digest(), release.program_digest()] == [digest, digest]
     assert built == [False]
     assert [file.read_text() for file in cache.iterdir()] == [digest]
-    sources = program_file.sources()
-    monkeypatch.setattr(program_file, "sources", lambda: {**sources, "more.py": b""})
+    inputs = program_file.inputs()
+    monkeypatch.setattr(program_file, "inputs", lambda: {**inputs, "more.py": b""})
     release.program_digest()
     assert len(built) == 2
     assert len(list(cache.iterdir())) == 1, "the earlier digest is removed"

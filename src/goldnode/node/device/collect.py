@@ -429,12 +429,12 @@ def nvlink(gpu: NvmlGpu) -> Json:
 def fabric(gpu: NvmlGpu) -> Json:
     reported: Any = None
     for name, kind in (
-        ("V", "c_nvmlGpuFabricInfo_v3_t"),
-        ("V", "c_nvmlGpuFabricInfo_v2_t"),
-        ("", "c_nvmlGpuFabricInfo_t"),
+        ("nvmlDeviceGetGpuFabricInfoV", "c_nvmlGpuFabricInfo_v3_t"),
+        ("nvmlDeviceGetGpuFabricInfoV", "c_nvmlGpuFabricInfo_v2_t"),
+        ("nvmlDeviceGetGpuFabricInfo", "c_nvmlGpuFabricInfo_t"),
     ):
         answer = getattr(nvml, kind)()
-        reported = gpu.ask(f"nvmlDeviceGetGpuFabricInfo{name}", byref(answer))
+        reported = gpu.ask(name, byref(answer))
         if not is_fault(reported):
             break
         if reported["rc"] not in (
