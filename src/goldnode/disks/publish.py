@@ -18,13 +18,11 @@ import hashlib
 import json
 import re
 import shutil
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
-from urllib.parse import quote
+from typing import TYPE_CHECKING
 
 from goldnode.channels import promotion, signed
 from goldnode.channels.lines import CHANNELS
@@ -47,6 +45,8 @@ from goldnode.disks.places import ChannelStore, DirectoryPlace
 from goldnode.disks.requirements import judge
 from goldnode.disks.upload import PublishedDisk, _space, copy_build
 from goldnode.evidence import signatures
+from goldnode.lock.fetch import Fetcher, FetchError, FileToFetch, address, read_small
+from goldnode.lock.transport import Transport
 
 if TYPE_CHECKING:
     from securesystemslib.signer import SSlibKey
@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     from goldnode.evidence.signatures import EnvelopeSigner
 
 _SMALL = 64 << 20  # size limit of a document that is read into memory
-_TRIES = 5  # of one transfer, each from where the last one ended
 _PAUSE = 0.2  # seconds to wait after an interruption
 
 
@@ -85,213 +84,76 @@ def publish(
     return published
 
 
-# Indexes for programs
-
-
 # Pulling
 
 
-class PullSource(Protocol):
-    """Location to pull from."""
+class PullSource:
+    """A published directory, on this machine or behind HTTP. `ca` is the certificate of its authority (PEM).
 
-    name: str
+    Raises DiskError for an address of another kind.
+    """
+
+    def __init__(self, text: str, ca: Path | None = None) -> None:
+        if re.match(r"https?://", text):
+            self.name = self._base = text.rstrip("/")
+        elif "://" in text:
+            raise DiskError(
+                f"{text} is no place to pull from",
+                remedy="name a directory, or an http or https address",
+            )
+        else:
+            root = Path(text).absolute()
+            self.name, self._base = str(root), root.as_uri()
+            if not root.is_dir():
+                raise DiskError(
+                    f"{root} is no directory",
+                    remedy="mount what it lies on, or name another with --from",
+                )
+        self._transport = Transport(settings={"acquire::https::cainfo": str(ca)} if ca else {})
 
     def small(self, path: str) -> bytes | None:
         """Return a document, or None if it does not exist.
 
         Raises DiskError if that cannot be determined, or if it is too large.
         """
+        try:
+            # A document is read into memory before its signature is checked.
+            return read_small(address(self._base, path), _SMALL, self._transport)
+        except FetchError as problem:
+            raise DiskError(
+                f"{self.name}/{path}: {problem}", remedy="look at the server, and run it again"
+            ) from None
 
     def fetch(self, path: str, into: Path, sha256: str) -> bool:
         """Download a file to `into`, resuming a partial one.
 
         Return False if it was complete already. Raises DiskError on failure.
         """
-
-
-class FolderSource:
-    """A published directory on this machine."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root.absolute()
-        self.name = str(self.root)
-        if not self.root.is_dir():
-            raise DiskError(
-                f"{root} is no directory",
-                remedy="mount what it lies on, or name another with --from",
-            )
-
-    def small(self, path: str) -> bytes | None:
-        file = self.root / path
-        try:
-            # A document is read into memory before its signature is checked.
-            if file.stat().st_size > _SMALL:
-                raise DiskError(f"{path} is larger than any document", file=self.root)
-            return file.read_bytes()
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-
-    def fetch(self, path: str, into: Path, sha256: str) -> bool:
-        # Not resumed: a comparison with what is here would read all of it too.
         if into.is_file() and sha256_of(into) == sha256:
             return False
-        try:
-            shutil.copyfile(self.root / path, into)
-        except FileNotFoundError as problem:
+
+        def keep(part: Path, _: str) -> None:
+            part.replace(into)
+
+        fetcher = Fetcher(
+            into.parent,
+            keep,
+            parallel=1,
+            transport=self._transport,
+            pause=_PAUSE,
+        )
+        url = address(self._base, path)
+        wanted = FileToFetch(sha256, None, url, into.name, version="", archive=self.name)
+        for fault in fetcher.fetch([wanted]):
+            remedy = "run it again: what is here is kept"
+            if fault.kind == "vanished":
+                remedy = "publish the disk again"
+            elif fault.kind == "altered":
+                remedy = "find out who changed it; nothing of it was kept"
             raise DiskError(
-                f"{path} is not there", file=self.root, remedy="publish the disk again"
-            ) from problem
+                f"{into.name} is {fault.kind}: {fault.why}", file=self.name, remedy=remedy
+            )
         return True
-
-
-class WebSource:
-    """A published directory behind HTTP. `ca` is the certificate of its authority (PEM)."""
-
-    def __init__(self, url: str, ca: Path | None = None) -> None:
-        import urllib3  # start-up time: only a transfer needs it; so below
-
-        self.name = url.rstrip("/")
-        # read=0: `fetch` resumes interrupted downloads itself.
-        retry = urllib3.Retry(
-            total=_TRIES,
-            read=0,
-            backoff_factor=0.2,
-            status_forcelist=(502, 503, 504),
-            raise_on_status=False,
-        )
-        given: dict[str, Any] = {} if ca is None else {"ca_certs": str(ca)}
-        self._pool = urllib3.PoolManager(
-            retries=retry, timeout=urllib3.Timeout(connect=10, read=60), **given
-        )
-
-    def _open(self, path: str, headers: Mapping[str, str]) -> Any:
-        import urllib3
-
-        url = f"{self.name}/{quote(path)}"
-        try:
-            # urllib3 would discard a truncated answer. Keep it to resume from; `_go_on` checks the length.
-            # identity: sizes and byte ranges must be those of the file, not of a compressed transfer.
-            words = {"Accept-Encoding": "identity", **headers}
-            return self._pool.request(
-                "GET", url, headers=words, preload_content=False, enforce_content_length=False
-            )
-        except urllib3.exceptions.HTTPError as problem:
-            raise DiskError(
-                f"{url} cannot be reached: {_reason(problem)}",
-                remedy="look at the server, and run it again",
-            ) from None
-
-    def small(self, path: str) -> bytes | None:
-        import urllib3
-
-        answer = self._open(path, {})
-        try:
-            # Only these mean that there is none. Anything else may be a fault that hides a document.
-            if answer.status in (404, 410):
-                return None
-            if answer.status != 200:
-                raise DiskError(
-                    f"{self.name}/{path}: the server answers {answer.status}",
-                    remedy="look at the server's log",
-                )
-            data: bytes = answer.read(_SMALL + 1)
-            if (wanted := answer.headers.get("Content-Length")) is not None and len(data) < min(
-                int(wanted), _SMALL
-            ):
-                raise DiskError(
-                    f"{self.name}/{path} was cut after {len(data)} of {wanted} bytes",
-                    remedy="run it again",
-                )
-        except urllib3.exceptions.HTTPError as problem:
-            raise DiskError(
-                f"{self.name}/{path} was cut: {_reason(problem)}", remedy="run it again"
-            ) from None
-        finally:
-            answer.release_conn()
-        if len(data) > _SMALL:
-            raise DiskError(
-                f"{self.name}/{path} is larger than any document",
-                remedy="look at what is served there",
-            )
-        return data
-
-    def fetch(self, path: str, into: Path, sha256: str) -> bool:
-        fails, before = 0, -1
-        while True:
-            have = into.stat().st_size if into.is_file() else 0
-            if have and sha256_of(into) == sha256:
-                return before >= 0
-            # Only attempts without progress count.
-            fails = fails + 1 if have <= before else 0
-            before = have
-            if fails >= _TRIES:
-                raise DiskError(
-                    f"{self.name}/{path} cannot be fetched: {fails} tries got no further than byte {have}",
-                    remedy="run it again: what is here is kept" if have else "look at the server",
-                )
-            if self._go_on(path, into, have) and sha256_of(into) != sha256:
-                got = sha256_of(into)
-                into.unlink()
-                raise DiskError(
-                    f"{self.name}/{path} is altered: its sha256 is {got[:16]}…, what was signed says "
-                    f"{sha256[:16]}…",
-                    remedy="find out who changed it; nothing of it was kept",
-                )
-
-    def _go_on(self, path: str, into: Path, have: int) -> bool:
-        """Download the missing part of a file. Return whether the end was reached."""
-        import urllib3
-
-        answer = self._open(path, {"Range": f"bytes={have}-"} if have else {})
-        try:
-            whole = (
-                have
-                and answer.status == 206
-                and answer.headers.get("Content-Range", "").startswith(f"bytes {have}-")
-            )
-            if answer.status == 416:  # complete already; if its content is wrong, the hash shows it
-                return True
-            if not whole and answer.status != 200:
-                # The server sent another range: start over.
-                if have and answer.status == 206:
-                    into.unlink()
-                    return False
-                raise DiskError(
-                    f"{self.name}/{path}: the server answers {answer.status}",
-                    remedy="look at the server's log",
-                )
-            got, wanted = 0, answer.headers.get("Content-Length")
-            with into.open("ab" if whole else "wb") as out:
-                for block in answer.stream(1 << 20):
-                    out.write(block)
-                    got += len(block)
-            # The connection was cut: go on from there.
-            if wanted is not None and got < int(wanted):
-                time.sleep(_PAUSE)
-                return False
-        except urllib3.exceptions.HTTPError:
-            time.sleep(_PAUSE)
-            return False
-        finally:
-            answer.release_conn()
-        return True
-
-
-def _reason(problem: Exception) -> str:
-    inner = getattr(problem, "reason", None) or problem
-    return str(inner).rpartition(": ")[2].strip("'\")") or type(inner).__name__
-
-
-def source_of(text: str, ca: Path | None = None) -> PullSource:
-    """Return the source for a URL or path. Raises DiskError for any other scheme."""
-    if re.match(r"https?://", text):
-        return WebSource(text, ca)
-    if "://" in text:
-        raise DiskError(
-            f"{text} is no place to pull from",
-            remedy="name a directory, or an http or https address",
-        )
-    return FolderSource(Path(text))
 
 
 @dataclass
@@ -373,15 +235,6 @@ def pull(
                     continue
                 say(f"{place}/{file}")
                 fresh = source.fetch(f"{place}/{file}", stage / file, sums[file])
-                # Again, for all sources: `fetch` of a directory only copies.
-                if (got := sha256_of(stage / file)) != sums[file]:
-                    (stage / file).unlink()
-                    raise DiskError(
-                        f"{file} is altered: its sha256 is {got[:16]}…, what was signed says "
-                        f"{sums[file][:16]}…",
-                        file=f"{source.name}/{place}",
-                        remedy="find out who changed it; nothing of it was kept",
-                    )
                 pulled.fetched, pulled.there = pulled.fetched + fresh, pulled.there + (not fresh)
             if "raw.zst" in formats and not (own and _raw_complete(target, disk)):
                 _unpack(stage, disk)

@@ -813,7 +813,7 @@ def fetch_all(
                 "packages to /etc/apt/auth.conf.d"
             )
         raise ImageError(first_fault(faults), remedy=remedy)
-    return sum(item.size for item in wanted)
+    return sum(item.size or 0 for item in wanted)
 
 
 def make_all(locks: Iterable[ImageLock | DerivedLock], pool: Path, *, verify: bool = True) -> None:

@@ -37,13 +37,13 @@ FetchFaultKind = Literal["vanished", "altered", "refused", "unreachable"]
 
 @dataclass(frozen=True)
 class FileToFetch:
-    """File to fetch: hash, size in bytes, location, and its name for a person.
+    """File to fetch: hash, size in bytes (None: unknown), location, and its name for a person.
 
     `older` is its location on the day of its lock, for a file that has left its archive since.
     """
 
     sha256: str
-    size: int
+    size: int | None
     url: str
     name: str
     version: str
@@ -61,7 +61,13 @@ class FetchFault:
 
     kind: FetchFaultKind
     wanted: FileToFetch
-    message: str
+    why: str
+
+    @property
+    def message(self) -> str:
+        """Return the fault with the name of the file."""
+        wanted = self.wanted
+        return f"{wanted.name} {wanted.version} of archive {wanted.archive}: {self.why}"
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.message}"
@@ -95,7 +101,9 @@ class Silent:
     def failed(self, fault: FetchFault) -> None: ...
 
 
-class _FaultError(Exception):
+class FetchError(Exception):
+    """The server does not deliver a file, and another try would not help."""
+
     def __init__(self, kind: FetchFaultKind, message: str) -> None:
         super().__init__(message)
         self.kind: FetchFaultKind = kind
@@ -103,6 +111,10 @@ class _FaultError(Exception):
 
 class _CutError(Exception):
     """The connection ended early, or the server asks for patience: another try may do."""
+
+
+class _RangeError(_CutError):
+    """The server does not continue what is here: it is fetched from its beginning."""
 
 
 class _StoppedError(Exception):
@@ -139,12 +151,13 @@ class Fetcher:
         # One file may be asked for by several stacks; the big ones go first, so that none is left
         # alone at the end.
         files = sorted(
-            {item.sha256: item for item in wanted}.values(), key=lambda item: (-item.size, item.url)
+            {item.sha256: item for item in wanted}.values(),
+            key=lambda item: (-(item.size or 0), item.url),
         )
         self.partial.mkdir(parents=True, exist_ok=True)
         size, there = (
-            sum(item.size for item in files),
-            sum(min(self._size(item), item.size) for item in files),
+            sum(item.size or 0 for item in files),
+            sum(min(self._size(item), item.size or 0) for item in files),
         )
         self._check_room(size - there)
         self.progress.start(len(files), size, there)
@@ -195,7 +208,7 @@ class Fetcher:
         for url in item.locations():
             try:
                 self._file(replace(item, url=url))
-            except _FaultError as fault:
+            except FetchError as fault:
                 reasons.append(f"{fault} ({masked(url)})")
                 # Only these two can differ at the other address; a server that refuses or is down
                 # is reported.
@@ -205,11 +218,7 @@ class Fetcher:
             else:
                 self.progress.done(item)
                 return None
-        refused = FetchFault(
-            kind,
-            item,
-            f"{item.name} {item.version} of archive {item.archive}: {'; '.join(reasons)}",
-        )
+        refused = FetchFault(kind, item, "; ".join(reasons))
         self.progress.failed(refused)
         return refused
 
@@ -221,12 +230,14 @@ class Fetcher:
             try:
                 got = self._pass(item, path)
             except _CutError as cut:
+                if isinstance(cut, _RangeError):
+                    self._forget(item)
                 # A try that brought a block does not count: a slow server may need many
                 # connections.
                 moved = self._size(item) - had
                 left = TRIES if moved >= BLOCK else left - 1
                 if left <= 0:
-                    raise _FaultError(
+                    raise FetchError(
                         "unreachable", f"{cut}, after {TRIES} tries; what came is kept, run again"
                     ) from cut
                 if self._stop.wait(0 if moved >= BLOCK else self.pause * 2 ** (TRIES - left - 1)):
@@ -236,17 +247,16 @@ class Fetcher:
                 self.keep(path, item.sha256)
                 return
             # The bytes are complete and wrong: nothing of them can be continued.
-            path.unlink()
-            self.progress.advance(-item.size)
+            self._forget(item)
             if not had or again:
-                raise _FaultError(
+                raise FetchError(
                     "altered", f"expected SHA-256 {item.sha256}, the archive gives {got}"
                 )
             again = True  # what an earlier run had left of it may have been the fault
 
     def _pass(self, item: FileToFetch, path: Path) -> str:
         """Fetch the rest of the file, from its current size. Return the SHA-256 of the complete file."""
-        if self._size(item) > item.size:
+        if item.size is not None and self._size(item) > item.size:
             path.unlink()
         # Append mode, so that bytes of an interrupted run are never overwritten; they are hashed
         # first.
@@ -255,98 +265,66 @@ class Fetcher:
             out.seek(0)
             while block := out.read(BLOCK):
                 hasher.update(block)
-            have = out.tell()
-            if have < item.size:
-                with self._body(item, have) as (start, length, blocks):
+            have, whole = out.tell(), item.size
+            # Without a size, only the hash shows that nothing is missing.
+            if (hasher.hexdigest() != item.sha256) if whole is None else (have < whole):
+                with _body(self.transport, item, have) as (start, length, blocks):
                     # The server ignored the range and sends the file from its beginning.
                     if start != have:
                         out.truncate(0)
                         self.progress.advance(-have)
                         have, hasher = 0, hashlib.sha256()
-                    if length is not None and have + length != item.size:
-                        raise _FaultError(
-                            "altered",
-                            f"expected {item.size} bytes, the archive has {have + length}",
+                    if whole is None and length is not None:
+                        whole = have + length
+                    elif length is not None and have + length != whole:
+                        raise FetchError(
+                            "altered", f"expected {whole} bytes, the archive has {have + length}"
                         )
                     for block in blocks:
                         if self._stop.is_set():
                             raise _StoppedError
                         have += len(block)
-                        if have > item.size:
-                            raise _FaultError(
-                                "altered", f"expected {item.size} bytes, the archive gives more"
+                        if whole is not None and have > whole:
+                            raise FetchError(
+                                "altered", f"expected {whole} bytes, the archive gives more"
                             )
                         out.write(block)
                         hasher.update(block)
                         self.progress.advance(len(block))
-                if have < item.size:
+                if whole is not None and have < whole:
                     if length is not None or urlsplit(item.url).scheme in ("http", "https"):
-                        raise _CutError(f"the connection ended after {have} of {item.size} bytes")
-                    raise _FaultError(
-                        "altered", f"expected {item.size} bytes, the archive has {have}"
-                    )
+                        raise _CutError(f"the connection ended after {have} of {whole} bytes")
+                    raise FetchError("altered", f"expected {whole} bytes, the archive has {have}")
             # Synced before it gets its name in the store: a power cut must not leave a short file
             # under a hash.
             out.flush()
             os.fsync(out.fileno())
         return hasher.hexdigest()
 
-    @contextmanager
-    def _body(
-        self, item: FileToFetch, have: int
-    ) -> Iterator[tuple[int, int | None, Iterator[bytes]]]:
-        """Return the offset at which the answer begins, its announced size, and its blocks."""
-        if urlsplit(item.url).scheme in ("file", "copy"):
-            with _local(item) as source:
-                left = os.fstat(source.fileno()).st_size - have
-                source.seek(have)
-                yield have, max(left, -have), iter(lambda: source.read(BLOCK), b"")
-            return
+
+def read_small(url: str, limit: int, transport: Transport) -> bytes | None:
+    """Return a file of at most `limit` bytes; None if there is none. Raises FetchError."""
+    item = FileToFetch("", None, url, url, version="", archive="")
+    for left in reversed(range(TRIES)):
+        data = b""
         try:
-            answer = self.transport.get(item.url, {"Range": f"bytes={have}-"} if have else {})
-        except HTTPError as problem:
-            raise _CutError(f"the server cannot be reached: {_why(problem)}") from problem
-        try:
-            length = answer.headers.get("Content-Length", "")
-            size = int(length) if length.isdigit() else None
-            if answer.status == 206 and have:
-                reported = re.match(
-                    r"bytes (\d+)-\d*/(\d+|\*)", answer.headers.get("Content-Range", "")
-                )
-                if reported is None or int(reported.group(1)) != have:
-                    self._forget(item)  # the server did not state the range: start again
-                    raise _CutError("the server answers another range than was asked for")
-                if reported.group(2) not in ("*", str(item.size)):
-                    raise _FaultError(
-                        "altered",
-                        f"expected {item.size} bytes, the archive has {reported.group(2)}",
-                    )
-                start = have
-            elif answer.status == 200:
-                start = 0
-            elif answer.status == 416:
-                self._forget(item)
-                raise _CutError("the server has no more of it than is here")
-            elif answer.status in (404, 410):
-                raise _FaultError(
-                    "vanished",
-                    f"expected {item.size} bytes with SHA-256 {item.sha256}, the archive has no such file",
-                )
-            elif answer.status in (401, 403, 407):
-                raise _FaultError(
-                    "refused", f"the server answers {answer.status} {answer.reason or ''}".rstrip()
-                )
-            elif answer.status in (408, 425, 429) or answer.status >= 500:
-                raise _CutError(
-                    f"the server answers {answer.status} {answer.reason or ''}".rstrip()
-                )
-            else:
-                raise _FaultError(
-                    "refused", f"the server answers {answer.status} {answer.reason or ''}".rstrip()
-                )
-            yield start, size, _blocks(answer)
-        finally:
-            answer.close()
+            with _body(transport, item) as (_, length, blocks):
+                for block in blocks:
+                    data += block
+                    if len(data) > limit:
+                        raise FetchError("refused", f"it has more than {limit} bytes")
+            if length is not None and len(data) < length:
+                raise _CutError(f"the connection ended after {len(data)} of {length} bytes")
+        except FetchError as fault:
+            if fault.kind == "vanished":
+                return None
+            raise
+        except _CutError as cut:
+            if not left:
+                raise FetchError("unreachable", f"{cut}, after {TRIES} tries") from cut
+        else:
+            return data
+    return None
 
 
 def address(base: str, path: str) -> str:
@@ -355,19 +333,74 @@ def address(base: str, path: str) -> str:
 
 
 @contextmanager
+def _body(
+    transport: Transport, item: FileToFetch, have: int = 0
+) -> Iterator[tuple[int, int | None, Iterator[bytes]]]:
+    """Return the offset at which the answer begins, its announced size, and its blocks."""
+    if urlsplit(item.url).scheme in ("file", "copy"):
+        with _local(item) as source:
+            left = os.fstat(source.fileno()).st_size - have
+            source.seek(have)
+            yield have, max(left, -have), iter(lambda: source.read(BLOCK), b"")
+        return
+    try:
+        answer = transport.get(item.url, {"Range": f"bytes={have}-"} if have else {})
+    except HTTPError as problem:
+        raise _CutError(f"the server cannot be reached: {_why(problem)}") from problem
+    try:
+        length = answer.headers.get("Content-Length", "")
+        size = int(length) if length.isdigit() else None
+        if answer.status == 206 and have:
+            reported = re.match(
+                r"bytes (\d+)-\d*/(\d+|\*)", answer.headers.get("Content-Range", "")
+            )
+            if reported is None or int(reported.group(1)) != have:
+                raise _RangeError("the server answers another range than was asked for")
+            if item.size and reported.group(2) not in ("*", str(item.size)):
+                raise FetchError(
+                    "altered",
+                    f"expected {item.size} bytes, the archive has {reported.group(2)}",
+                )
+            start = have
+        elif answer.status == 200:
+            start = 0
+        elif answer.status == 416:
+            raise _RangeError("the server has no more of it than is here")
+        elif answer.status in (404, 410):
+            raise _vanished(item)
+        elif answer.status in (401, 403, 407):
+            raise FetchError(
+                "refused", f"the server answers {answer.status} {answer.reason or ''}".rstrip()
+            )
+        elif answer.status in (408, 425, 429) or answer.status >= 500:
+            raise _CutError(f"the server answers {answer.status} {answer.reason or ''}".rstrip())
+        else:
+            raise FetchError(
+                "refused", f"the server answers {answer.status} {answer.reason or ''}".rstrip()
+            )
+        yield start, size, _blocks(answer)
+    finally:
+        answer.close()
+
+
+@contextmanager
 def _local(item: FileToFetch) -> Iterator[IO[bytes]]:
     path = Path(unquote(urlsplit(item.url).path))
     try:
         source = path.open("rb")
-    except FileNotFoundError:
-        raise _FaultError(
-            "vanished",
-            f"expected {item.size} bytes with SHA-256 {item.sha256}, the archive has no such file",
-        ) from None
+    except (FileNotFoundError, NotADirectoryError):
+        raise _vanished(item) from None
     except OSError as problem:
-        raise _FaultError("refused", f"it cannot be read: {problem.strerror}") from problem
+        raise FetchError("refused", f"it cannot be read: {problem.strerror}") from problem
     with source:
         yield source
+
+
+def _vanished(item: FileToFetch) -> FetchError:
+    size = "" if item.size is None else f"{item.size} bytes with "
+    return FetchError(
+        "vanished", f"expected {size}SHA-256 {item.sha256}, the archive has no such file"
+    )
 
 
 def _blocks(answer: object) -> Iterator[bytes]:

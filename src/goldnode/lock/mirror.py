@@ -204,7 +204,7 @@ class Mirror:
         need = 0
         for item in wanted:
             part = self.partial / item.sha256
-            need += max(0, item.size - (part.stat().st_size if part.exists() else 0))
+            need += max(0, (item.size or 0) - (part.stat().st_size if part.exists() else 0))
         free = shutil.disk_usage(self.directory).free
         if need > free:
             raise MirrorError(

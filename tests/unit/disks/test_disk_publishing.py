@@ -46,7 +46,7 @@ from goldnode.disks.lines import line_of
 from goldnode.disks.model import MANIFEST, BuiltDisk
 from goldnode.disks.places import ChannelStore, DirectoryPlace, DiskStorePlace
 from goldnode.disks.product import DiskProduct
-from goldnode.disks.publish import publish, pull, source_of
+from goldnode.disks.publish import PullSource, publish, pull
 from goldnode.evidence.signatures import load_public, load_signer, payload_of
 
 LINE = line_of(CLASS)
@@ -97,7 +97,7 @@ class World:
 
     def pull(self, wanted: str = "candidate", origin: str | None = None, **given: Any) -> Any:
         return pull(
-            source_of(origin or str(self.root)),
+            PullSource(origin or str(self.root)),
             self.other,
             f"{CLASS}:{wanted}",
             trust=load_public(self.keys[1]),
@@ -603,7 +603,7 @@ def test_pull_refuses_altered_or_unsigned_disks(
 def test_a_disk_is_not_pulled_without_a_key(world: World) -> None:
     world.publish("a")
     with pytest.raises(DiskError, match="only where its signature can be verified"):
-        pull(source_of(str(world.root)), world.other, f"{CLASS}:{BUILDS['a']}", trust=())
+        pull(PullSource(str(world.root)), world.other, f"{CLASS}:{BUILDS['a']}", trust=())
 
 
 def test_older_channels_are_not_believed(world: World) -> None:

@@ -241,10 +241,10 @@ def pull(
     key (--trust) signed. An interrupted download is resumed.
     """
     from goldnode.disks.product import DiskProduct
+    from goldnode.disks.publish import PullSource
     from goldnode.disks.publish import pull as pulling
-    from goldnode.disks.publish import source_of
 
-    source, store, keys = source_of(origin, ca), DiskProduct(location).store, shared.trusted(trust)
+    source, store, keys = PullSource(origin, ca), DiskProduct(location).store, shared.trusted(trust)
     done = pulling(
         source,
         store,
