@@ -37,8 +37,8 @@ REQUIREMENTS = (
 MIB = 1024 * 1024
 ESP_SIZE, ROOT_SIZE, OTHER_SIZE = (
     96 * MIB,
-    544 * MIB,
-    576 * MIB,
+    896 * MIB,  # Debian, and a download of its image with room to spare
+    928 * MIB,
 )  # the second slot is larger, so that what is written has to grow
 PACKAGES = (
     "linux-image-cloud-amd64",

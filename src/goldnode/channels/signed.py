@@ -204,9 +204,6 @@ def verified(
     """
     if not files:
         return SignedChannels()
-    from tuf.api.exceptions import DownloadError, RepositoryError
-    from tuf.ngclient import Updater, UpdaterConfig
-
     if known:
         # python-tuf begins with `first`, and does not miss a later root that was seen.
         seen = f"{version_of(known, ROOT)}.{ROOT}.json"
@@ -216,32 +213,23 @@ def verified(
                 remedy="fetch the newest copy; if that does not help, report it to the publisher",
             )
     first = _first_root(files, where, roots, known)
-    with opened(files) as repository, tempfile.TemporaryDirectory() as client:
-        for name, data in ({} if older else known or {}).items():
-            role = name.split(".")[-2]
-            if role != ROOT:
-                Path(client, f"{role}.json").write_bytes(data)
-        try:
-            updater = Updater(
-                client,
-                f"{FOLDER}/",
-                fetcher=updates.fetcher_of(str(repository)),
-                config=UpdaterConfig(
-                    max_root_rotations=256,
-                    targets_max_length=updates.LARGEST,
-                    snapshot_max_length=updates.LARGEST,
-                ),
-                bootstrap=first,
-            )
-            if expired:
-                # python-tuf has no public way to set the time : a test pins this one.
-                updater._trusted_set.reference_time = _BEGINNING
-            updater.refresh()
-            given = {name: updater.get_targetinfo(name) for name in _named(files)}
-            targets = {name: info for name, info in given.items() if info is not None}
-            moves = {name: _moves(name, info) for name, info in targets.items()}
-        except (DownloadError, RepositoryError, ValueError, KeyError, TypeError) as problem:
-            raise updates.refused(problem, f"the channels of {where}", REFRESH, KEYS) from problem
+    before = {
+        f"{name.split('.')[-2]}.json": data
+        for name, data in ({} if older else known or {}).items()
+        if not name.endswith(f".{ROOT}.json")
+    }
+    refusal = updates.refusing(f"the channels of {where}", REFRESH, KEYS)
+    with (
+        opened(files) as repository,
+        updates.client(str(repository), first, before, refusal) as client,
+    ):
+        if expired:
+            # python-tuf has no public way to set the time : a test pins this one.
+            client._trusted_set.reference_time = _BEGINNING
+        client.refresh()
+        given = {name: client.get_targetinfo(name) for name in _named(files)}
+        targets = {name: info for name, info in given.items() if info is not None}
+        moves = {name: _moves(name, info) for name, info in targets.items()}
     return SignedChannels(files, targets, moves, bool(roots or known))
 
 

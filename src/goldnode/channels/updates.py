@@ -19,10 +19,11 @@ from __future__ import annotations
 import copy
 import datetime as dt
 import io
-import shutil
+import json
 import tempfile
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,6 +48,9 @@ LARGEST = 64 << 20  # bytes of one file
 
 class UpdateError(GoldnodeError):
     """An update cannot be published, fetched or trusted."""
+
+
+Refusal = Callable[[Exception], UpdateError]  # puts a problem of a client into words
 
 
 @dataclass(frozen=True)
@@ -463,86 +467,69 @@ def fetch(source: str, root: Path, state: Path, names: Sequence[str]) -> Update:
 
     Raises UpdateError; the files and the metadata of `state` are then as before.
     """
-    require("updates")
-    from tuf.api.exceptions import RepositoryError
-    from tuf.ngclient import Updater, UpdaterConfig
-
     try:
-        trusted = root.read_bytes()
+        given = root.read_bytes()
     except OSError as problem:
         raise UpdateError(
             f"the trusted root document cannot be read: {problem.strerror}",
             file=root,
             remedy="put the publisher's root document there, from a place that you trust",
         ) from problem
-    fetcher = fetcher_of(source)
-    before = replaced_metadata(state)
-    if before.is_dir() and not state.is_dir():  # an earlier run was interrupted between two renames
-        before.rename(state)
-    # A copy: tuf writes metadata as it verifies it, and a refused update must leave nothing.
-    with tempfile.TemporaryDirectory(prefix="goldnode-update-") as work:
-        metadata, targets = Path(work, "metadata"), Path(work, "targets")
-        if state.is_dir():
-            shutil.copytree(state, metadata)
-        else:
-            metadata.mkdir()
-        targets.mkdir()
-        try:
-            updater = Updater(
-                str(metadata),
-                "metadata/",
-                str(targets),
-                "targets/",
-                fetcher,
-                # A client that was off for years walks through all roots.
-                UpdaterConfig(max_root_rotations=256),
-                bootstrap=_bootstrap(state, trusted),
-            )
-            updater.refresh()
-            files = {name: data for name in names if (data := _target(updater, name)) is not None}
-        except (RepositoryError, ValueError) as problem:
-            raise refused(problem, f"the update of {source}", *_FACTS) from problem
-        # The fetcher may raise anything: of http, zip files or the file system.
-        except Exception as problem:
-            raise UpdateError(
-                f"the update cannot be read from {source}: {_reason(problem)}",
-                remedy="check the address and the proxy, or give a directory or a zip archive of the repository",
-            ) from problem
-        stamp, release = (
-            read_document(metadata / f"{role}.json").signed for role in (TIMESTAMP, TARGETS)
-        )
+    seen = {path.relative_to(state).as_posix(): path.read_bytes() for path in state.rglob("*.json")}
+    first = max(given, seen.get(f"{ROOT}.json", given), key=_root_version)
+    with client(source, first, seen, refusing(f"the update of {source}", *_FACTS)) as updater:
+        updater.refresh()
+        files = {name: data for name in names if (data := _target(updater, name)) is not None}
         if not files:
             raise UpdateError(
                 f"{source} has none of {', '.join(names)}", remedy="check the address"
             )
-        _store(metadata, state)
+        work = Path(updater._dir)
+        stamp, release = (
+            read_document(work / f"{role}.json").signed for role in (TIMESTAMP, TARGETS)
+        )
+        # Only now: a refused update leaves nothing. The order does not matter, each file is newer than what it replaces.
+        for path in work.rglob("*.json"):
+            replace_file(state / path.relative_to(work), path.read_bytes())
     return Update(files, release.version, stamp.expires)
 
 
-def replaced_metadata(state: Path) -> Path:
-    """Return the place of the metadata that is being replaced."""
-    return state.with_name(f".{state.name}.before")
+def _root_version(data: bytes) -> int:
+    """Return the version of a root document that a person or an earlier run trusts; 0 for no document."""
+    try:
+        return int(json.loads(data)["signed"]["version"])
+    except (ValueError, KeyError, TypeError):
+        return 0
 
 
-def _store(metadata: Path, state: Path) -> None:
-    """Replace the stored metadata. The state before is never lost: an older update could be accepted then."""
-    fresh, before = state.with_name(f".{state.name}.new"), replaced_metadata(state)
-    for left in (fresh, before):
-        shutil.rmtree(left, ignore_errors=True)
-    state.parent.mkdir(parents=True, exist_ok=True)
-    # Complete beside the old one, then two renames.
-    shutil.copytree(metadata, fresh)
-    if state.is_dir():
-        state.rename(before)
-    fresh.rename(state)
-    shutil.rmtree(before, ignore_errors=True)
+@contextmanager
+def client(
+    source: str, first: bytes, seen: Mapping[str, bytes], refusal: Refusal
+) -> Iterator[Updater]:
+    """Yield python-tuf's client of a repository, in a temporary directory with the metadata that was seen before.
 
+    :param first: the root document to start from. Raises what `refusal` makes of a problem.
+    """
+    require("updates")
+    from tuf.ngclient import Updater, UpdaterConfig
 
-def _bootstrap(state: Path, trusted: bytes) -> bytes:
-    """Return the root document to start from: the newest that was verified before, else the given one."""
-    # The given document may be older than what was verified since.
-    newest = state / f"{ROOT}.json"
-    return newest.read_bytes() if newest.is_file() else trusted
+    # A client that was off for years walks through all roots.
+    config = UpdaterConfig(
+        max_root_rotations=256, snapshot_max_length=LARGEST, targets_max_length=LARGEST
+    )
+    fetcher = fetcher_of(source)
+    with tempfile.TemporaryDirectory(prefix="goldnode-update-") as work:
+        for name, data in seen.items():
+            replace_file(Path(work, name), data)
+        files = f"{work}/files"
+        Path(files).mkdir()
+        try:
+            yield Updater(work, "metadata/", files, "targets/", fetcher, config, bootstrap=first)
+        except GoldnodeError:
+            raise
+        # The fetcher may raise anything: of http, zip files or the file system.
+        except Exception as problem:
+            raise refusal(problem) from problem
 
 
 def _target(updater: Updater, name: str) -> bytes | None:
@@ -562,14 +549,23 @@ def _in_days(days: int) -> dt.datetime:
 _FACTS = ("goldnode facts publish", "goldnode facts rotate")
 
 
-def refused(problem: Exception, what: str, renew: str, rotate: str) -> UpdateError:
-    """Return the reason why signed metadata is not trusted, in words.
+def refusing(what: str, renew: str, rotate: str) -> Refusal:
+    """Return a function that puts into words why signed metadata is not trusted, or cannot be read.
 
     :param renew: the publisher's command that signs it again, `rotate` that for the next root.
     """
+    return lambda problem: _refused(problem, what, renew, rotate)
+
+
+def _refused(problem: Exception, what: str, renew: str, rotate: str) -> UpdateError:
     from tuf.api import exceptions
 
     why, remedy = f"{problem}", "report it to the publisher, and use what is here"
+    if not isinstance(problem, exceptions.RepositoryError | ValueError | KeyError | TypeError):
+        return UpdateError(
+            f"{what} cannot be read: {_reason(problem)}",
+            remedy="check the address and the proxy, or give a directory or a zip archive of the repository",
+        )
     if isinstance(problem, exceptions.ExpiredMetadataError):
         why = f"its metadata has expired ({problem}): the publisher has not signed it again, or this is an old copy"
         remedy = f"fetch a newer copy, or ask the publisher for it (`{renew}`); check the clock of this machine"

@@ -7,6 +7,7 @@ import json
 import shutil
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -156,21 +157,54 @@ def test_an_older_state_is_refused(publisher: Publisher, client: Client) -> None
     refused(client, "older than what was seen before")
 
 
-def test_older_metadata_is_refused_after_an_interrupted_rename(
-    publisher: Publisher, client: Client
+@pytest.mark.parametrize("writes", range(6))
+def test_older_metadata_is_refused_after_a_run_that_was_cut_off(
+    publisher: Publisher, client: Client, monkeypatch: pytest.MonkeyPatch, writes: int
 ) -> None:
-    """A run that ended between the two renames leaves the metadata under its other name."""
+    """Whatever a cut run has written, nothing older than before it is accepted after it."""
     publisher.publish(x="1")
     old = publisher.folder / "old"
     shutil.copytree(publisher.repository, old)
     publisher.publish(x="2")
     client.fetch()
-    client.state.rename(updates.replaced_metadata(client.state))
+    publisher.publish(x="3")
+    left = [writes]
+    write = updates.replace_file
+
+    def cut(path: Path, data: bytes) -> None:
+        if client.state in path.parents:
+            left[0] -= 1
+            if left[0] < 0:
+                raise KeyboardInterrupt
+        write(path, data)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(updates, "replace_file", cut)
+        with suppress(KeyboardInterrupt):
+            client.fetch()
     client.source = old
     with pytest.raises(UpdateError, match="older than what was seen before"):
         client.fetch()
     client.source = publisher.repository
-    assert client.fetch() == {"x.yml": "2"}
+    assert client.fetch() == {"x.yml": "3"}
+
+
+def test_a_given_root_that_is_newer_than_the_stored_one_is_the_first(
+    publisher: Publisher, client: Client
+) -> None:
+    """A person gave the root after a rotation. A server that still has the state before it is refused."""
+    publisher.publish(x="1")
+    client.fetch()
+    old = publisher.folder / "old"
+    shutil.copytree(publisher.repository, old)
+    online = publisher.key("online2")
+    client.root = publisher.rotate(publisher.a, online=[online]).root
+    publisher.online = online
+    publisher.refresh()
+    client.source = old
+    refused(client, "not enough of the trusted keys have signed it")
+    client.source = publisher.repository
+    assert client.fetch() == {"x.yml": "1"}
 
 
 def test_expired_metadata_is_refused(publisher: Publisher, client: Client) -> None:
@@ -360,7 +394,7 @@ def test_a_release_that_has_expired_is_not_refreshed(publisher: Publisher) -> No
 
 @pytest.mark.parametrize(
     ("source", "says"),
-    [("nothing", "neither a directory nor a zip"), ("http://127.0.0.1:9/", "cannot be read from")],
+    [("nothing", "neither a directory nor a zip"), ("http://127.0.0.1:9/", "cannot be read")],
 )
 def test_a_source_that_does_not_answer(
     publisher: Publisher, client: Client, source: str, says: str
@@ -371,7 +405,7 @@ def test_a_source_that_does_not_answer(
 
 
 def test_an_empty_repository_and_a_missing_root(publisher: Publisher, client: Client) -> None:
-    refused(client, "cannot be read from")
+    refused(client, "cannot be read")
     publisher.publish(z="1")
     refused(client, "has none of x.yml, y.yml")
     client.root.unlink()

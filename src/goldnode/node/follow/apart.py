@@ -20,7 +20,7 @@ from .lockservice import LockAnswer, LockClient
 from .loop import Follower
 from .machine import PROGRAM, REASON
 from .repository import ChannelAwayError, ChannelSource, ChannelTooLongError
-from .settings import STATE, Settings
+from .settings import STAGED, STATE, Settings
 from .trust import ChannelRefusedError, Verifier
 
 TYPE_CHECKING = False
@@ -70,6 +70,8 @@ class ApartSource:
         self, image: Mapping[str, Any], path: str, say: Callable[[str], None]
     ) -> Optional[str]:
         """Let the unit download an image to its directory. Return why it is not there."""
+        for name in self.host.glob(STAGED, "*"):  # an earlier version downloaded to there
+            self.host.remove(name)
         return as_text(self.request(IMAGE, image=image))
 
     def ask(self, endpoint: str, more: Mapping[str, Any]) -> LockAnswer:
