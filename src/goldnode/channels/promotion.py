@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -304,19 +304,129 @@ def _continues(place: ChannelPlace, files: Files) -> bool:
     return there == files or signed.unverified(files).begins(signed.unverified(there))
 
 
-def _load(place: ChannelPlace, store: HistoryStore, how: Move | Repair) -> SignedChannels:
-    """Return the verified channels of a place, after moves that were made offline are published there."""
-    state = look(place, store, how.roots)
-    if not (state.there.files or state.ahead):
-        raise ImageError(
-            f"{place.name} has no channels yet: no root names who may sign them",
-            remedy=f"make them with `{signed.KEYS}`, or, where an earlier version has made them, `goldnode channels migrate`",
+@dataclass(frozen=True)
+class _Turn:
+    """The turn of one writer of a line: the place, its verified channels, and how they are changed."""
+
+    place: ChannelPlace
+    store: HistoryStore
+    line: ChannelLine
+    how: Move | Repair
+    channels: SignedChannels
+
+    @property
+    def history(self) -> History:
+        return self.channels.history(self.line)
+
+    def states(self) -> dict[str, ChannelState]:
+        """Return the states of the channels that have a tag or a move."""
+        return {one.channel: one for one in _states(self.place, self.history)}
+
+    def present(self, digest: str) -> int:
+        """See to it that an image is whole at the place; a registry that lost it gets it from the store.
+
+        Return the size of its manifest.
+        """
+        try:
+            return self.place.whole(self.line, digest)
+        except GoldnodeError:
+            # The registry may have lost blobs, for instance by a garbage collection of its own.
+            if not self.place.send_again(self.line, digest):
+                raise
+            return self.place.whole(self.line, digest)
+
+    def point(self, last: RecordedMove, files: Files | None = None) -> None:
+        """Point a channel's tag to its signed target. Raises ImageError if another writer interferes.
+
+        :param files: the metadata that has the move, if it was just written.
+        """
+        place, line, channel = self.place, self.line, last.channel
+        files = files or self.channels.files
+        place.point(line, channel, last.now)
+        if not _continues(place, files):
+            # Another writer overwrote it after all: the tag follows what is signed now, by any writer.
+            there = signed.verified(place.files(), place.name, self.how.roots, self.channels.files)
+            other = there.history(line).current(channel)
+            if other is not None:
+                place.point(line, channel, other.now)
+            _save(self.store, place.name, there.files)
+            raise _raced(place)
+        pointed = place.pointer(line, channel)
+        if pointed != last.now and place.files() == files:
+            raise ImageError(
+                f"the tag of {channel} of {line} is {pointed or 'none'} after it was given to {last.now}: "
+                "another process is moving it",
+                remedy="run the same command again when no other process does",
+            )
+        self.store.name_as(local_name(place.name, line, channel), last.now)
+
+    def finish(self, last: RecordedMove, moved: MoveResult) -> MoveResult:
+        """Complete the move of an earlier run, which was stopped before it moved the tag."""
+        moved.now, moved.tag = last.now, last.tag
+        self.present(last.now)
+        self.point(last)
+        _save(self.store, self.place.name, self.channels.files)
+        return moved
+
+    def move(self, moved: MoveResult, action: str, size: int) -> MoveResult:
+        """Sign a move, then move the tag. Raises GoldnodeError if another writer interferes."""
+        move = self.how
+        assert isinstance(move, Move)  # noqa: S101
+        moved.entry = entry = RecordedMove(
+            self.channels.next,
+            action=action,
+            channel=move.channel,
+            was=moved.was,
+            now=moved.now,
+            tag=moved.tag,
+            by=move.by,
+            date=move.stamp,
+            reason=move.reason,
+            requirements=tuple(result.document() for result in moved.requirements),
+            approvals=tuple(vars(one) for one in move.approvals) if action == "promote" else (),
+            notes=tuple(moved.notes),
+            size=size,
         )
+        after = signed.with_move(self.channels, self.line, entry, move.signers)
+        commit(self.place, self.store, self.channels.files, after, move.settle)
+        self.point(entry, after)  # the move is decided
+        return moved
+
+
+@contextmanager
+def _turn(
+    place: ChannelPlace, store: HistoryStore, line: ChannelLine, how: Move | Repair
+) -> Iterator[_Turn]:
+    """Exclude other writers and garbage collections, and publish moves that were made offline."""
+    if isinstance(how, Move) and how.channel not in CHANNELS:
+        raise ImageError(
+            f'there is no channel "{how.channel}"', remedy=nearest(how.channel, CHANNELS)
+        )
+    with alone(place, store):
+        state = look(place, store, how.roots)
+        if not (state.there.files or state.ahead):
+            raise ImageError(
+                f"{place.name} has no channels yet: no root names who may sign them",
+                remedy=f"make them with `{signed.KEYS}`, or, where an earlier version has made them, `goldnode channels migrate`",
+            )
+        yield _Turn(place, store, line, how, _caught_up(place, store, state, how))
+
+
+@contextmanager
+def alone(place: ChannelPlace, store: HistoryStore) -> Iterator[None]:
+    """Exclude other writers of a place, and garbage collections of the store."""
+    with place.turn(), using(store), lane(store, place.name):
+        yield
+
+
+def _caught_up(
+    place: ChannelPlace, store: HistoryStore, state: PlaceState, how: Move | Repair
+) -> SignedChannels:
+    """Return the channels of a place, after moves that were made offline are published there."""
     ahead = state.ahead
     if ahead is None:
         return state.there
     before, files = state.there.files, signed.joined(state.there.files, ahead.files)
-    pending = [move for line in ahead.lines() for move in state.pending(line)]
     if how.signers.online:
         files = signed.stamped(files, how.signers)
     elif before and signed.version_of(files) <= signed.version_of(before):
@@ -324,21 +434,21 @@ def _load(place: ChannelPlace, store: HistoryStore, how: Move | Repair) -> Signe
             f"{place.name} was signed again after the moves of this store, which an online key has to sign",
             remedy=f"run `{signed.REFRESH}`, or the next promotion",
         )
-    for line in ahead.lines():
-        for move in state.pending(line):
-            _present(place, line, move.now)
-    commit(place, store, before, files, how.settle)
     joined = SignedChannels(files, ahead.targets, ahead.moves, ahead.trusted)
-    for line in ahead.lines() if pending else ():
-        history = joined.history(line)
+    pending = [
+        (_Turn(place, store, line, how, joined), state.pending(line)) for line in ahead.lines()
+    ]
+    for turn, moves in pending:
+        for move in moves:
+            turn.present(move.now)
+    commit(place, store, before, files, how.settle)
+    for turn, moves in pending:
         # The last decision of each channel counts.
-        for channel in dict.fromkeys(move.channel for move in state.pending(line)):
-            current = history.current(channel)
-            if current is not None:
-                place.point(line, channel, current.now)
-                how.say(
-                    f"{place.name}: {channel} of {line} is {current.tag}, as was decided in this store on {current.date}"
-                )
+        for last in {move.channel: move for move in moves}.values():
+            place.point(turn.line, last.channel, last.now)
+            how.say(
+                f"{place.name}: {last.channel} of {turn.line} is {last.tag}, as was decided in this store on {last.date}"
+            )
     return joined
 
 
@@ -352,28 +462,26 @@ def promote(place: ChannelPlace, store: HistoryStore, move: Move, judging: Judge
     if another writer moves a channel of the place.
     """
     line, channel, tag = move.line, move.channel, str(move.to)
-    with _turn(place, store, move):
-        channels = _load(place, store, move)
-        history = channels.history(line)
+    with _turn(place, store, line, move) as turn:
+        history, states = turn.history, turn.states()
         digest = _published(place, history, tag)
         last = history.current(channel)
         was = last.now if last else None
         _expect(place, move, was)
-        pointed = place.pointer(line, channel)
-        _foreign(place, line, channel, history, pointed)
+        state = states.get(channel)
+        if state is not None and state.state == "moved":
+            raise ImageError(
+                f"the tag {line.pointer(channel)} at {place.name} was moved to {state.found}, the history says {was or 'nothing of it'}",
+                remedy=f"find out who did; `{place.command} status --repair` gives it back to what the history says, and deletes nothing",
+            )
         moved = MoveResult(line, channel, digest, tag, was)
         size = place.whole(line, digest)
-        # An earlier run recorded the move, and was stopped before it moved the tag.
         if last is not None and was == digest:
-            if pointed == digest:
-                moved.notes.append(f"{channel} of {line} is {tag} already")
-            else:
-                _point(place, store, line, last, channels.files)
-                moved.notes.append(
-                    f"{channel} of {line}: the promotion of {last.date} was not finished, and is now"
-                )
-            _save(store, place.name, channels.files)
-            return moved
+            note = f"{channel} of {line} is {tag} already"
+            if state is not None and state.found != digest:
+                note = f"{channel} of {line}: the promotion of {last.date} was not finished, and is now"
+            moved.notes.append(note)
+            return turn.finish(last, moved)
         # Differences are judged against what the channel points to, else against what users run.
         base = last or history.current("stable")
         results, notes = judging(history, digest, base.now if base is not None else None)
@@ -382,9 +490,8 @@ def promote(place: ChannelPlace, store: HistoryStore, move: Move, judging: Judge
         moved.notes += [*notes, *_again(history, digest, move)]
         if channel in ("canary", "stable", "known-good"):
             moved.notes.append(NO_SOAK)
-        _others(place, line, channel, history, moved)
-        _move(place, store, channels, move, moved, action="promote", size=size)
-    return moved
+        moved.notes += _others(place, channel, states)
+        return turn.move(moved, "promote", size)
 
 
 def _again(history: History, digest: str, move: Move) -> list[str]:
@@ -444,9 +551,8 @@ def rollback(place: ChannelPlace, store: HistoryStore, move: Move) -> MoveResult
     reaches the place updates it. Raises GoldnodeError.
     """
     line, channel = move.line, move.channel
-    with _turn(place, store, move):
-        channels = _load(place, store, move)
-        history = channels.history(line)
+    with _turn(place, store, line, move) as turn:
+        history, states = turn.history, turn.states()
         last = history.current(channel)
         if last is None:
             known = ", ".join(one for one in CHANNELS if history.current(one)) or "none"
@@ -455,50 +561,27 @@ def rollback(place: ChannelPlace, store: HistoryStore, move: Move) -> MoveResult
                 remedy=f"check it with `{place.command} status`",
             )
         moved = MoveResult(line, channel, "", "", last.now)
-        pointed = place.pointer(line, channel)
+        pointed = states[channel].found
         unfinished = pointed != last.now and pointed == last.was
         if last.action == "rollback" and unfinished and move.to is None:
-            moved.now, moved.tag = last.now, last.tag
-            _present(place, line, last.now)
-            _point(place, store, line, last, channels.files)
             moved.notes.append(
                 f"the rollback of {last.date} was not finished, and is now; run it again to go further back"
             )
-            _save(store, place.name, channels.files)
-            return moved
+            return turn.finish(last, moved)
         target = _way_back(history, channel, move.to, place.command)
         moved.now, moved.tag = target.now, target.tag
         if pointed not in (last.now, None):
             moved.notes.append(
                 f"the tag of {channel} pointed to {pointed}, where the history says {last.now}"
             )
-        size = _present(place, line, target.now)
+        size = turn.present(target.now)
         if place.copy:
             moved.notes.append(
                 f"{place.name} has not seen this yet: the next promotion or rollback that reaches it publishes it"
             )
         else:
-            _others(place, line, channel, history, moved)
-        _move(place, store, channels, move, moved, action="rollback", size=size)
-    return moved
-
-
-@contextmanager
-def _turn(place: ChannelPlace, store: HistoryStore, move: Move) -> Iterator[None]:
-    """Check the channel's name, and exclude other writers of the place and garbage collections of the store."""
-    if move.channel not in CHANNELS:
-        raise ImageError(
-            f'there is no channel "{move.channel}"', remedy=nearest(move.channel, CHANNELS)
-        )
-    with alone(place, store):
-        yield
-
-
-@contextmanager
-def alone(place: ChannelPlace, store: HistoryStore) -> Iterator[None]:
-    """Exclude other writers of a place, and garbage collections of the store."""
-    with place.turn(), using(store), lane(store, place.name):
-        yield
+            moved.notes += _others(place, channel, states)
+        return turn.move(moved, "rollback", size)
 
 
 def _way_back(history: History, channel: str, to: str | None, command: str) -> RecordedMove:
@@ -548,82 +631,11 @@ def _way_back(history: History, channel: str, to: str | None, command: str) -> R
     return target
 
 
-def _present(place: ChannelPlace, line: ChannelLine, digest: str) -> int:
-    """See to it that an image is whole at a place; a registry that lost it gets it from the store.
-
-    Return the size of its manifest.
-    """
-    try:
-        return place.whole(line, digest)
-    except GoldnodeError:
-        # The registry may have lost blobs, for instance by a garbage collection of its own.
-        if not place.send_again(line, digest):
-            raise
-        return place.whole(line, digest)
-
-
-def _move(
-    place: ChannelPlace,
-    store: HistoryStore,
-    channels: SignedChannels,
-    move: Move,
-    moved: MoveResult,
-    *,
-    action: str,
-    size: int,
-) -> None:
-    """Sign a move, then move the tag. Raises GoldnodeError if another writer interferes."""
-    line = move.line
-    moved.entry = entry = RecordedMove(
-        channels.next,
-        action=action,
-        channel=move.channel,
-        was=moved.was,
-        now=moved.now,
-        tag=moved.tag,
-        by=move.by,
-        date=move.stamp,
-        reason=move.reason,
-        requirements=tuple(result.document() for result in moved.requirements),
-        approvals=tuple(vars(one) for one in move.approvals) if action == "promote" else (),
-        notes=tuple(moved.notes),
-        size=size,
-    )
-    after = signed.with_move(channels, line, entry, move.signers)
-    commit(place, store, channels.files, after, move.settle)  # from here on the move is decided
-    place.point(line, entry.channel, entry.now)
-    if not _continues(place, after):
-        # Another writer overwrote it after all: the tag follows what is signed now, by any writer.
-        there = signed.verified(place.files(), place.name, move.roots, channels.files)
-        other = there.history(line).current(entry.channel)
-        if other is not None:
-            place.point(line, entry.channel, other.now)
-        _save(store, place.name, there.files)
-        raise _raced(place)
-    pointed = place.pointer(line, entry.channel)
-    if pointed != entry.now and place.files() == after:
-        raise ImageError(
-            f"the tag of {entry.channel} of {line} is {pointed or 'none'} after it was given to "
-            f"{entry.now}: another process is moving it",
-            remedy="run the same command again when no other process does",
-        )
-    store.name_as(local_name(place.name, line, entry.channel), entry.now)
-
-
 def _raced(place: ChannelPlace) -> ImageError:
     return ImageError(
         f"another process changed the channels at {place.name} meanwhile; its change was left as it is",
         remedy=f"check `{place.command} status`, and run it again if you still want it",
     )
-
-
-def _point(
-    place: ChannelPlace, store: HistoryStore, line: ChannelLine, last: RecordedMove, files: Files
-) -> None:
-    place.point(line, last.channel, last.now)
-    if place.pointer(line, last.channel) != last.now or not _continues(place, files):
-        raise _raced(place)
-    store.name_as(local_name(place.name, line, last.channel), last.now)
 
 
 def local_name(place: str, line: ChannelLine, channel: str) -> str:
@@ -633,29 +645,12 @@ def local_name(place: str, line: ChannelLine, channel: str) -> str:
     return f"{'' if place == 'store' else place + '/'}{line.repository}:{line.pointer(channel)}"
 
 
-def _foreign(
-    place: ChannelPlace, line: ChannelLine, channel: str, history: History, pointed: str | None
-) -> None:
-    """Refuse to move a tag that points to an image unknown to the channel's history."""
-    if pointed is not None and not history.was_in(channel, pointed):
-        last = history.current(channel)
-        raise ImageError(
-            f"the tag {line.pointer(channel)} at {place.name} was moved to {pointed}, the history says {last.now if last else 'nothing of it'}",
-            remedy=f"find out who did; `{place.command} status --repair` gives it back to what the history says, and deletes nothing",
-        )
-
-
-def _others(
-    place: ChannelPlace, line: ChannelLine, channel: str, history: History, moved: MoveResult
-) -> None:
-    for other in CHANNELS:
-        last = history.current(other)
-        if other != channel and last is not None:
-            pointed = place.pointer(line, other)
-            if pointed != last.now:
-                moved.notes.append(
-                    f"the tag of {other} is {pointed or 'gone'}, the history says {last.now}: see `{place.command} status`"
-                )
+def _others(place: ChannelPlace, channel: str, states: Mapping[str, ChannelState]) -> list[str]:
+    return [
+        f"the tag of {one.channel} is {one.found or 'gone'}, the history says {one.digest}: see `{place.command} status`"
+        for one in states.values()
+        if one.channel != channel and one.digest and one.found != one.digest
+    ]
 
 
 # Status and repair
@@ -691,9 +686,14 @@ class LineStatus:
 def status(place: ChannelPlace, state: PlaceState, line: ChannelLine) -> LineStatus:
     """Return the state of the channels of a line, with the tags validated against the signed moves."""
     history = state.there.history(line)
-    stands: list[ChannelState] = []
+    known = state.there.trusted and bool(history.entries)
+    return LineStatus(line, history, _states(place, history), known, len(state.pending(line)))
+
+
+def _states(place: ChannelPlace, history: History) -> list[ChannelState]:
+    states: list[ChannelState] = []
     for channel in CHANNELS:
-        last, pointed = history.current(channel), place.pointer(line, channel)
+        last, pointed = history.current(channel), place.pointer(history.line, channel)
         if last is None and pointed is None:
             continue
         word = "moved"
@@ -706,11 +706,10 @@ def status(place: ChannelPlace, state: PlaceState, line: ChannelLine) -> LineSta
         ):
             word = "unfinished"
         digest, tag, date, by = (last.now, last.tag, last.date, last.by) if last else ("",) * 4
-        stands.append(
-            ChannelState(line, channel, digest, tag, date, by=by, state=word, found=pointed)
+        states.append(
+            ChannelState(history.line, channel, digest, tag, date, by=by, state=word, found=pointed)
         )
-    known = state.there.trusted and bool(history.entries)
-    return LineStatus(line, history, stands, known, len(state.pending(line)))
+    return states
 
 
 @dataclass(frozen=True)
@@ -731,22 +730,16 @@ def repair(
 
     Only verified channels are acted on. A channel tag without moves is left alone.
     """
-    with alone(place, store):
-        channels = _load(place, store, how)
-        if not channels.trusted:
+    with _turn(place, store, line, how) as turn:
+        if not turn.channels.trusted:
             raise ImageError(
                 "tags are restored only from verified channels",
                 remedy="name the trusted root document with --root",
             )
-        states = [
-            state
-            for state in status(place, PlaceState(channels), line).stands
-            if state.state != "ok" and state.digest
-        ]
+        states = [one for one in turn.states().values() if one.state != "ok" and one.digest]
         for state in states:
-            last = channels.history(line).current(state.channel)
+            last = turn.history.current(state.channel)
             if last is not None:
-                _present(place, line, last.now)
-                _point(place, store, line, last, channels.files)
-        _save(store, place.name, channels.files)
+                turn.finish(last, MoveResult(line, state.channel, "", ""))
+        _save(store, place.name, turn.channels.files)
     return states

@@ -561,9 +561,11 @@ def _refused(problem: Exception, what: str, renew: str, rotate: str) -> UpdateEr
     from tuf.api import exceptions
 
     why, remedy = f"{problem}", "report it to the publisher, and use what is here"
-    if not isinstance(problem, exceptions.RepositoryError | ValueError | KeyError | TypeError):
+    length = exceptions.LengthOrHashMismatchError | exceptions.DownloadLengthMismatchError
+    form = exceptions.RepositoryError | ValueError | KeyError | TypeError
+    if not isinstance(problem, length | form):
         return UpdateError(
-            f"{what} cannot be read: {_reason(problem)}",
+            f"{what} lacks a file, or cannot be read: {_reason(problem)}",
             remedy="check the address and the proxy, or give a directory or a zip archive of the repository",
         )
     if isinstance(problem, exceptions.ExpiredMetadataError):
@@ -578,9 +580,7 @@ def _refused(problem: Exception, what: str, renew: str, rotate: str) -> UpdateEr
     elif isinstance(problem, exceptions.UnsignedMetadataError):
         why = f"not enough of the trusted keys have signed it ({problem})"
         remedy = "compare the root document with that of the publisher"
-    elif isinstance(
-        problem, exceptions.LengthOrHashMismatchError | exceptions.DownloadLengthMismatchError
-    ):
+    elif isinstance(problem, length):
         why = f"a file is not the one that was signed ({problem})"
         remedy = "fetch it again; if that does not help, report it to the publisher"
     return UpdateError(f"{what} is refused: {why}", remedy=remedy)

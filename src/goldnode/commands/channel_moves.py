@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from goldnode.channels.product import Location
-from goldnode.commands.options import FILE, NEW_FILE, Decorator, grouped, options
+from goldnode.commands.options import FILE, Decorator, KeyParameter, grouped, options
 from goldnode.commands.output import emit, say
 from goldnode.core.errors import GoldnodeError, ImageError, nearest
-from goldnode.node.ground.optional import optional
 from goldnode.node.ground.text import phrase
 
 if TYPE_CHECKING:
@@ -31,7 +30,8 @@ if TYPE_CHECKING:
         RequirementWaiver,
     )
     from goldnode.channels.signed import ChannelSigners
-    from goldnode.evidence.signatures import EnvelopeSigner
+    from goldnode.core.site import Site
+    from goldnode.evidence.signatures import EnvelopeSigner, KeyPlace
     from goldnode.evidence.trust import TrustPolicy
     from goldnode.evidence.verify import Verification
     from goldnode.evidence.vulnerabilities import Database
@@ -39,15 +39,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Keys:
-    """Key files: the public keys to trust, and the secret keys to sign with.
+    """The files of public keys to trust, and the secret keys to sign with: files, or URIs of keys in tokens.
 
     `more` sign with `key` where a role needs several. `online` signs which state is the newest.
     """
 
     trust: tuple[Path, ...] = ()
-    key: Path | None = None
-    more: tuple[Path, ...] = ()
-    online: Path | None = None
+    key: KeyPlace | None = None
+    more: tuple[KeyPlace, ...] = ()
+    online: KeyPlace | None = None
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class StatusOptions:
 class EvidenceKeys:
     """Options of evidence: the key to sign with (None: the site's), and vulnerability databases."""
 
-    key: Path | None = None
+    key: KeyPlace | None = None
     databases: tuple[str, ...] = ()
 
 
@@ -108,21 +108,21 @@ TRUST = click.option(
 )
 KEY = click.option(
     "--key",
-    type=FILE,
+    type=KeyParameter(),
     envvar="GOLDNODE_IMAGE_KEY",
-    metavar="FILE",
+    metavar="KEY",
     show_default="$GOLDNODE_IMAGE_KEY, else `images.signing_key` of the site file",
-    help="PEM file of the secret key to sign with. Its public key is trusted.",
+    help="Secret key to sign with: a PEM file, or hsm:KEYID?label=TOKEN. Its public key is trusted.",
 )
 KEYS = grouped("keys", Keys, TRUST, KEY)
 ONLINE = click.option(
     "--online-key",
     "online",
-    type=FILE,
+    type=KeyParameter(),
     envvar="GOLDNODE_ONLINE_KEY",
-    metavar="FILE",
+    metavar="KEY",
     show_default="$GOLDNODE_ONLINE_KEY, else `images.online_key` of the site file",
-    help="PEM file of the secret key that signs which state of the channels is the newest.",
+    help="Secret key that signs which state of the channels is the newest.",
 )
 # Of a move: who may sign a channel, `targets` or one of its delegations says.
 SIGNERS = grouped(
@@ -134,8 +134,8 @@ SIGNERS = grouped(
         "--more-keys",
         "more",
         multiple=True,
-        type=FILE,
-        metavar="FILE",
+        type=KeyParameter(),
+        metavar="KEY",
         help="Further secret key, where a channel needs several signatures. Repeatable.",
     ),
     ONLINE,
@@ -225,11 +225,11 @@ MADE_WITH = grouped(
     EvidenceKeys,
     click.option(
         "--key",
-        type=NEW_FILE,
+        type=KeyParameter(),
         envvar="GOLDNODE_IMAGE_KEY",
-        metavar="FILE",
+        metavar="KEY",
         show_default="$GOLDNODE_IMAGE_KEY, else `images.signing_key` of the site file, else unsigned",
-        help="PEM file of the secret key to sign with.",
+        help="Secret key to sign with: a PEM file, or hsm:KEYID?label=TOKEN.",
     ),
     click.option(
         "--database",
@@ -260,13 +260,13 @@ def trust_policy(files: Sequence[Path]) -> TrustPolicy | None:
     return load_trust(files) if files else None
 
 
-def signer_of(key: Path | None) -> EnvelopeSigner:
-    """Return the secret key in the file; without a file, that of the site.
+def signer_of(key: KeyPlace | None) -> EnvelopeSigner:
+    """Return a secret key; without one, that of the site.
 
     Raises ImageError and SigningKeyError.
     """
     from goldnode.core.site import load_site
-    from goldnode.evidence.signatures import load_signer
+    from goldnode.evidence.signatures import load_key
 
     if key is None:
         site = load_site()
@@ -275,15 +275,20 @@ def signer_of(key: Path | None) -> EnvelopeSigner:
                 "no key is named to sign the history with",
                 remedy="name it with --key, or as images.signing_key in the site file",
             )
-        key = site.resolve(site.images.signing_key)
-    return load_signer(key)
+        key = _site_key(site, site.images.signing_key)
+    return load_key(key)
+
+
+def _site_key(site: Site, named: str) -> KeyPlace:
+    """Return a key that the site file names: a URI as it is, a file relative to the site file."""
+    return named if named.startswith("hsm:") else site.resolve(named)
 
 
 def signers_of(keys: Keys, days: int | None = None) -> ChannelSigners:
     """Return the keys that sign a move: those of its channel, and the online key. Raises GoldnodeError."""
     from goldnode.channels.signed import DAYS, ChannelSigners
     from goldnode.core.site import load_site
-    from goldnode.evidence.signatures import load_signer
+    from goldnode.evidence.signatures import load_key
 
     site, online = load_site(), keys.online
     if online is None:
@@ -292,9 +297,9 @@ def signers_of(keys: Keys, days: int | None = None) -> ChannelSigners:
                 "no key is named to sign which state of the channels is the newest",
                 remedy="name it with --online-key, or as images.online_key in the site file",
             )
-        online = site.resolve(site.images.online_key)
-    roles = [signer_of(keys.key), *(load_signer(path) for path in keys.more)]
-    return ChannelSigners(roles, [load_signer(online)], days or DAYS)
+        online = _site_key(site, site.images.online_key)
+    roles = [signer_of(keys.key), *(load_key(place) for place in keys.more)]
+    return ChannelSigners(roles, [load_key(online)], days or DAYS)
 
 
 def record_unsigned(store: HistoryStore, name: str, digest: str, reason: str) -> None:
@@ -321,14 +326,15 @@ def made_with(made: EvidenceKeys) -> tuple[EnvelopeSigner | None, tuple[Database
     from goldnode.core.site import load_site
     from goldnode.evidence import vulnerabilities
     from goldnode.evidence.provenance import BUILDER
-    from goldnode.evidence.signatures import load_signer
+    from goldnode.evidence.signatures import load_key
 
     site = load_site()
-    secret = key or (site.resolve(site.images.signing_key) if site.images.signing_key else None)
+    named = site.images.signing_key
+    secret = key or (_site_key(site, named) if named else None)
     # Files of the site file are relative to it, those of the command line to the working directory.
     base = site.file.parent if site.file is not None and not databases else None
     return (
-        optional(load_signer, secret),
+        load_key(secret) if secret else None,
         tuple(
             vulnerabilities.load(text, base) for text in databases or site.images.vulnerabilities
         ),

@@ -173,7 +173,7 @@ class SiteImages(BaseModel):
         default=None,
         description=(
             "Secret key that images, disks and their channels are signed with, PEM (ed25519 or ECDSA "
-            "P-256); relative to the site file."
+            "P-256) and relative to the site file, or hsm:KEYID?label=TOKEN."
         ),
     )
     public_key: str | None = Field(
@@ -193,7 +193,8 @@ class SiteImages(BaseModel):
     online_key: str | None = Field(
         default=None,
         description=(
-            "Secret key that signs which state of the channels is the newest, PEM; relative to the site file."
+            "Secret key that signs which state of the channels is the newest, PEM and relative to the site file, or "
+            "hsm:KEYID?label=TOKEN."
         ),
     )
     builder: str | None = Field(

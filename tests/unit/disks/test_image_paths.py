@@ -46,7 +46,7 @@ PATHS = {
     "commands/disks/publish.py: evidence": "signs as the builder: what nobody has signed before",
     "commands/disks/publish.py: publish": "verify: publishing(",
     "commands/disks/verify.py: verify": "boots it in an emulator without a network",
-    "commands/images/derive.py: _pulled": "verify: trust_policy(",
+    "commands/images/derive.py: pulled": "verify: unsigned_reason(",
     "commands/images/derive.py: derive": BUILDS,
     "commands/images/index.py: index": "lists images that `images publish` has verified",
     "commands/images/publish.py: publish": "verify: publishing(",

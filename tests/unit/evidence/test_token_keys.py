@@ -8,7 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from goldnode.cli import main
+from goldnode.commands.channel_moves import Keys, signers_of
 from goldnode.core.errors import SigningKeyError
 from goldnode.evidence.signatures import PIN, load_key, public_half
 
@@ -68,3 +71,34 @@ def test_wrong_pin_key_or_token_is_an_error(
     with pytest.raises(SigningKeyError, match="cannot be used") as refusal:
         load_key(place)
     assert pin not in str(refusal.value)
+
+
+def test_moves_of_channels_are_signed_by_keys_of_a_token(
+    token: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By options, and by the site file, which names a token in place of a file."""
+    monkeypatch.chdir(tmp_path)
+    text = f"images: {{signing_key: '{PLACE}', online_key: '{PLACE}'}}\n"
+    (tmp_path / "goldnode-site.yml").write_text(text)
+    own = load_key(token).keyid
+    for keys in (Keys(), Keys(key=PLACE, more=(token,), online=PLACE)):
+        signers = signers_of(keys)
+        assert {one.keyid for one in (*signers.roles, *signers.online)} == {own}
+
+
+def test_command_of_a_move_takes_the_name_of_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYKCS11LIB", raising=False)
+    words = [
+        "disks",
+        "rollback",
+        "cpu_node",
+        "--by",
+        "ana",
+        "--key",
+        "hsm:2",
+        "--online-key",
+        "hsm:2",
+    ]
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 2
+    assert "hsm:2 cannot be used" in done.output

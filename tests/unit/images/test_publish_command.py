@@ -16,8 +16,11 @@ from tests.unit.images.registries import Simulated, always, make_image, make_key
 
 from goldnode.channels.requirements import NO_SOAK
 from goldnode.cli import main
+from goldnode.commands.images.derive import BaseSource
+from goldnode.core.errors import ImageError
 from goldnode.images.imagelock import ImageLock, dump_lock, find_lock, load_lock
 from goldnode.images.matrix import load_matrix
+from goldnode.images.store import open_store
 from goldnode.oci.layout import Layout
 
 BUILDS = {"a": "a" * 12, "b": "b" * 12}
@@ -159,6 +162,27 @@ def test_an_unsigned_image_is_pulled_for_a_recorded_reason_only(
     assert json.loads(row)["reason"] == "a vendor's image"
     both = CliRunner().invoke(main, [*words, "--unsigned", "x", "--trust", str(desk.public)])
     assert "is for sites without keys" in both.output
+
+
+def test_an_unsigned_base_is_pulled_for_a_recorded_reason_only(desk: Desk, tmp_path: Path) -> None:
+    """`images derive` installs what others publish: as with `images pull`, a key or a reason is needed."""
+    desk.good("publish", ref("a"))
+    store, name = (
+        open_store(tmp_path / "other"),
+        f"http://{desk.server.host}/gpu/cuda:{ref('a').partition(':')[2]}",
+    )
+    with pytest.raises(ImageError, match="by which key to believe who built it") as refused:
+        BaseSource(store, (), None, None).pulled(name)
+    assert "--unsigned REASON" in str(refused.value.remedy)
+    assert not store.layout.refs()
+    assert BaseSource(store, (), None, "a vendor's image").pulled(name) == desk.digests["a"]
+    (row,) = (store.layout.root / "unsigned.jsonl").read_text().splitlines()
+    assert json.loads(row)["reason"] == "a vendor's image"
+    other = open_store(tmp_path / "signed")
+    thief = make_key(tmp_path, "thief")[1]
+    with pytest.raises(ImageError, match="is not trusted"):
+        BaseSource(other, (thief,), None, None).pulled(name)
+    assert BaseSource(other, (desk.public,), None, None).pulled(name) == desk.digests["a"]
 
 
 def test_a_moved_tag_is_exit_1_and_repaired(desk: Desk) -> None:

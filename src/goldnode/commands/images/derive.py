@@ -9,8 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from goldnode.channels.product import Location
 from goldnode.commands import channel_moves as shared
-from goldnode.commands.options import CERTIFICATE, EXISTING, grouped, image_store
+from goldnode.commands.options import (
+    CERTIFICATE,
+    EXISTING,
+    grouped,
+    image_store,
+    unsigned_option,
+)
 from goldnode.commands.output import emit, reports, say
 
 if TYPE_CHECKING:
@@ -26,6 +33,7 @@ class DeriveRun:
     upgrade: bool = False
     offline: bool = False
     twice: bool = False
+    unsigned: str | None = None
 
     def check(self) -> None:
         """Refuse options that exclude each other."""
@@ -57,6 +65,7 @@ class DeriveRun:
         is_flag=True,
         help="Build a second time, in another directory, and compare the digests.",
     ),
+    unsigned_option("in `unsigned.jsonl` of the store"),
 )
 @shared.TRUST
 @CERTIFICATE
@@ -88,10 +97,9 @@ def derive(
     how.check()
     store = open_store(store_path)
     options = DeriveOptions(how.locked, how.upgrade, how.offline, shared.trusted(trust))
+    base = BaseSource(store, trust, ca, how.unsigned)
     with progress.downloads(each=False) as watcher:
-        ready = prepare(
-            load_declaration(place), store, options, lambda name: _pulled(name, store, ca), watcher
-        )
+        ready = prepare(load_declaration(place), store, options, base.pulled, watcher)
     recipe, builder = ready.recipe, DerivedBuilder(store)
     # Asked before the build, which returns an existing result too.
     there = builder.built(recipe)
@@ -146,21 +154,39 @@ def _inspected(
     return passed, list(report.text(inspection, truth)), report.inspection_document(inspection)
 
 
-def _pulled(name: str, store: ImageStore, ca: Path | None) -> str:
-    """Fetch the base from its registry into the store, signed if the site has a public key. Return its digest."""
-    from goldnode.compat.workloads import parse_reference
-    from goldnode.core.errors import ImageError
-    from goldnode.images.pull import ImagePull, pull
-    from goldnode.oci.registry import Registry, RegistryAddress, RegistryOptions, reached
+@dataclass(frozen=True)
+class BaseSource:
+    """Where bases come from: the store that gets them, the keys that verify them, or why none does."""
 
-    base = parse_reference(name.removeprefix("http://").removeprefix("https://"))
-    wanted = base.digest or base.tag
-    if base.registry is None or wanted is None:
-        raise ImageError(
-            f'"{name}" names no image', remedy="write it as HOST[:PORT]/NAME:TAG or …@sha256:…"
-        )
-    place = reached(RegistryAddress(base.registry, plain_http=name.startswith("http://")))
-    registry = Registry(place.host, RegistryOptions(place.plain_http, ca))
-    # The trust of the site: a base is content that others publish.
-    how = ImagePull(shared.trust_policy(()))
-    return pull(store.layout, registry.repository(base.name), wanted, how).digest
+    store: ImageStore
+    trust: tuple[Path, ...]
+    ca: Path | None
+    unsigned: str | None
+
+    def pulled(self, name: str) -> str:
+        """Fetch a base from its registry into the store. Return its digest.
+
+        Raises ImageError for a base that no trusted key has signed, and without a key, unless there is a reason.
+        """
+        from goldnode.compat.workloads import parse_reference
+        from goldnode.core.errors import ImageError
+        from goldnode.evidence.signatures import unsigned_reason
+        from goldnode.images.pull import ImagePull, pull
+        from goldnode.oci.registry import Registry, RegistryAddress, RegistryOptions, reached
+
+        base = parse_reference(name.removeprefix("http://").removeprefix("https://"))
+        wanted = base.digest or base.tag
+        if base.registry is None or wanted is None:
+            raise ImageError(
+                f'"{name}" names no image', remedy="write it as HOST[:PORT]/NAME:TAG or …@sha256:…"
+            )
+        policy = shared.trust_policy(self.trust)
+        reason = unsigned_reason(name, policy is not None, self.unsigned)
+        place = reached(RegistryAddress(base.registry, plain_http=name.startswith("http://")))
+        registry = Registry(place.host, RegistryOptions(place.plain_http, self.ca))
+        roots = Location(self.store.layout.root).trusted_roots()
+        how = ImagePull(policy, roots)
+        done = pull(self.store.layout, registry.repository(base.name), wanted, how)
+        if reason:
+            shared.record_unsigned(self.store.layout, done.name, done.digest, reason)
+        return done.digest
