@@ -83,11 +83,16 @@ def list_(
 ) -> None:
     """List every key of the site: purpose, where it is trusted, mode and end.
 
-    Exit status: 0 nothing to do, 1 a key expires, has expired, is missing, or others can read it.
+    The channels of images and disks are those that the stores have seen. A rotation that has begun is listed until it
+    ends, where its record is beside a key.
+
+    Exit status: 0 nothing to do, 1 a key expires, has expired, is missing, others can read it, or a rotation has not ended.
     """
     from goldnode.core.site import load_site
+    from goldnode.disks.model import store_directory as disk_store
     from goldnode.fleet.keys import inventory, metrics
     from goldnode.fleet.keys.kinds import KINDS
+    from goldnode.images.store import store_directory as image_store
 
     if out is not None and form != "prometheus":
         raise click.UsageError("--out needs --format prometheus")
@@ -95,6 +100,9 @@ def list_(
     rows += inventory.authority_keys(authority) if authority else []
     for channel in channels:
         rows += inventory.channel_keys(channel)
+    for store in (disk_store(None), image_store(None)):
+        rows += inventory.copied_channels(store)
+    rows += list(inventory.rotations(rows))
     about, now = {kind.name: kind for kind in KINDS}, dt.datetime.now(dt.UTC)
     content = [
         {

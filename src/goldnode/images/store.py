@@ -128,13 +128,13 @@ class ImageStore:
         return place
 
 
-def open_store(path: Path | None = None) -> ImageStore:
-    """Open the store at `path`, at $GOLDNODE_IMAGES, or at `.goldnode/images` in the current directory.
+def store_directory(path: Path | None = None) -> Path:
+    """Return the directory of the store: `path`, $GOLDNODE_IMAGES, or `.goldnode/images` in the current directory."""
+    # An empty variable counts as none.
+    named = os.environ.get(VARIABLE)
+    return path or (Path(named).expanduser() if named else DEFAULT)
 
-    Create the store if it does not exist.
-    """
-    if path is None:
-        # An empty variable counts as none.
-        named = os.environ.get(VARIABLE)
-        path = Path(named).expanduser() if named else DEFAULT
-    return ImageStore(path)
+
+def open_store(path: Path | None = None) -> ImageStore:
+    """Open the store in :func:`store_directory`. Create it if it does not exist."""
+    return ImageStore(store_directory(path))

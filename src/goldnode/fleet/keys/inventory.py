@@ -7,9 +7,10 @@ import json
 import re
 import stat
 import subprocess
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
+from urllib.parse import unquote
 
 from goldnode.core import keys as openpgp
 from goldnode.core import secret_files
@@ -17,6 +18,7 @@ from goldnode.core.errors import SigningKeyError
 from goldnode.core.secret_files import SecretRule
 from goldnode.core.site import Site
 from goldnode.fleet.keys import authority
+from goldnode.fleet.keys.rotation import RECORD
 from goldnode.node.ground.openpgp import OpenPGPError
 
 _ANY_OWNER = SecretRule("secret key", 0o077)
@@ -64,9 +66,16 @@ def site_keys(site: Site) -> Iterator[SiteKey]:
         path = site.resolve(site.module_signing.key)
         rule = secret_files.MODULE_KEY
         yield _secret("modules", "module_signing.key", path, rule, end=end, fault=fault)
-    if site.images.signing_key is not None:
-        path = site.resolve(site.images.signing_key)
-        yield _secret("images", "images.signing_key", path, _ANY_OWNER)
+    for kind, named, value in (
+        ("images", "images.signing_key", site.images.signing_key),
+        ("online", "images.online_key", site.images.online_key),
+    ):
+        if value is not None and value.startswith("hsm:"):
+            yield SiteKey(kind, f"{named}, in a token", None)
+        elif value is not None:
+            yield _secret(kind, named, site.resolve(value), _ANY_OWNER)
+    for root in site.images.roots:
+        yield _public("root", "images.roots", site.resolve(root))
     if site.fleet.signing_key is not None:
         path = site.resolve(site.fleet.signing_key)
         yield _secret("log", "fleet.signing_key", path, _ANY_OWNER)
@@ -120,6 +129,36 @@ def channel_keys(directory: Path) -> Iterator[SiteKey]:
         kind = name if name in ("root", "targets") else "online"
         about = f"{name}: {threshold} of {count} keys, root version {version}"
         yield SiteKey(kind, about, path, end=end if name == "root" else None)
+
+
+def copied_channels(store: Path) -> Iterator[SiteKey]:
+    """Yield the roots and roles of the channels of images or disks of which a store has a copy."""
+    for folder in sorted((store / "channels").glob("*/metadata")):
+        place = unquote(folder.parent.name)
+        for key in channel_keys(folder):
+            yield replace(key, named=f"{key.named}, channels of {place}")
+
+
+def rotations(keys: Iterable[SiteKey]) -> Iterator[SiteKey]:
+    """Yield each rotation beside a key that has begun and not ended, as a problem."""
+    for folder in sorted({key.file.parent for key in keys if key.file is not None}):
+        for path in sorted(folder.glob(f"rotation-*/{RECORD}")):
+            if "-ended-" in path.parent.name:
+                continue
+            try:
+                record = json.loads(path.read_bytes())
+                kind, about = str(record["kind"]), f"rotation of {record['named']}"
+                step = record["intent"]
+                why = (
+                    f"it has not ended, the next step is {step}: run `goldnode keys rotate {kind}`"
+                )
+            except (OSError, ValueError, KeyError, TypeError) as problem:
+                kind, about, why = (
+                    path.parent.name.split("-")[1],
+                    "rotation",
+                    f"unreadable: {problem}",
+                )
+            yield SiteKey(kind, about, path, problem=why)
 
 
 def _signed_root(path: Path) -> tuple[int, dt.datetime, dict[str, tuple[int, int]], Path] | None:

@@ -10,6 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from goldnode.channels import signed
+from goldnode.channels.signed import KEYS
+from goldnode.channels.updates import UpdateError
 from goldnode.core import keys as openpgp
 from goldnode.core.files import replace_file
 from goldnode.core.site import Site
@@ -69,6 +72,12 @@ def _named(value: str | None, key: str, site: Site) -> Path:
             f"the site file names no {key}",
             file=site.file,
             remedy=f"add {key}; a key that nothing names needs no rotation",
+        )
+    if value.startswith("hsm:"):
+        raise RotationError(
+            f"{key} is in a token",
+            file=site.file,
+            remedy="make the next key in the token, add its public half to images.public_key, and name it in the site file",
         )
     return site.resolve(value)
 
@@ -691,8 +700,23 @@ def _channel_places(kind: str, places: KeyPlaces) -> tuple[Path, Path, Path, Pat
             file=out,
             remedy="name another directory with --out",
         )
+    if _moves_images(channel):
+        raise RotationError(
+            f"{channel} has the channels of images or disks, whose roles are signed again in one step",
+            remedy=f"run `{KEYS} disks --to {channel} --root-key ROOT.pem`, with each role's keys as they are from now on",
+        )
     work = _directory(out, kind, places.name)
     return channel, work, places.new or work / f"new/{kind}.pem", old
+
+
+def _moves_images(channel: Path) -> bool:
+    """Return whether a directory has channels of images or disks: each of its targets has moves."""
+    try:
+        files = signed.read_folder(channel / signed.FOLDER)
+        signed.unverified(files)
+    except UpdateError:
+        return False
+    return bool(files)
 
 
 def _make_role(kind: str, places: KeyPlaces, work: Path) -> KeyStep:

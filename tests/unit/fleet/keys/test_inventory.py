@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from tests.unit.channels import signing
 
 from goldnode.cli import main
 from goldnode.core.errors import SigningKeyError
@@ -19,7 +20,7 @@ from goldnode.fleet.keys import authority, inventory, making
 from goldnode.fleet.keys.kinds import KINDS
 from goldnode.fleet.service.server import Listen, server
 from goldnode.fleet.store.database import StoreDatabase
-from goldnode.lock import signing
+from goldnode.lock import signing as mirror_signing
 from goldnode.lock.modpackage import Signing
 
 NOW = dt.datetime.now(dt.UTC)
@@ -136,6 +137,65 @@ def test_the_newest_root_of_a_channel_is_listed(site: Path) -> None:
     assert status == 1
 
 
+def test_keys_and_roots_of_the_channels_of_images_and_disks_are_listed(
+    site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that the site file names, and those of each place that a store has seen."""
+    store = signing.MemoryStore(site / "store")
+    trusted = make_channels(site, store)
+    monkeypatch.setenv("GOLDNODE_DISKS", str(store.root))
+    more = f"images: {{signing_key: 'hsm:2', online_key: keys/online.pem, roots: [{trusted}]}}\n"
+    (site / "site.yml").write_text(more)
+    status, rows = listed()
+    assert status == 0, rows
+    about = {(row["kind"], row["named"]): row["expires"] for row in rows}
+    assert ("images", "images.signing_key, in a token") in about
+    assert ("online", "images.online_key") in about
+    assert ("root", "images.roots (public)") in about
+    end = about["root", "root: 1 of 1 keys, root version 1, channels of memory"]
+    assert dt.datetime.fromisoformat(end) > NOW
+    trusted.chmod(0o666)
+    assert listed()[0] == 1, "others can replace the root that the site trusts"
+    trusted.chmod(0o644)
+    assert listed("--within", "400")[0] == 1, "the root ends within 400 days"
+
+
+def test_a_rotation_is_listed_until_it_ends(site: Path) -> None:
+    words = ["keys", "rotate", "images", "--apply"]
+    assert CliRunner().invoke(main, words).exit_code == 0
+    status, rows = listed()
+    (row,) = [row for row in rows if row["warning"]]
+    assert status == 1
+    assert row["kind"] == "images"
+    assert (
+        "it has not ended, the next step is distribute: run `goldnode keys rotate images`"
+        in row["warning"]
+    )
+    record = site / "images/rotation-images"
+    (record / "rotation.json").write_text("{")
+    assert any("unreadable" in (row["warning"] or "") for row in listed()[1])
+    record.rename(site / "images/rotation-images-ended-20260101T000000")
+    assert listed()[0] == 0
+
+
+def test_roles_of_channels_of_images_are_not_rotated_in_two_steps(site: Path) -> None:
+    """Between the next root and the signatures of a new key of targets nobody could verify the channels."""
+    store = signing.MemoryStore(site / "store")
+    make_channels(site, store)
+    copy = site / "store/channels/memory"
+    old = str(site / "keys/root.pem")
+    words = ["root", "--channel", str(copy), "--old", old, "--out", str(site / "out")]
+    done = CliRunner().invoke(main, ["keys", "rotate", *words])
+    assert done.exit_code == 2
+    assert "goldnode channels keys disks --to" in done.output
+
+
+def make_channels(site: Path, store: signing.MemoryStore) -> Path:
+    """Make channels of disks whose copy a store has; return the trusted root."""
+    targets = signing.key_of(site / "keys", "targets")
+    return signing.make_channels(signing.MemoryPlace(), store, site / "keys", targets)
+
+
 def test_metrics_have_the_end_and_the_fault_of_each_key(site: Path) -> None:
     (site / "token").chmod(0o644)
     out = site / "keys.prom"
@@ -150,7 +210,7 @@ def test_metrics_have_the_end_and_the_fault_of_each_key(site: Path) -> None:
 
 
 def open_mirror(site: Path) -> None:
-    with signing.open_signer("mirror/mirror-signing.asc", site):
+    with mirror_signing.open_signer("mirror/mirror-signing.asc", site):
         pass
 
 

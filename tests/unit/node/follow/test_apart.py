@@ -23,7 +23,7 @@ from goldnode.node.follow.apart import ApartSource
 from goldnode.node.follow.loop import Follower
 from goldnode.node.follow.machine import Machine, NotAppliedError
 from goldnode.node.follow.repository import ChannelAwayError
-from goldnode.node.follow.settings import STATE, Settings
+from goldnode.node.follow.settings import STAGED, STATE, Settings
 from goldnode.node.follow.trust import ChannelRefusedError, Verifier
 from goldnode.node.ground.errors import NodeError
 
@@ -247,7 +247,11 @@ def test_image_is_downloaded_by_the_other_unit_and_never_through_a_link(
     image = {"path": "images/b.root.gz", "size": len(data), "sha256": digest}
     found = follower(channel, host)
     path = Path(found.machine._staged(image))
+    earlier = Path(host.located(STAGED), "a.root.gz.part")
+    earlier.parent.mkdir(parents=True)
+    earlier.write_bytes(b"of an earlier version, whose unit did both")
     found.machine.source.stage(image, str(path), print)
+    assert not earlier.exists()
     with found.machine._packed(image) as opened:
         assert opened.read() == data
     path.rename(f"{path}.other")
