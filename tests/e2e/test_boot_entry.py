@@ -19,14 +19,12 @@ from tests.e2e.qemu import disk, tuning
 from tests.nodes.reader import booted_by_id
 
 from goldnode.core import program_file as nodefile
-from goldnode.core.site import archive_url, load_site
 from goldnode.node.effective import grub, initramfs
 from goldnode.node.state.domains.program import document_digest
 
 pytestmark = pytest.mark.qemu
 
 CODENAME = "bookworm"
-KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 KERNEL = "GUEST-KERNEL:"
 
 # The one place that knows how the engine is called on a node.
@@ -55,18 +53,7 @@ LOOK = f"""echo "{KERNEL} $(uname -r) @"
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> disk.Base:
     """The base disk: Debian from where this site has it."""
-    site = load_site()
-    archives = []
-    for name, suite in (("debian", CODENAME), ("debian-security", f"{CODENAME}-security")):
-        key = site.key_bytes(name)
-        keyring = KEYRING
-        if key is not None:
-            keyring = tmp_path_factory.mktemp("key") / (
-                f"{name}.asc" if key.startswith(b"-----") else f"{name}.gpg"
-            )
-            keyring.write_bytes(key)
-        archives.append(disk.Archive(archive_url(site, name), suite, ("main",), str(keyring)))
-    return disk.base(archives)
+    return disk.base(disk.debian(CODENAME, tmp_path_factory.mktemp("keys")))
 
 
 def class_document(release: str, version: str) -> dict[str, Any]:

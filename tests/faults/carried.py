@@ -8,6 +8,7 @@ person would find: such a fault may stay, and must not become worse.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -134,14 +135,10 @@ def take(step: str, node: Node, row: Row, finding: Json) -> str | None:
     if step == remedy.ACKNOWLEDGE:
         if not (node.root / "run/goldnode/capture.json").exists():
             node.check()  # a boot ends with one
-        words = [
-            "--id",
-            finding["id"],
-            *(["--subject", finding["subject"]] if finding["subject"] else []),
-        ]
-        code, _, reported = node.command(
-            "ack", *words, "--by", "test", "--reason", "the remedy was carried out"
-        )
+        command = re.search(r"`goldnode-node (ack --id [^`]+ --by … --reason …)`", finding["remedy"])
+        if command is None:
+            return f"the remedy has no whole command: {finding['remedy']}"
+        code, _, reported = node.command(*shlex.split(command[1]))
         return reported if code else None
     return None
 

@@ -14,7 +14,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -69,6 +69,14 @@ class Node:
         self.boards = machine.fault(
             self.machine, before, self.document, *faults, layout_faults=self.on_bus
         )
+
+    def without(self, fault: str) -> None:
+        """Take one fault of the boards away."""
+        if self.boards is None:
+            raise AssertionError("this node has no GPUs")
+        left = {key: value for key, value in self.boards.faults.items() if key != fault}
+        self.boards = replace(self.boards, faults=left)
+        self.faulty([])
 
     def redocument(self, change: Callable[[Json], None]) -> None:
         """Another class document, as site.yml would have put it there."""

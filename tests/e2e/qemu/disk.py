@@ -21,6 +21,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from goldnode.core.site import archive_url, load_site
+
 # requirements: Debian packages that the test machine needs for this file; scripts/test installs them.
 REQUIREMENTS = (
     "debian-archive-keyring",
@@ -44,6 +46,7 @@ TOOLS = (
     "qemu-system-x86_64",
     "dd",
 )
+KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 OVMF_CODE = Path("/usr/share/OVMF/OVMF_CODE_4M.fd")
 OVMF_VARS = Path("/usr/share/OVMF/OVMF_VARS_4M.fd")
 
@@ -178,6 +181,21 @@ def _fill(script: str) -> str:
         .replace("@DONE@", DONE)
         .replace("@MODULES@", GRUB_MODULES)
     )
+
+
+def debian(codename: str, scratch: Path) -> list[Archive]:
+    """Debian's archives of one release, from where this site has them."""
+    site = load_site()
+    archives = []
+    for name, suite in (("debian", codename), ("debian-security", f"{codename}-security")):
+        key = site.key_bytes(name)
+        keyring = KEYRING
+        if key is not None:
+            ending = "asc" if key.startswith(b"-----") else "gpg"
+            keyring = scratch / f"{name}.{ending}"
+            keyring.write_bytes(key)
+        archives.append(Archive(archive_url(site, name), suite, ("main",), str(keyring)))
+    return archives
 
 
 def _check_tools() -> None:

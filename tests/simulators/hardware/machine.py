@@ -128,7 +128,7 @@ class Machine(Host):
                 and (Path(self.root) / f"etc/systemd/system/{name}").exists()
             )
             state = {
-                **(_unit("active" if own else "inactive", "loaded" if own else "not-found")),
+                **(unit("active" if own else "inactive", "loaded" if own else "not-found")),
                 "Id": name,
                 **units.get(name, {}),
             }
@@ -136,7 +136,8 @@ class Machine(Host):
         return "\n".join(blocks)
 
 
-def _unit(active: str, load: str = "loaded") -> dict[str, str]:
+def unit(active: str, load: str = "loaded") -> dict[str, str]:
+    """Return what systemd shows of a unit."""
     running = {"active": "running", "failed": "failed"}.get(active, "dead")
     return {
         "LoadState": load, "ActiveState": active, "SubState": running, "Result": "success" if active != "failed" else "exit-code",
@@ -237,9 +238,9 @@ def write(
     _packages(files, document)
     devices(root, boards, shown)
     files.put("goldnode-node", program or launcher(), 0o755)
-    files.json(UNITS, {name: _unit("active") for name in services(document)})
+    files.json(UNITS, {name: unit("active") for name in services(document)})
     _records(files)
-    _converge(Machine(root, library), document, files)
+    converge(Machine(root, library), document)
     return root
 
 
@@ -859,8 +860,9 @@ def _records(files: _Files) -> None:
     (files.root / HISTORY.lstrip("/")).mkdir(parents=True, exist_ok=True)
 
 
-def _converge(host: Machine, document: Any, files: _Files) -> None:
+def converge(host: Machine, document: Any) -> None:
     """Install goldnode's own files and links by applying the plan until it is empty."""
+    files = _Files(Path(host.root))
     files.put("usr/lib/goldnode/goldnode-node", (host.path("/goldnode-node")).read_bytes(), 0o755)
     with host.environment():
         # A few rounds, because one file can make another necessary.

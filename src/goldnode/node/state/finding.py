@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from ..ground.text import phrase
 from ..ground.typed import NamedTuple
 from .kinds import HARDWARE, kind
 from .model import Observed
-from .remedy import GPU_RESET, POLICY, SITE, Remedy
+from .remedy import ACKNOWLEDGE, GPU_RESET, POLICY, SITE, Remedy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -109,10 +110,11 @@ def ordered(findings: List[Finding], sets_gpus: bool) -> List[Finding]:
         for item in findings
         if item.outcome == MISMATCH and item.remedy is not None and item.remedy.before
     ]
-    return [item._replace(remedy=_in_order(item.remedy, urgent, sets_gpus)) for item in findings]
+    return [item._replace(remedy=_in_order(item, urgent, sets_gpus)) for item in findings]
 
 
-def _in_order(remedy: Optional[Remedy], urgent: List[Remedy], sets_gpus: bool) -> Optional[Remedy]:
+def _in_order(item: Finding, urgent: List[Remedy], sets_gpus: bool) -> Optional[Remedy]:
+    remedy = item.remedy
     if remedy is None:
         return None
     text, steps = str(remedy), remedy.steps
@@ -134,6 +136,11 @@ def _in_order(remedy: Optional[Remedy], urgent: List[Remedy], sets_gpus: bool) -
             f"{text} After a reset: `goldnode-node policy apply`.",
             (*steps[:after], POLICY, *steps[after:]),
         )
+    if ACKNOWLEDGE in steps:
+        head, ack, tail = text.partition("`goldnode-node ack")
+        about = phrase(" --subject '{}'", item.subject)
+        if ack:
+            text = f"{head}{ack} --id {item.id}{about} --by … --reason …`{tail.partition('`')[2]}"
     return Remedy(text, *steps, before=remedy.before)
 
 

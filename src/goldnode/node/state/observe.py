@@ -557,7 +557,7 @@ def initramfs_contents(host: Host, document: ClassDocument, keep: bool = True) -
             continue
         stat = os.stat(host.located(name))
         key = f"{name}:{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ino}:{','.join([*unwanted, *stack])}"
-        if key not in cache:
+        if "error" in cache.get(key, {"error": None}):  # what stopped it may have been installed
             from ..effective import initramfs  # start-up time: cached images need no decompressors
 
             try:

@@ -435,6 +435,7 @@ def find(document: ClassDocument, seen: Observed, plan: Plan) -> List[Finding]:
             ELSEWHERE,
             "as declared",
             "this version neither sets nor reads it",
+            Remedy("Run site.yml: it installs the program that this class is made for.", SITE),
             severity="degraded",
         )
         for name in unread(document)

@@ -14,7 +14,6 @@ import json
 import os
 
 from ..ground.host import Host
-from ..ground.text import phrase
 from ..ground.typed import NamedTuple
 from ..probe.values import is_fault
 from ..state.finding import DEFERRED, MISMATCH, UNREAD, Finding
@@ -404,7 +403,7 @@ REMEDIES = {
     "gpu": (
         Remedy(
             "Another GPU, or another VBIOS, than this node had: was it replaced? Then acknowledge it: "
-            "`goldnode-node ack --id changed.gpu`.",
+            "`goldnode-node ack`.",
             PERSON,
             ACKNOWLEDGE,
         ),
@@ -412,7 +411,7 @@ REMEDIES = {
     ),
     "memory": (
         Remedy(
-            "See `dmidecode -t memory` and the BMC's event log for a DIMM that is gone; after a repair: `goldnode-node ack --id changed.memory`.",
+            "See `dmidecode -t memory` and the BMC's event log for a DIMM that is gone; after a repair: `goldnode-node ack`.",
             REPAIR,
             ACKNOWLEDGE,
         ),
@@ -420,7 +419,7 @@ REMEDIES = {
     ),
     "bios": (
         Remedy(
-            "Was the firmware updated? Then acknowledge it: `goldnode-node ack --id changed.bios`; see "
+            "Was the firmware updated? Then acknowledge it: `goldnode-node ack`; see "
             "that its settings are still the class's.",
             PERSON,
             ACKNOWLEDGE,
@@ -483,7 +482,7 @@ def changes(
 
 
 PERSISTENT = ("gpu.ecc.uncorrected", "gpu.sram", "memory.edac", "pcie.aer")
-SETTLE = "Repair or replace it, then acknowledge it: `goldnode-node ack --id {id}{subject} --by … --reason …`."
+SETTLE = "Repair or replace it, then acknowledge it: `goldnode-node ack`."
 
 
 def persistent(
@@ -511,8 +510,7 @@ def persistent(
         if name in seen or (identity, about) in bad or not isinstance(row, dict):
             continue
         text = f"{row.get('got')} at {row.get('time')}; not seen since"
-        option = phrase(" --subject {}", subject)
-        remedy = Remedy(SETTLE.format(id=identity, subject=option), REPAIR, ACKNOWLEDGE)
+        remedy = Remedy(SETTLE, REPAIR, ACKNOWLEDGE)
         unseen.append(
             Finding(
                 identity,
@@ -636,7 +634,7 @@ def unusable_memory(host: Host, fault: Optional[str]) -> List[Finding]:
     if fault:
         got = f"{MEMORY}: {fault}; what was counted before is not known"
     remedy = Remedy(
-        "Look whether the disk is sound (dmesg); then `goldnode-node ack --id memory.state` takes the old file away.",
+        "Look whether the disk is sound (dmesg); then `goldnode-node ack` takes the old file away.",
         PERSON,
         ACKNOWLEDGE,
     )

@@ -33,7 +33,7 @@ def findings(capture: Mapping[str, Any], facts: Facts, today: str) -> List[Findi
     if version is None or row is None:
         return []
     bad = _known_bad(capture, facts, version)
-    return [_support(version, row, facts, today), _security(version, row, facts), *bad]
+    return [_support(version, row, facts, today), _security(version, row, facts, today), *bad]
 
 
 def version_of(capture: Mapping[str, Any]) -> Optional[str]:
@@ -48,13 +48,19 @@ def version_of(capture: Mapping[str, Any]) -> Optional[str]:
     return version if re.fullmatch(r"\d+(\.\d+)+", version) else None
 
 
-def fixed(facts: Facts) -> List[str]:
-    """Return the branches that the newest security bulletin has fixes for."""
-    return [
+def fixed(facts: Facts, today: str) -> str:
+    """Return the supported branches that the newest security bulletin has fixes for, as text."""
+    return ", ".join(
         name
         for name, row in facts["branches"].items()
-        if rules.as_map(row.get("security")).get("fixed")
-    ]
+        if rules.as_map(row.get("security")).get("fixed") and not _ended(row, today)
+    )
+
+
+def _ended(row: Mapping[str, Any], today: str) -> bool:
+    # The facts may know only the month of an end of life: then the whole month is supported.
+    ends = row.get("end_of_life")
+    return bool(ends) and today[: len(ends)] > ends
 
 
 def _finding(name: str, expected: str, got: str, remedy: Optional[str], *evidence: str) -> Finding:
@@ -80,10 +86,9 @@ def _support(version: str, row: Mapping[str, Any], facts: Facts, today: str) -> 
         return _finding(
             "driver.support", expected, f"branch {branch}, without a stated end of life", None
         )
-    # The facts may know only the month of an end of life: then the whole month is supported.
-    if today[: len(ends)] <= ends:
+    if not _ended(row, today):
         return _finding("driver.support", expected, f"branch {branch}, until {ends}", None)
-    newer = ", ".join(fixed(facts))
+    newer = fixed(facts, today)
     return _finding(
         "driver.support",
         expected,
@@ -92,9 +97,9 @@ def _support(version: str, row: Mapping[str, Any], facts: Facts, today: str) -> 
     )
 
 
-def _security(version: str, row: Mapping[str, Any], facts: Facts) -> Finding:
+def _security(version: str, row: Mapping[str, Any], facts: Facts, today: str) -> Finding:
     security, branch = rules.as_map(row.get("security")), version.split(".")[0]
-    newer = ", ".join(fixed(facts))
+    newer = fixed(facts, today)
     expected = "the fixes of the newest security bulletin"
     floor = security.get("floor")
     if not security.get("fixed"):

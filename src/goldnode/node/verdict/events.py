@@ -1133,7 +1133,7 @@ def _repeated(history: Sequence[Json], limits: Json, capture: Mapping[str, Any])
             )
             text = f"needed a reset or restart in {len(items)} boots within {days:g} days"
             remedy = Remedy(
-                "Keep the node drained; run NVIDIA's field diagnostic and have the GPU replaced where it fails. `goldnode-node ack` afterwards.",
+                "Keep the node drained; run NVIDIA's field diagnostic and have the GPU replaced where it fails. `goldnode-node ack` after that.",
                 REPAIR,
                 ACKNOWLEDGE,
             )

@@ -131,7 +131,7 @@ def _dimms(node: Node, name: str) -> List[str]:
 def _wears(text: str, expected: str, name: str, *evidence: str) -> RuleResult:
     """Return the finding of a memory module that announces its end: maintenance, before it is a fault."""
     remedy = Remedy(
-        "Find the DIMM with `dmesg | grep -i edac` and plan its exchange; then `goldnode-node ack --id memory.edac`.",
+        "Find the DIMM with `dmesg | grep -i edac` and plan its exchange; then `goldnode-node ack`.",
         REPAIR,
         ACKNOWLEDGE,
     )
