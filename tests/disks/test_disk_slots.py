@@ -17,11 +17,10 @@ from typing import Any
 
 import pytest
 from tests.disks import slotdisk
-from tests.e2e.qemu.disk import Archive, run
-from tests.e2e.test_boot_entry import CODENAME, KEYRING, class_document
+from tests.e2e.qemu.disk import debian, run
+from tests.e2e.test_boot_entry import CODENAME, class_document
 
 from goldnode.core import program_file as nodefile
-from goldnode.core.site import archive_url, load_site
 from goldnode.fleet.nodes import disk_update as update
 from goldnode.node.ground import boot
 from goldnode.node.state.domains.program import class_file, document_digest
@@ -47,18 +46,7 @@ EXPECTED = {
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tar of the tree: Debian from where this site has it."""
-    site = load_site()
-    archives = []
-    for name, suite in (("debian", CODENAME), ("debian-security", f"{CODENAME}-security")):
-        key = site.key_bytes(name)
-        keyring = KEYRING
-        if key is not None:
-            keyring = tmp_path_factory.mktemp("key") / (
-                f"{name}.asc" if key.startswith(b"-----") else f"{name}.gpg"
-            )
-            keyring.write_bytes(key)
-        archives.append(Archive(archive_url(site, name), suite, ("main",), str(keyring)))
-    return slotdisk.tree(archives)
+    return slotdisk.tree(debian(CODENAME, tmp_path_factory.mktemp("keys")))
 
 
 def document(root: Path) -> dict[str, Any]:

@@ -135,7 +135,9 @@ def take(step: str, node: Node, row: Row, finding: Json) -> str | None:
     if step == remedy.ACKNOWLEDGE:
         if not (node.root / "run/goldnode/capture.json").exists():
             node.check()  # a boot ends with one
-        command = re.search(r"`goldnode-node (ack --id [^`]+ --by … --reason …)`", finding["remedy"])
+        command = re.search(
+            r"`goldnode-node (ack --id [^`]+ --by … --reason …)`", finding["remedy"]
+        )
         if command is None:
             return f"the remedy has no whole command: {finding['remedy']}"
         code, _, reported = node.command(*shlex.split(command[1]))

@@ -78,7 +78,7 @@ class Node:
         self.boards = replace(self.boards, faults=left)
         self.faulty([])
 
-    def redocument(self, change: Callable[[Json], None]) -> None:
+    def redocument(self, change: Callable[[Json], object]) -> None:
         """Another class document, as site.yml would have put it there."""
         document = json.loads(json.dumps(self.document))
         change(document)

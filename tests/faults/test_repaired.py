@@ -29,7 +29,6 @@ from tests.faults.steps import (
     board,
     bus,
     clock,
-    documented,
     edit,
     environment,
     file,
@@ -53,8 +52,8 @@ XID = "NVRM: Xid (PCI:0000:28:00)"
 HUNG = "INFO: task python3:900 blocked for more than 120 seconds."
 FAILING = [f"{XID}: 31, pid={4000 + n}, name=program{n}, Ch 00000010, MMU Fault" for n in range(8)]
 WATCHES = "goldnode-watch.timer"
-FOLLOW = {"channel": "https://channel.example.org/", "service": "https://lock.example.org/"}
-MODULE = {"name": "nvidia_fs", "package": None, "dkms": None, "before_driver": False, "load": True, "after": [], "version": None}  # fmt: skip
+FOLLOW: Json = {"channel": "https://channel.example.org/", "service": "https://lock.example.org/"}
+MODULE: Json = {"name": "nvidia_fs", "package": None, "dkms": None, "before_driver": False, "load": True, "after": [], "version": None}  # fmt: skip
 CPU, EDAC = "sys/devices/system/cpu", "sys/devices/system/edac/mc/mc0"
 MOUNTS = ("proc/mounts", "proc/self/mounts", "proc/1/mounts")
 INFO = ("proc/self/mountinfo", "proc/1/mountinfo")
@@ -148,8 +147,13 @@ def ended(pid: int) -> Work:
     return lambda node, _: shutil.rmtree(node.root / f"proc/{pid}")
 
 
-def class_changed(change: Callable[[Json], None]) -> Work:
+def class_changed(change: Callable[[Json], object]) -> Work:
     """Another class, which site.yml brings to the node."""
+    return lambda node, _: node.redocument(change)
+
+
+def declares(change: Callable[[Json], object]) -> Step:
+    """The class of a node asks for something else from the first turn on."""
     return lambda node, _: node.redocument(change)
 
 
@@ -168,8 +172,8 @@ def moved_back(node: Node, _: Path) -> None:
 def compressed(node: Node, _: int) -> None:
     """The initramfs as zstd compresses it."""
     (image,) = node.root.glob("boot/initrd.img-*")
-    plain = gzip.decompress(image.read_bytes())
-    done = subprocess.run(["zstd", "-c"], input=plain, capture_output=True, check=True)
+    unpacked = gzip.decompress(image.read_bytes())
+    done = subprocess.run(["zstd", "-c"], input=unpacked, capture_output=True, check=True)
     machine.spoil(node.root, str(image.relative_to(node.root)), done.stdout)
 
 
@@ -229,13 +233,13 @@ RUNNING = (
 )  # fmt: skip
 # What the class asks for, and the node is not or has not.
 CLASS = (
-    Repair("policy.overrides", documented(lambda d: d["policy"].setdefault("overrides", []).append({"model": "H200-SXM5-141GB", "power_limit_watts": 600})), "Remove the override from the class", class_changed(lambda d: d["policy"].pop("overrides"))),
-    Repair("gate.hook", documented(lambda d: d.update(gate="drain")), r"name commands in the site file: `gate: {drain: \[…\], resume: \[…\]}`, and run site.yml", class_changed(lambda d: d["site"].update(gate={"drain": ["/usr/local/sbin/drain"], "resume": ["/usr/local/sbin/resume"]}))),
-    Repair("baseline.flux", documented(lambda d: d["baseline"].update(flux={})), "Run site.yml: it installs the program that this class is made for", class_changed(lambda d: d["baseline"].pop("flux"))),
-    Repair("follow.timer", documented(lambda d: d.update(follow=FOLLOW)), "Run site.yml", converged),
+    Repair("policy.overrides", declares(lambda d: d["policy"].setdefault("overrides", []).append({"model": "H200-SXM5-141GB", "power_limit_watts": 600})), "Remove the override from the class", class_changed(lambda d: d["policy"].pop("overrides"))),
+    Repair("gate.hook", declares(lambda d: d.update(gate="drain")), r"name commands in the site file: `gate: {drain: \[…\], resume: \[…\]}`, and run site.yml", class_changed(lambda d: d["site"].update(gate={"drain": ["/usr/local/sbin/drain"], "resume": ["/usr/local/sbin/resume"]}))),
+    Repair("baseline.flux", declares(lambda d: d["baseline"].update(flux={})), "Run site.yml: it installs the program that this class is made for", class_changed(lambda d: d["baseline"].pop("flux"))),
+    Repair("follow.timer", declares(lambda d: d.update(follow=FOLLOW)), "Run site.yml", converged),
     Repair("units.loaded", unit_of_goldnode(WATCHES, NeedDaemonReload="yes"), "Run site.yml when no GPU container runs: it reloads systemd", done(unit_of_goldnode(WATCHES))),
-    Repair("modules.nvidia_fs.loaded", several(documented(lambda d: d.update(modules=[MODULE])), module_on_disk), "`modprobe nvidia_fs`", done(file("sys/module/nvidia_fs/initstate", "live\n"))),
-    Repair("gpu.modes 0000:20:00.0", several(documented(lambda d: d["policy"].pop("ecc")), board("gpu2.ecc_pending=0")), "To keep ECC as it is, set it back: `nvidia-smi -i 0000:20:00.0 -e 1`", cured(2)),
+    Repair("modules.nvidia_fs.loaded", several(declares(lambda d: d.update(modules=[MODULE])), module_on_disk), "`modprobe nvidia_fs`", done(file("sys/module/nvidia_fs/initstate", "live\n"))),
+    Repair("gpu.modes 0000:20:00.0", several(declares(lambda d: d["policy"].pop("ecc")), board("gpu2.ecc_pending=0")), "To keep ECC as it is, set it back: `nvidia-smi -i 0000:20:00.0 -e 1`", cured(2)),
     Repair("blacklist.initramfs", several(compressed, environment(PATH="/nonexistent")), r"Install the compressor it was made with \(zstd", done(environment(PATH=os.environ["PATH"]))),
 )  # fmt: skip
 LOGGED = (

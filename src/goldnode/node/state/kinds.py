@@ -449,8 +449,8 @@ _ROWS: Tuple[Kind, ...] = (
         "fabric.manager", domain=HARDWARE, severity=DRAIN, blast=NODE,
         about="the fabric manager runs on boards with NVSwitch (NVIDIA Fabric Manager User Guide)",
         remedy=Remedy(
-            "Check `systemctl status nvidia-fabricmanager` and /var/log/fabricmanager.log; CUDA fails with error 802 "
-            "without it.",
+            "Install it in exactly the driver's version if it is missing; check `systemctl status nvidia-fabricmanager` and "
+            "/var/log/fabricmanager.log. CUDA fails with error 802 without it.",
             PERSON,
         ),
     ),

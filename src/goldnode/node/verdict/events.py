@@ -72,6 +72,7 @@ RECOVERY = {
     "recover_imex": (DEGRADED, NODE),
 }
 HISTORY = 128  # events of earlier boots that are remembered
+OTHER = Remedy("Run `goldnode-node check` of the version that read this log.", PERSON)
 ACK = "`goldnode-node ack` when that is done: the log does not show a reset."
 
 
@@ -669,7 +670,9 @@ def _others(capture: Mapping[str, Any], rows: Sequence[Json], limits: Json) -> L
             text = f"an event of the unknown kind {row.get('kind')}"
             evidence = _evidence_of([row])
             findings.append(
-                Finding("events.unknown", UNREAD, None, text, evidence=evidence, blast=NOTHING)
+                Finding(
+                    "events.unknown", UNREAD, None, text, OTHER, evidence=evidence, blast=NOTHING
+                )
             )
         elif row.get("kind") == "bus_lost" and not _is_gpu(row):
             text = f"a device of driver {_parameters(row).get('driver')} does not answer any more"
@@ -711,7 +714,7 @@ def _line(row: Json, rows: Sequence[Json], capture: Mapping[str, Any], limits: J
     if form is None:  # a capture of another version
         evidence = _evidence_of([row])
         got = "a line of another version"
-        return Finding("events.unknown", UNREAD, None, got, evidence=evidence, blast=NOTHING)
+        return Finding("events.unknown", UNREAD, None, got, OTHER, evidence=evidence, blast=NOTHING)
     subject = _parameters(row).get("subject") or row.get("address")
     text = form.means
     settled = bool(form.settled_by) and any(_withdraws(other, row, form, rows) for other in rows)

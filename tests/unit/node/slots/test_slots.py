@@ -663,6 +663,13 @@ def writing(
     return node
 
 
+def test_written_image_ends_the_report_of_a_fallback(writing: Node) -> None:
+    hold(Path(writing.root), "b", 2, "goldnode-bbb-b+0-3.conf")
+    assert reported(writing)["fallback"]
+    slotwrite.write(writing, stream({**IMAGE, "unverified": "a lab"}), lambda text: None, True)
+    assert (reported(writing)["fallback"], reported(writing)["next"]) == (None, "b")
+
+
 def test_an_image_written_by_hand_has_a_signer_or_a_reason(writing: Node) -> None:
     with pytest.raises(NodeError, match="nothing says who signed this image"):
         slotwrite.write(writing, stream(), lambda text: None, True)

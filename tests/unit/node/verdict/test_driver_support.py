@@ -92,7 +92,9 @@ def test_fix_of_a_known_bad_combination_ends_it(row: str) -> None:
     assert (outcome, row in text) == ("mismatch", True)
     # All fixes that the remedy names are followed: the newest of their versions has each "or later".
     versions = re.findall(r"\b\d{3}\.[\d.]*\d", text.partition("The facts name as fix:")[2])
-    newest = max(versions, key=lambda text: [int(part) for part in text.split(".")], default=version)
+    newest = max(
+        versions, key=lambda text: [int(part) for part in text.split(".")], default=version
+    )
     after = {"reported": newest, **given, **changed}
     if changed.get("dcgm", "") is None:
         del after["dcgm"]
