@@ -180,6 +180,9 @@ class ToolkitMode:
     known: bool = True
 
 
+_CDI_OF_OLDER = ("docker", "podman")
+
+
 def toolkit_mode(engine: str, engine_version: str, toolkit_version: str | None) -> ToolkitMode:
     """Return how `engine` gives containers access to GPUs, from Debian package versions.
 
@@ -197,9 +200,15 @@ def toolkit_mode(engine: str, engine_version: str, toolkit_version: str | None) 
             what = "specs with numeric groups"
         what = f"CDI 0.7 ({what})"
     else:
-        # For older toolkits the facts state a CDI minimum of docker only.
-        least = limits["cdi_in_docker"]["docker"] if engine == "docker" else None
+        # For older toolkits the facts state a CDI minimum of docker and podman only.
+        least = limits[f"cdi_in_{engine}"][engine] if engine in _CDI_OF_OLDER else None
         what = "CDI"
+        seen = limits["cdi_in_podman"]
+        if engine == "podman" and _before(engine_version, seen["seen"]):
+            if not _before(engine_version, seen["podman"]):
+                reason = f"{seen['podman']} is the first podman that reads CDI, and {seen['seen']} the first that was seen to read "
+                reason += f"specs of toolkit {seen['toolkit']}"
+                return ToolkitMode("legacy", reason, known=False)
     if least is None:
         return ToolkitMode("legacy", f"the facts know no {engine} that reads {what}", known=False)
     if _before(engine_version, least):

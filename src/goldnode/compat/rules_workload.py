@@ -981,7 +981,9 @@ def cudnn_gpu(host: CompatHost | None, workload: Workload | None) -> Iterator[Co
             )
         else:
             verdict = _cudnn_between_matrices(gpu.compute_capability, name, version, major)
-        if verdict is not None and not (verdict.above_oldest and _is_required(workload, "cudnn")):
+        # The notes of an image name the cuDNN that it is tested with.
+        tested = workload.repository is not None or _is_required(workload, "cudnn")
+        if verdict is not None and not (verdict.above_oldest and tested):
             yield about(workload).finding(
                 "cudnn-gpu",
                 verdict.severity,

@@ -869,6 +869,7 @@ def kernel_build(
             if older is not None:
                 failure = KernelBuild("fails", f"{where} is older than {older}", "derived", source)
         proof = proof or _proof(row, wanted, version, flavour, where)
+        proof = proof or _proof_of_older(row, wanted, version, flavour, where)
     return (
         failure
         or proof
@@ -919,6 +920,60 @@ def _proof(
         "stated" if own else "derived",
         origins("nvidia_drivers.yml", row["source"]),
     )
+
+
+# A branch is cut from the development tree this long before its first release at most.
+_BEFORE_RELEASE = dt.timedelta(days=60)
+
+
+def _proof_of_older(
+    row: Mapping[str, Any],
+    wanted: tuple[int, ...],
+    version: tuple[int, ...],
+    flavour: str,
+    where: str,
+) -> KernelBuild | None:
+    """Return that the driver builds on kernel `wanted`, if its branch began after an older one had the change for it.
+
+    A change reaches an older branch from the development tree, from which later branches start: some time before
+    their first release, hence the margin.
+    """
+    series = _points(row["kernel"])[-1][:2]
+    dates = _release_dates()
+    start = dates.get(version[0], {}).get("first")
+    if series < wanted[:2] or start is None:
+        return None
+    cut = start - _BEFORE_RELEASE
+    for text in row["first_upstream_fixed"]:
+        older = numbers(str(text))
+        fixes = _fixes(row, older, flavour)
+        if not fixes or older[0] >= version[0]:
+            continue
+        fixed = dates.get(older[0], {}).get(_text(max(fixes)))
+        if fixed is not None and fixed < cut:
+            reason = f"{where}: branch {version[0]} began on {start}, after {_text(max(fixes))} ({fixed}) was changed for {_text(series)}"
+            return KernelBuild(
+                "ok", reason, "derived", origins("nvidia_drivers.yml", row["source"])
+            )
+    return None
+
+
+@cache
+def _release_dates() -> dict[int, dict[str, dt.date]]:
+    """Return the days of releases by branch and version, and that of each branch's first release, where they are known."""
+    dates: dict[int, dict[str, dt.date]] = {}
+    for row in load("nvidia_drivers.yml")["branches"]:
+        releases = row.get("point_releases") or ()
+        known = {
+            _text(numbers(version)): dt.date.fromisoformat(date)
+            for version, date, *_ in releases
+            if date
+        }
+        # Without the day of its first release, a branch may have begun before any of the others.
+        if releases and releases[0][1]:
+            known["first"] = min(known.values())
+        dates[int(row["branch"])] = known
+    return dates
 
 
 def _patched(entries: list[dict[str, Any]], row: Mapping[str, Any], package: str) -> bool:
@@ -1000,6 +1055,7 @@ def forget() -> None:
         security_floor,
         kernels_built,
         kernel_build,
+        _release_dates,
         generation,
     ):
         derived.cache_clear()

@@ -530,8 +530,16 @@ class CdiInDocker(FactsRow):
     source: Keys
 
 
+class CdiInPodman(FactsRow):
+    podman: str
+    seen: str
+    toolkit: str
+    source: Keys
+
+
 class RuntimeMinimum(FactsRow):
     cdi_in_docker: CdiInDocker
+    cdi_in_podman: CdiInPodman
     toolkit_1_19_1_and_later_cdi_0_7: dict[str, str]
     nri_plugin: dict[str, str]
     debian_check: list[dict[str, bool | str]]
@@ -1373,6 +1381,7 @@ class TensorRtRelease(FactsRow):
     release: str
     cuda: list[str]
     source: Keys
+    confidence: str | None = None
 
 
 class OnnxRuntime(FactsRow):

@@ -6,6 +6,8 @@ import io
 import json
 import zipfile
 from dataclasses import asdict
+from email import message_from_bytes
+from email.message import Message
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import Version
@@ -17,6 +19,7 @@ from goldnode.core.logins import masked
 from goldnode.images.wheelindex import Index, WheelFile
 from goldnode.inspect.wheelcode import WheelCode, read_wheel
 
+_METADATA_BLOCK = 64 << 10
 _BLOCK = 4 << 20  # bytes of one request: libraries are read from start to end
 
 
@@ -72,6 +75,20 @@ def wheel_code(index: Index, project: str, version: str, machine: str) -> WheelC
         cached.parent.mkdir(parents=True, exist_ok=True)
         cached.write_text(json.dumps(asdict(read)), encoding="utf-8")
     return read
+
+
+def wheel_metadata(index: Index, item: WheelFile) -> Message:
+    """Return the metadata of a wheel, read from the wheel itself: not every index serves it separately. Raises ImageError."""
+    try:
+        with zipfile.ZipFile(
+            io.BufferedReader(_RemoteFile(index, item), _METADATA_BLOCK)
+        ) as archive:
+            name = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+            return message_from_bytes(archive.read(name))
+    except (zipfile.BadZipFile, HTTPError, EOFError, StopIteration) as problem:
+        raise ImageError(
+            f"the metadata of {masked(item.url)} cannot be read: {problem}"
+        ) from problem
 
 
 def wheel_file(index: Index, project: str, version: str, machine: str) -> WheelFile | None:

@@ -64,7 +64,7 @@ def _combinations(name: str, folder: Path) -> Iterator[Combination]:
         yield from map(test_rocm_cases.combination, test_rocm_cases.CASES["node"])
     elif name == "vendor":
         for row in vendor_rows.ROWS:
-            yield vendor_rows._host(row), vendor_rows._workloads(row, folder)
+            yield vendor_rows.host(row), vendor_rows._workloads(row, folder)
     else:
         yield from _requirements(name, folder)
 

@@ -36,8 +36,8 @@ def findings(
     ]
 
 
-# A document says that they run on every GPU of their CUDA, or the wheel that was read has no code for GPUs.
-_NO_CODE = ("numba-cuda", "dgl", "autoawq", "lightgbm")
+# The wheel that was read has no code for GPUs.
+_NO_CODE = ("dgl", "autoawq", "lightgbm")
 
 
 @pytest.mark.parametrize("name", PACKAGES)

@@ -42,7 +42,7 @@ def rules_of(row: Mapping[str, Any]) -> list[str]:
 
 def findings(row: Mapping[str, Any], folder: Path) -> list[CompatFinding]:
     """Return the findings about a row that count for its judgement."""
-    found = check(_host(row), _workloads(row, folder))
+    found = check(host(row), _workloads(row, folder))
     ignored = IGNORED if "gpu" in row or "branch" in row else (*IGNORED, "image-backend")
     return [item for item in found if item.rule not in ignored]
 
@@ -53,7 +53,7 @@ def judgement(found: list[CompatFinding]) -> str:
     return next((name for severity, name in JUDGEMENTS.items() if severity in severities), "fits")
 
 
-def _host(row: Mapping[str, Any]) -> CompatHost:
+def host(row: Mapping[str, Any]) -> CompatHost:
     fields: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value
         for key, value in row.items()
