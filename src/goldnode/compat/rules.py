@@ -203,12 +203,14 @@ def toolkit_mode(engine: str, engine_version: str, toolkit_version: str | None) 
         # For older toolkits the facts state a CDI minimum of docker and podman only.
         least = limits[f"cdi_in_{engine}"][engine] if engine in _CDI_OF_OLDER else None
         what = "CDI"
-        seen = limits["cdi_in_podman"]
-        if engine == "podman" and _before(engine_version, seen["seen"]):
-            if not _before(engine_version, seen["podman"]):
-                reason = f"{seen['podman']} is the first podman that reads CDI, and {seen['seen']} the first that was seen to read "
-                reason += f"specs of toolkit {seen['toolkit']}"
-                return ToolkitMode("legacy", reason, known=False)
+        podman = limits["cdi_in_podman"]
+        # Between the first that reads CDI and one that was seen with such a toolkit, no source decides.
+        between = not _before(engine_version, podman["podman"])
+        between = between and _before(engine_version, podman["seen"])
+        if engine == "podman" and between:
+            reason = f"{podman['podman']} is the first podman that reads CDI, and {podman['seen']} the first "
+            reason += f"that was seen to read specs of toolkit {podman['toolkit']}"
+            return ToolkitMode("legacy", reason, known=False)
     if least is None:
         return ToolkitMode("legacy", f"the facts know no {engine} that reads {what}", known=False)
     if _before(engine_version, least):
