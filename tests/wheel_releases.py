@@ -104,13 +104,13 @@ def _scalar(value: Any) -> str:
 
 def _flow(value: Any) -> str:
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {_plain(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{key}: {_tag_text(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(_scalar(item) for item in value) + "]"
     return _scalar(value)
 
 
-def _plain(value: Any) -> str:
+def _tag_text(value: Any) -> str:
     return str(value) if isinstance(value, str) else _flow(value)
 
 
