@@ -8,9 +8,12 @@ default its inventory name), `goldnode_take_over`.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shlex
 from collections.abc import Mapping
+from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
@@ -22,10 +25,12 @@ from ansible.plugins.action import ActionBase
 
 from goldnode.ansible.release import require_ansible
 from goldnode.core.errors import GoldnodeError
+from goldnode.core.site import load_site
 from goldnode.fleet.drain.choice import choose
 from goldnode.fleet.drain.protocol import DrainCaller, Drainer, DrainOutcome
 from goldnode.fleet.drain.record import DrainRecords, local_file
 from goldnode.fleet.nodes import return_tests
+from goldnode.fleet.nodes.queue_place import NoQueue, QueuePlace, place_of_run
 from goldnode.fleet.nodes.runs import ended_by
 from goldnode.fleet.shared import identity
 from goldnode.inventory import variables
@@ -36,7 +41,7 @@ FACT, LEFT = "goldnode_was_in_service", "goldnode_left"
 
 
 class ActionModule(ActionBase):
-    """Options: `state` (drained, left, waits, resumed), `reason`, and `after` and `since` for tests before a return."""
+    """Options: `state` (drained, left, waits, resumed), `reason`, `work`, and `after` and `since` for tests before a return."""
 
     _supports_check_mode = False
 
@@ -60,6 +65,7 @@ class ActionModule(ActionBase):
                 "reason": {"type": "str", "default": "goldnode"},
                 "after": {"type": "str", "choices": return_tests.CAUSES},
                 "since": {"type": "str", "default": ""},
+                "work": {"type": "str", "choices": ["apply", "rollback"]},
             }
         )
 
@@ -72,12 +78,22 @@ class ActionModule(ActionBase):
         # Before the settings are read: a turn must end even where they are wrong.
         if arguments["state"] == "waits":
             finish_batch(str(host))
-            return {"changed": False}
         if arguments["state"] == "drained" and self._task.any_errors_fatal:
             lost = lost_in_earlier_batches(task_vars)
             if lost:
                 return {"failed": True, "changed": False, "lost": lost, "msg": ended_by(lost)}
             begin_batch(str(host))
+        rollout = str(variable("goldnode_rollout", ""))
+        # A rollout has the node from its own grant.
+        place = None
+        if not rollout:
+            place = self._place(arguments, str(host), task_vars)
+        if arguments["state"] == "waits":
+            if place is not None:
+                with closing(place.store):
+                    place.wait()
+                    place.finish(False, "it waits for its boot", fit=False)
+            return {"changed": False}
         facts = task_vars.get("ansible_facts", {})
         try:
             variables.check(
@@ -90,7 +106,6 @@ class ActionModule(ActionBase):
                 [str(word) for word in variable("goldnode_resume_command", [])],
             )
             take_over = boolean(variable("goldnode_take_over", False), strict=False)
-            rollout = str(variable("goldnode_rollout", ""))
             caller, before = DrainCaller(take_over=take_over), facts.get(FACT)
             if rollout:
                 caller, before = rollout_caller(rollout, take_over, task_vars)
@@ -105,6 +120,10 @@ class ActionModule(ActionBase):
             else:
                 records = None
             node_facts: dict[str, Any]
+            if place is not None and arguments["state"] != "left":
+                caller = replace(place.wait(), take_over=take_over)
+            elif place is not None:
+                caller = replace(caller, ended=place.ended_runs())
             if arguments["state"] == "drained":
                 outcome = drain.drain(node, arguments["reason"], caller, records)
                 node_facts = {FACT: outcome.in_service}
@@ -117,11 +136,22 @@ class ActionModule(ActionBase):
             else:
                 if records is not None and arguments["after"]:
                     self._require_tests(arguments, drain, node, records, task_vars)
-                outcome = drain.resume(node, caller, records, before)
+                if place is None or place.finish(True, arguments["reason"]).returns:
+                    outcome = drain.resume(node, caller, records, before)
+                else:
+                    outcome = DrainOutcome(changed=False, in_service=True, note=self.lines[-1])
+                if place is not None and place.returns:
+                    place.returned(True)
                 node_facts = {LEFT: ""}
                 finish_batch(str(host))
         except GoldnodeError as problem:
+            if place is not None and place.claim is not None:
+                with suppress(GoldnodeError):  # the first error is the one to show
+                    place.failed(str(problem))
             raise AnsibleActionFail(str(problem)) from problem
+        finally:
+            if place is not None:
+                place.store.close()
         result = {
             "changed": outcome.changed,
             "ansible_facts": node_facts,
@@ -130,6 +160,33 @@ class ActionModule(ActionBase):
             "again": outcome.again,
         }
         return {**result, "msg": outcome.note} if outcome.note else result
+
+    def _place(
+        self, arguments: Mapping[str, Any], host: str, task_vars: Mapping[str, Any]
+    ) -> QueuePlace | None:
+        """Return the place of this run in the queue of the fleet; None without a queue, which is shown once."""
+        self.lines: list[str] = []
+        if not arguments["work"]:
+            return None
+        # A return takes no node of others: only a drain is asked for the whole batch.
+        batch = ()
+        if arguments["state"] == "drained":
+            batch = task_vars.get("ansible_play_batch", ())
+        try:
+            place = place_of_run(
+                load_site(), host, arguments["work"], reason=arguments["reason"], batch=batch
+            )
+        except GoldnodeError as problem:
+            raise AnsibleActionFail(str(problem)) from problem
+        if isinstance(place, NoQueue):
+            if first_time(place.text()):
+                self._display.display(place.text())
+            return None
+        return replace(place, tell=self._show)
+
+    def _show(self, line: str) -> None:
+        self.lines.append(line)
+        self._display.display(line)
 
     def _require_tests(
         self,
@@ -174,6 +231,16 @@ class ActionModule(ActionBase):
 # each node leaves a mark in the directory of the run from its drain to its return.
 def _marks() -> Path:
     return Path(C.DEFAULT_LOCAL_TMP) / "goldnode-batch"
+
+
+def first_time(line: str) -> bool:
+    """Return whether no worker of this run has shown a line yet."""
+    name = f"goldnode-shown-{hashlib.sha256(line.encode()).hexdigest()[:16]}"
+    try:
+        (Path(C.DEFAULT_LOCAL_TMP) / name).mkdir()
+    except FileExistsError:
+        return False
+    return True
 
 
 def begin_batch(host: str) -> None:

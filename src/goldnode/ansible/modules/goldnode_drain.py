@@ -40,6 +40,12 @@ options:
       - Nothing is asked without a scheduler, and of a node that no run has drained.
     type: str
     choices: [repair, xid, rollout, absence]
+  work:
+    description:
+      - Kind of work for which the run asks the queue of the fleet for the node, at V(drained) and V(resumed). The nodes of a batch are granted
+        together. Without it, and where the site has no store, nothing is asked. A node that a rollout holds is not asked for.
+    type: str
+    choices: [apply, rollback]
   since:
     description: Time (UTC) before which no result counts, if it is later than the drain.
     type: str

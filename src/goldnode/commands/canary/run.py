@@ -163,13 +163,19 @@ def _run_named(
     """Run the jobs of the command line, and deliver what a gate waits for."""
     runs = prepared(nodes, launch, suite)
     held: dict[str, HeldNode] = {}
+    listing: dict[str, Any] = {}
     # Only these causes close the gate of a node, and only over ssh is it reached.
     if suite.cause in CAUSES and launch.how == "ssh":
-        held = {one.name: one for one in held_nodes(nodes, launch.inventory, launch.become)}
+        listing = inventory_listing(launch.inventory)
+        all_held = held_nodes(nodes, launch.inventory, launch.become, listing)
+        held = {one.name: one for one in all_held}
+    turns = ReturnTestTurns(listing)
 
     def one(given: CanaryRun) -> NodeOutcome:
-        outcome = _outcome(given, directory)
-        return delivered(held[given.node], outcome) if given.node in held else outcome
+        if given.node not in held:
+            return _outcome(given, directory)
+        node = held[given.node]
+        return turns.run(given.node, lambda: delivered(node, _outcome(given, directory)))
 
     with ThreadPoolExecutor(min(suite.parallel, len(runs))) as threads:
         return list(threads.map(one, runs))
@@ -193,6 +199,7 @@ def _run_outstanding(
     listing = inventory_listing(launch.inventory)
     held = held_nodes(nodes, launch.inventory, launch.become, listing)
     start = _by_ssh(launch, listing)
+    turns = ReturnTestTurns(listing)
 
     def limited(node: str, request: Mapping[str, Any]) -> CanaryRun:
         given = start(node, request)
@@ -202,7 +209,7 @@ def _run_outstanding(
         suites.load_suite(suite.file),
         read=stored(directory),
         start=limited,
-        execute=lambda given: _outcome(given, directory),
+        execute=lambda given: turns.run(given.node, lambda: _outcome(given, directory)),
         class_of=class_of,
         tier=suite.tier,
         say=say,
@@ -210,6 +217,43 @@ def _run_outstanding(
     # At least one thread: an inventory may have no node with tests.
     with ThreadPoolExecutor(max(1, min(suite.parallel, len(held)))) as threads:
         return list(threads.map(runs.run, held))
+
+
+class ReturnTestTurns:
+    """Turns of tests in the queue of the fleet, where it has one.
+
+    :param listing: the inventory, which has the schedulers of nodes.
+    """
+
+    def __init__(self, listing: Mapping[str, Any]) -> None:
+        self._hosts: Mapping[str, Any] = listing.get("_meta", {}).get("hostvars", {})
+        self._shown: set[str] = set()
+
+    def run(self, node: str, test: Callable[[], NodeOutcome]) -> NodeOutcome:
+        """Run tests after all other work of the node's turn, and return it if they were the last part of one."""
+        from goldnode.core.site import load_site
+        from goldnode.fleet.drain.choice import drain_settings
+        from goldnode.fleet.drain.protocol import DrainCaller
+        from goldnode.fleet.nodes.queue_place import ReturnTestResult, return_test_turn
+
+        def back(caller: DrainCaller) -> None:
+            settings = drain_settings(node, self._hosts.get(node, {}))
+            settings.drainer().resume(settings.node or node, caller)
+
+        try:
+            with return_test_turn(load_site(), node, self._show, back) as report:
+                outcome = test()
+                status = exit_status([outcome])
+                text = str(outcome.error or f"exit status {status}")
+                report(ReturnTestResult(status == PASSED, status != FAILED, text))
+                return outcome
+        except GoldnodeError as problem:
+            return NodeOutcome(node, error=problem)
+
+    def _show(self, line: str) -> None:
+        if line not in self._shown:  # one for all nodes of a site without a store
+            self._shown.add(line)
+            say(line)
 
 
 def held_nodes(

@@ -81,7 +81,7 @@ class DrainCaller:
     `take_over`: treat drains by runs of other controllers as abandoned at once. `waits`: a drain
     waits until no work is left; otherwise it ends no work, and is repeated until its outcome is
     `empty`. `was`: the reason that the scheduler showed of the node in service, for a node whose
-    own record is lost.
+    own record is lost. `ended`: runs that are known to have ended, although a mark of them is left.
     """
 
     actor: Actor = field(default_factory=identity.actor)
@@ -89,6 +89,7 @@ class DrainCaller:
     waits: bool = True
     was: str = ""
     clock: Callable[[], float] = time.time
+    ended: frozenset[str] = frozenset()
 
     def now(self) -> str:
         """Return the time as a mark has it."""
@@ -99,7 +100,7 @@ class DrainCaller:
 
         :param held: the scheduler shows its drain, or shows none at all.
         """
-        if run == self.actor.run:
+        if run == self.actor.run or run in self.ended:
             return False
         if held and identity.is_rollout(run):
             return not self.take_over  # it has its end in its store, and not by time

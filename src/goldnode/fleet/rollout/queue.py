@@ -7,6 +7,10 @@ the simulator calls it too. The caller applies the actions and decides again, un
 A node is taken down once for all that waits for it: the requests that wait when it is granted, and
 those that come before its return begins, are parts of one turn. Parts run one after the other, in
 the order of `QueuedWork`. The last one returns the node.
+
+A run that works on several nodes at once (a batch of site.yml) asks for all of them together. Such requests are
+granted whole or not at all, so no two runs wait for each other. Where a node has parts of two of them, both have
+the same order on each node they share, because that of `QueuedWork` is the order on every node.
 """
 
 from __future__ import annotations
@@ -100,6 +104,7 @@ class QueueRequest:
     under: str | None = None  # whose hold its turn has: QUEUE, ALREADY_OUT, or a rollout
     offered_at: float | None = None
     deadline: float | None = None  # of the running part
+    together: str | None = None  # name of the requests that are granted whole: one for each node
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +227,14 @@ class JoinTurn:
 
 
 @dataclass(frozen=True, slots=True)
+class GrantTogether:
+    """Take all nodes of requests that were asked together, each in a turn of its own, or in the turn that it has."""
+
+    requests: tuple[int, ...]
+    parts: tuple[GrantTurn | JoinTurn, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class GrantQuiet:
     """Let a mirror be refreshed: no driver is being changed."""
 
@@ -229,20 +242,32 @@ class GrantQuiet:
 
 
 QueueAction: TypeAlias = (
-    ExpireRequest | LoseWork | RequeueRequest | OfferRequest | GrantTurn | JoinTurn | GrantQuiet
+    ExpireRequest
+    | LoseWork
+    | RequeueRequest
+    | OfferRequest
+    | GrantTurn
+    | JoinTurn
+    | GrantTogether
+    | GrantQuiet
 )
 
 
 @dataclass(frozen=True, slots=True)
 class QueueWait:
-    """Reason why a request waits: its place in the order, and who or what it waits for."""
+    """Reason why a request waits: its place in the order, and who or what it waits for.
+
+    :param for_room: nothing but room in a failure domain is missing.
+    :param for_person: no turn that ends grants it: a person has to act.
+    """
 
     request: int
     place: int
     reason: str
     owner: str
     until: float | None = None
-    for_room: bool = False  # nothing but room in a failure domain is missing
+    for_room: bool = False
+    for_person: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,6 +368,20 @@ def next_part(parts: Iterable[QueueRequest], node: QueueNode | None) -> int | No
     return first.id
 
 
+def may_begin(view: QueueView, request: QueueRequest) -> bool:
+    """Return whether the part of a request may begin now: with those that were asked together, all of them."""
+    if request.node is None:
+        return request.state is RequestState.GRANTED
+    own = [request]
+    if request.together is not None:
+        own = [one for one in view.requests if one.together == request.together]
+    for one in own:
+        parts = [part for part in view.requests if part.node == one.node]
+        if next_part(parts, view.nodes.get(one.node or "")) != one.id:
+            return False
+    return True
+
+
 def _out(node: QueueNode) -> bool:
     """Return whether only failures hold a node out of service: a repair takes no room, and overrides nobody."""
     return bool(node.holds) and all(hold.kind == "failed" for hold in node.holds)
@@ -362,6 +401,8 @@ class _Decider:
             if request.node is not None:
                 self.by_node.setdefault(request.node, []).append(request)
         self.taken: dict[tuple[str, str], int] = {}  # places granted or reserved by this decision
+        self.granted: set[str] = set()  # nodes that this decision has granted
+        self.reserved: dict[str, QueueRequest] = {}  # node -> old request that it is left free for
         self.changing = {name: list(nodes) for name, nodes in view.changing.items()}
         for request in view.requests:
             if request.state in HOLDING and WorkNeed.DRIVER in request.needs and request.node:
@@ -424,7 +465,9 @@ class _Decider:
             waiting = [
                 one
                 for one in requests
-                if one.state is RequestState.WAITING and one.work not in node.ended
+                if one.state is RequestState.WAITING
+                and one.work not in node.ended
+                and one.together is None
             ]
             held = [one for one in requests if one.state in HOLDING]
             if not waiting:
@@ -452,22 +495,151 @@ class _Decider:
     def _serve(self) -> None:
         waiting = [one for one in self.view.requests if one.state is RequestState.WAITING]
         waiting.sort(key=lambda one: order(one, self.view.nodes.get(one.node or ""), self.now))
-        told: dict[str, QueueWait] = {}
-        granted: set[str] = set()
+        refusals: dict[str, QueueWait | None] = {}  # node, or the name of requests together
         for place, request in enumerate(waiting, 1):
             if request.node is None:
                 self._serve_class(request, place)
-            elif request.node in granted:
                 continue
-            elif (wait := told.get(request.node)) is not None:
+            key = request.node
+            if request.together is not None:
+                key = f"together {request.together}"
+            if key not in refusals:
+                refusals[key] = self._serve_one(request, request.node, place)
+            wait = refusals[key]
+            if wait is not None:
                 self.waits.append(replace(wait, request=request.id, place=place))
+
+    def _serve_one(self, request: QueueRequest, name: str, place: int) -> QueueWait | None:
+        """Grant a request, or all that was asked together with it. Return why it waits; None if it was granted."""
+        if request.together is not None:
+            return self._serve_together(request, place)
+        if name in self.granted:
+            reason = f"{name} is granted to an earlier request"
+            return QueueWait(request.id, place, reason, "its turn")
+        return self._reserved(name, request.id, place) or self._serve_node(request, place)
+
+    def _reserved(self, node: str, number: int, place: int) -> QueueWait | None:
+        old = self.reserved.get(node)
+        if old is None:
+            return None
+        reason = f"{node} is left free for request {old.id}, which has waited for a day"
+        return QueueWait(number, place, reason, old.who)
+
+    def _serve_together(self, request: QueueRequest, place: int) -> QueueWait | None:
+        """Grant all nodes that were asked together, or none, and return why."""
+        members = [one for one in self.view.requests if one.together == request.together]
+        taken, refusals = dict(self.taken), list[QueueWait]()
+        parts: list[GrantTurn | JoinTurn] = []
+        for one in members:
+            part = self._part_of(one, place, taken)
+            if isinstance(part, QueueWait):
+                refusals.append(part)
             else:
-                refused = self._serve_node(request, place)
-                if refused is None:
-                    granted.add(request.node)
-                else:
-                    told[request.node] = refused
-                    self.waits.append(refused)
+                parts.append(part)
+        if not refusals:
+            self.taken = taken
+            self.granted |= {part.node for part in parts}
+            self.actions.append(GrantTogether(tuple(one.id for one in members), tuple(parts)))
+            if WorkNeed.DRIVER in request.needs:
+                for part in parts:
+                    class_ = self.view.nodes[part.node].domains[0][1]
+                    self.changing.setdefault(class_, []).append(part.node)
+            return None
+        by_person = [one for one in refusals if one.for_person]
+        old = self.now - request.since >= PATIENCE
+        if old and not by_person:
+            # What it waits for ends by itself. So that no later request takes a node or a place before:
+            self.taken = taken
+            self.reserved |= {str(one.node): request for one in members}
+        first = (by_person or refusals)[0]
+        for_room = all(one.for_room for one in refusals)
+        reason = first.reason
+        if len(members) > 1:
+            reason = f"{len(members)} nodes are granted together: {reason}"
+        return replace(first, reason=reason, for_room=for_room)
+
+    def _part_of(
+        self, request: QueueRequest, place: int, taken: dict[tuple[str, str], int]
+    ) -> GrantTurn | JoinTurn | QueueWait:
+        """Return the grant of one node of several, or why it cannot be; `taken` gets its places in any case."""
+        name = request.node or ""
+        node = self.view.nodes.get(name)
+
+        def waits(reason: str, owner: str, until: float | None = None, **why: bool) -> QueueWait:
+            return QueueWait(request.id, place, reason, owner, until=until, **why)
+
+        if node is None:
+            return waits(f"the store has no node {name}", "person who adds it", for_person=True)
+        too_many = self._too_many(request, node)
+        if too_many:
+            return waits(too_many, "person who asks for fewer at once", for_person=True)
+        group = [
+            one
+            for one in self.by_node[name]
+            if one.state is RequestState.WAITING and (one.together is None or one.id == request.id)
+        ]
+        held = [one for one in self.by_node[name] if one.state in HOLDING]
+        joins = self._joinable(node, held, request)
+        out = bool(node.holds)
+        room, under = "", ALREADY_OUT
+        if not out:
+            room, under = self._room_for(node, taken), QUEUE
+            for domain in node.domains:
+                taken[domain] = taken.get(domain, 0) + 1
+        if (frozen := self._frozen(node)) is not None:
+            return waits(*frozen, for_person=True)
+        if name in self.granted:
+            return waits(f"{name} is granted to an earlier request", "its turn")
+        if (wait := self._reserved(name, request.id, place)) is not None:
+            return wait
+        if not joins and (other := self._held(node, group)) is not None:
+            reason, owner, until = other
+            return waits(reason, owner, until=until, for_person=_drained_by_person(node))
+        quiet = self._not_quiet(node, [request], self.quiet)
+        if quiet is not None:
+            return waits(*quiet)
+        if room:
+            return waits(room, "nodes that are out of service", for_room=True)
+        ids = tuple(one.id for one in group)
+        if joins:
+            return JoinTurn(name, (request.id,), held[0].turn or held[0].id, str(held[0].under))
+        deadline = self.now + sum(one.limit for one in group) + RETURN_WITHIN
+        return GrantTurn(name, ids, min(ids), under, deadline)
+
+    def _joinable(
+        self, node: QueueNode, held: Sequence[QueueRequest], request: QueueRequest
+    ) -> bool:
+        """Return whether a node has a turn of the queue that one more part may join."""
+        if not held or _drained_by_person(node) or request.work in node.ended:
+            return False
+        if any(one.state is RequestState.RETURNING for one in held):
+            return False
+        return held[0].under == QUEUE or (held[0].under == ALREADY_OUT and _out(node))
+
+    def _too_many(self, request: QueueRequest, node: QueueNode) -> str:
+        """Return why requests together can never be granted; empty if they can."""
+        nodes = [
+            self.view.nodes[one.node]
+            for one in self.view.requests
+            if one.together == request.together and one.node and one.node in self.view.nodes
+        ]
+        for domain in node.domains:
+            room = self.view.room.get(domain, DomainRoom())
+            wanted = sum(domain in one.domains and not one.holds for one in nodes)
+            limits = [one for one in (room.planned_limit, room.total_limit) if one is not None]
+            if limits and wanted > min(limits):
+                return (
+                    f"{domain[0]} {domain[1]} has a limit of {min(limits)}, and {wanted} of its "
+                    "nodes are asked at once"
+                )
+        return ""
+
+    def _room_for(self, node: QueueNode, taken: Mapping[tuple[str, str], int]) -> str:
+        for domain in node.domains:
+            room = self.view.room.get(domain, DomainRoom())
+            if _free(room, taken.get(domain, 0)) < 1:
+                return f"{domain[0]} {domain[1]}: {_full(room, taken.get(domain, 0))}"
+        return ""
 
     def _serve_class(self, request: QueueRequest, place: int) -> None:
         if request.work is QueuedWork.MIRROR:
@@ -501,22 +673,24 @@ class _Decider:
         name = request.node or ""
         node = self.view.nodes.get(name)
 
-        def waits(
-            reason: str, owner: str, until: float | None = None, for_room: bool = False
-        ) -> QueueWait:
-            return QueueWait(request.id, place, reason, owner, until=until, for_room=for_room)
+        def waits(reason: str, owner: str, until: float | None = None, **why: bool) -> QueueWait:
+            return QueueWait(request.id, place, reason, owner, until=until, **why)
 
         if node is None:
-            return waits(f"the store has no node {name}", "person who adds it")
-        group = [one for one in self.by_node[name] if one.state is RequestState.WAITING]
+            return waits(f"the store has no node {name}", "person who adds it", for_person=True)
+        group = [
+            one
+            for one in self.by_node[name]
+            if one.state is RequestState.WAITING and one.together is None
+        ]
         if (frozen := self._frozen(node)) is not None:
-            return waits(*frozen)
+            return waits(*frozen, for_person=True)
         held = self._held(node, group)
         tests = [one for one in group if WorkNeed.DRAIN not in one.needs]
         if held is not None and 0 < len(tests) < len(group) and self._held(node, tests) is None:
             group, held = tests, None  # who has drained the node can test it
         if held is not None:
-            return waits(*held)
+            return waits(*held, for_person=_drained_by_person(node))
         quiet = self._not_quiet(node, group, self.quiet)
         if quiet is not None:
             return waits(*quiet)
@@ -527,7 +701,9 @@ class _Decider:
                 return waits(refused, "nodes that are out of service", for_room=True)
             if not any(WorkNeed.DRAIN in one.needs for one in group):
                 return waits(
-                    f"{name} is in service, and the work is for a node that is out", "person"
+                    f"{name} is in service, and the work is for a node that is out",
+                    "person",
+                    for_person=True,
                 )
             self._take(node)
             offered = self._offered(node, group)
@@ -539,6 +715,7 @@ class _Decider:
         deadline = self.now + sum(one.limit for one in group) + RETURN_WITHIN
         under = ALREADY_OUT if out else QUEUE
         self.actions.append(GrantTurn(name, ids, min(ids), under, deadline))
+        self.granted.add(name)
         return None
 
     def _frozen(self, node: QueueNode) -> tuple[str, str] | None:

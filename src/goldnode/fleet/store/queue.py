@@ -28,6 +28,7 @@ from goldnode.fleet.rollout.queue import (
     DomainRoom,
     ExpireRequest,
     GrantQuiet,
+    GrantTogether,
     GrantTurn,
     JoinTurn,
     LoseWork,
@@ -45,7 +46,6 @@ from goldnode.fleet.rollout.queue import (
     RequeueRequest,
     WorkNeed,
     decide,
-    next_part,
 )
 from goldnode.fleet.shared import identity
 from goldnode.fleet.store import tables
@@ -146,7 +146,39 @@ def run_of(request: QueueRequest) -> str:
     """Return the name of the run that drains the node of a turn (`goldnode.fleet.shared.identity.rollout_actor`)."""
     if request.under not in (None, QUEUE, ALREADY_OUT):
         return str(request.under)
-    return f"queue turn {request.turn}"
+    return turn_name(request.turn)
+
+
+def ended_runs(connection: Connection, name: str) -> frozenset[str]:
+    """Return the runs of the turns that a node has had and that have ended, as marks of drains name them."""
+    request, other = tables.request, tables.request.alias("open_part")
+    open_turns = select(other.c.turn).where(
+        other.c.node == request.c.node, other.c.state.in_(tables.OPEN_REQUESTS)
+    )
+    turns = connection.scalars(
+        select(request.c.turn)
+        .join(tables.node, tables.node.c.name == request.c.node)
+        .where(
+            or_(tables.node.c.name == name, tables.node.c.machine == name),
+            request.c.turn.is_not(None),
+            request.c.turn.not_in(open_turns.where(other.c.turn.is_not(None))),
+        )
+        .distinct()
+    )
+    return frozenset(identity.rollout_run(turn_name(turn)) for turn in turns)
+
+
+def is_out(connection: Connection, name: str) -> bool:
+    """Return whether anything holds a node out of service, as far as the store knows."""
+    node, hold = tables.node, tables.hold
+    query = select(hold.c.node).join(node, node.c.name == hold.c.node)
+    known = or_(node.c.name == name, node.c.machine == name)
+    return connection.scalar(query.where(known).limit(1)) is not None
+
+
+def turn_name(turn: int | None) -> str:
+    """Return the name of the run that drains the node of a turn."""
+    return f"queue turn {turn}"
 
 
 def unknown(connection: Connection, name: str) -> str | None:
@@ -180,19 +212,66 @@ def ask(connection: Connection, given: NodeAsk, now: float) -> QueueClaim:
         raise QueueError("a refresh of a mirror has no node, and any other work has one")
     node_class = given.class_ or ""
     if given.node is not None:
-        row = connection.execute(
-            select(tables.node.c.name, tables.node.c["class"]).where(
-                or_(tables.node.c.name == given.node, tables.node.c.machine == given.node),
-                ~tables.node.c.retired,
-            )
-        ).first()
-        if row is None:
-            raise QueueError(
-                f'the store has no node "{given.node}"',
-                remedy="add it: `goldnode fleet nodes FILE`",
-            )
-        given, node_class = replace(given, node=row[0]), row[1]
+        name, node_class = _known(connection, given.node)
+        given = replace(given, node=name)
     advance(connection, now)
+    before = _open_one(connection, given, node_class)
+    if before is not None:
+        return _taken_over(connection, before, given, now)
+    return QueueClaim(_insert(connection, given, node_class, now), 1)
+
+
+def ask_together(
+    connection: Connection, given: NodeAsk, names: Sequence[str], now: float
+) -> QueueClaim:
+    """Store the requests of one process for several nodes, which are granted whole or not at all.
+
+    Return the claim of `given.node`, which is one of them. Another call of the same process for another of
+    the nodes finds its request there.
+
+    Raises QueueError for an unknown node, and while another process asks for the same work on one of them.
+    """
+    own, node_class = _known(connection, given.node or "")
+    given = replace(given, node=own)
+    advance(connection, now)
+    before = _open_one(connection, given, node_class)
+    if before is not None:
+        return _taken_over(connection, before, given, now)
+    classes = dict([(own, node_class), *(_known(connection, name) for name in names)])
+    wanted = [replace(given, node=name) for name in sorted(classes)]
+    for one in wanted:
+        other = _open_one(connection, one, classes[str(one.node)])
+        if other is not None and other["holder"] != given.holder:
+            _taken_over(
+                connection, other, one, now
+            )  # refuses, or ends what a dead process has left
+    together = f"{given.holder} {now:.6f}"
+    number = 0
+    for one in wanted:
+        if _open_one(connection, one, classes[str(one.node)]) is None:
+            inserted = _insert(connection, one, classes[str(one.node)], now, together)
+            if one.node == own:
+                number = inserted
+    return QueueClaim(number, 1)
+
+
+def _known(connection: Connection, name: str) -> tuple[str, str]:
+    """Return the name of a node and its class. Raises QueueError for one that the store does not have."""
+    node = tables.node
+    row = connection.execute(
+        select(node.c.name, node.c["class"]).where(
+            or_(node.c.name == name, node.c.machine == name), ~node.c.retired
+        )
+    ).first()
+    if row is None:
+        raise QueueError(
+            f'the store has no node "{name}"', remedy="add it: `goldnode fleet nodes FILE`"
+        )
+    return row[0], row[1]
+
+
+def _open_one(connection: Connection, given: NodeAsk, node_class: str) -> RowMapping | None:
+    """Return the open request of the same node and work."""
     request = tables.request
     same = select(request).where(
         _OPEN,
@@ -200,9 +279,17 @@ def ask(connection: Connection, given: NodeAsk, now: float) -> QueueClaim:
         request.c.node.is_(None) if given.node is None else request.c.node == given.node,
         request.c["class"] == node_class,
     )
-    before = connection.execute(same).mappings().first()
-    if before is not None:
-        return _taken_over(connection, before, given, now)
+    return connection.execute(same).mappings().first()
+
+
+def _insert(
+    connection: Connection,
+    given: NodeAsk,
+    node_class: str,
+    now: float,
+    together: str | None = None,
+) -> int:
+    request = tables.request
     values = {
         "node": given.node,
         "class": node_class,
@@ -217,22 +304,18 @@ def ask(connection: Connection, given: NodeAsk, now: float) -> QueueClaim:
         "time_limit": given.limit,
         "security": given.security,
         "state": RequestState.WAITING.value,
+        "together": together,
     }
     key = connection.execute(request.insert().values(**values)).inserted_primary_key or (0,)
-    _log(
-        connection,
-        now,
-        given.who,
-        "RequestNode",
-        given.node or f"class {node_class}",
-        content={
-            "request": key[0],
-            "work": given.work.value,
-            "needs": values["needs"],
-            "reason": given.reason,
-        },
-    )
-    return QueueClaim(int(key[0]), 1)
+    content = {
+        "request": key[0],
+        "work": given.work.value,
+        "needs": values["needs"],
+        "reason": given.reason,
+    }
+    subject = given.node or f"class {node_class}"
+    _log(connection, now, given.who, "RequestNode", subject, content=content)
+    return int(key[0])
 
 
 def _taken_over(
@@ -261,8 +344,9 @@ def _taken_over(
 
 def poll(connection: Connection, claim: QueueClaim, now: float) -> QueueStanding:
     """Give a sign of life, decide, and return how the request stands. Raises QueueError once another process has it."""
-    _own(connection, claim)
-    _change(connection, claim.id, beat_at=now)
+    row = _own(connection, claim)
+    for number in _together(connection, row):
+        _change(connection, number, beat_at=now)
     decision, view = advance(connection, now)
     return _standing(claim.id, decision, view) or QueueStanding(
         _request(_own(connection, claim, open_only=False))
@@ -274,11 +358,7 @@ def _standing(number: int, decision: QueueDecision, view: QueueView) -> QueueSta
     if request is None:
         return None
     wait = next((one for one in decision.waits if one.request == number), None)
-    if request.node is None:
-        return QueueStanding(request, wait, request.state is RequestState.GRANTED)
-    parts = [one for one in view.requests if one.node == request.node]
-    may = next_part(parts, view.nodes.get(request.node)) == number
-    return QueueStanding(request, wait, may)
+    return QueueStanding(request, wait, model.may_begin(view, request))
 
 
 def begin(connection: Connection, claim: QueueClaim, now: float) -> QueueStanding:
@@ -291,22 +371,26 @@ def begin(connection: Connection, claim: QueueClaim, now: float) -> QueueStandin
         why = standing.wait.reason if standing.wait else f"it is {request.state}"
         raise QueueError(f"request {claim.id} may not begin: {why}")
     deadline = now + request.limit
-    _change(
-        connection,
-        claim.id,
-        state=RequestState.RUNNING.value,
-        began_at=now,
-        deadline=deadline,
-    )
-    _prolong(connection, request, deadline)
-    _log(
-        connection,
-        now,
-        request.who,
-        "BeginWork",
-        request.node or "mirror",
-        content={"request": claim.id, "work": request.work.value, "deadline": deadline},
-    )
+    # All that was asked together begins as one: no part of it waits for another run then.
+    row = _own(connection, claim)
+    for number in _together(connection, row):
+        begun = _request(_row(connection, number))
+        _change(
+            connection,
+            number,
+            state=RequestState.RUNNING.value,
+            began_at=now,
+            deadline=deadline,
+        )
+        _prolong(connection, begun, deadline)
+        _log(
+            connection,
+            now,
+            request.who,
+            "BeginWork",
+            begun.node or "mirror",
+            content={"request": number, "work": request.work.value, "deadline": deadline},
+        )
     running = replace(request, state=RequestState.RUNNING, deadline=deadline)
     return QueueStanding(running)
 
@@ -320,6 +404,20 @@ def _prolong(connection: Connection, request: QueueRequest, deadline: float) -> 
         .where(hold.c.deadline < deadline + RETURN_WITHIN)
         .values(deadline=deadline + RETURN_WITHIN)
     )
+
+
+def _row(connection: Connection, number: int) -> RowMapping:
+    query = select(tables.request).where(tables.request.c.id == number)
+    return connection.execute(query).mappings().one()
+
+
+def _together(connection: Connection, row: RowMapping) -> list[int]:
+    """Return the open requests that were asked together with one, with its own; in the order of their numbers."""
+    request = tables.request
+    if row["together"] is None:
+        return [row["id"]]
+    query = select(request.c.id).where(_OPEN, request.c.together == row["together"])
+    return list(connection.scalars(query.order_by(request.c.id)))
 
 
 def finish(
@@ -370,8 +468,7 @@ def _finished(
     if unfit:
         _out(connection, request, "; ".join(_result(one) for one in unfit), now)
         return PartEnding(True, False, parts=parts)
-    repaired = any(one["work"] == QueuedWork.REPAIR and one["succeeded"] for one in rows)
-    if request.under == ALREADY_OUT and not repaired:
+    if request.under == ALREADY_OUT and not _cured(connection, request, rows):
         return PartEnding(True, False, parts=parts)  # the node was out before, and stays so
     _change(
         connection,
@@ -382,6 +479,21 @@ def _finished(
     )
     _prolong(connection, request, now)
     return PartEnding(True, True, parts=parts)
+
+
+def _cured(connection: Connection, request: QueueRequest, rows: Sequence[RowMapping]) -> bool:
+    """Return whether a turn has ended what held its node out: by a repair, or by doing again the work that had failed."""
+    done = {QueuedWork(one["work"]) for one in rows if one["succeeded"]}
+    if QueuedWork.REPAIR in done:
+        return True
+    hold = tables.hold
+    held = connection.execute(
+        select(hold.c.owner, hold.c.kind, hold.c.reason).where(hold.c.node == request.node)
+    ).all()
+    return bool(held) and all(
+        owner == QUEUE and kind == "failed" and any(reason.startswith(f"{work}: ") for work in done)
+        for owner, kind, reason in held
+    )
 
 
 def returned(connection: Connection, claim: QueueClaim, back: bool, text: str, now: float) -> None:
@@ -400,13 +512,13 @@ def returned(connection: Connection, claim: QueueClaim, back: bool, text: str, n
 def _returned(connection: Connection, row: RowMapping, back: bool, text: str, now: float) -> None:
     request, hold = _request(row), tables.hold
     state = RequestState.DONE if row["succeeded"] else RequestState.FAILED
-    told = "; ".join(part for part in (row["result"], text) if part)
+    result = "; ".join(part for part in (row["result"], text) if part)
     _change(
         connection,
         request.id,
         state=state.value,
         ended_at=now,
-        result=told,
+        result=result,
         fit=back,
     )
     if not back:
@@ -429,7 +541,7 @@ def _returned(connection: Connection, row: RowMapping, back: bool, text: str, no
             content = {
                 "node": request.node,
                 "who": request.who,
-                "reason": f"repaired: {told or request.reason}",
+                "reason": f"repaired: {result or request.reason}",
                 "before": {"owner": owner, "kind": kind, "reason": reason},
             }
             _log(
@@ -491,7 +603,7 @@ def cancel(connection: Connection, number: int, order: PersonsOrder) -> bool:
     if request.state not in model.OPEN:
         return False
     why = f"cancelled by {order.who}: {order.reason}"
-    _close(connection, request, RequestState.CANCELLED, why, now=order.now, who=order.who)
+    _cancel_together(connection, row, why, order.now, order.who)
     advance(connection, order.now)
     return True
 
@@ -501,7 +613,16 @@ def withdraw(connection: Connection, claim: QueueClaim, why: str, now: float) ->
     row = _own(connection, claim, open_only=False)
     request = _request(row)
     if request.state in (RequestState.WAITING, RequestState.GRANTED):
-        _close(connection, request, RequestState.CANCELLED, why, now=now, who=request.who)
+        _cancel_together(connection, row, why, now, request.who)
+
+
+def _cancel_together(
+    connection: Connection, row: RowMapping, why: str, now: float, who: str
+) -> None:
+    """End a request that has not begun, with all that was asked together with it."""
+    for number in _together(connection, row):
+        one = _request(_row(connection, number))
+        _close(connection, one, RequestState.CANCELLED, why, now=now, who=who)
 
 
 def _close(
@@ -604,6 +725,7 @@ def _listed(request: QueueRequest, now: float) -> dict[str, Any]:
         "deadline": request.deadline,
         "place": None,
         "next": False,
+        "together": request.together,
         "rule": None,
         "wait": None,
         "owner": None,
@@ -837,12 +959,7 @@ def _expire(connection: Connection, action: ExpireRequest, seen: QueueView, now:
 def _lose(connection: Connection, action: LoseWork, seen: QueueView, now: float) -> None:
     request = _of(seen, action.request)
     if request.state is RequestState.RETURNING:
-        row = (
-            connection.execute(select(tables.request).where(tables.request.c.id == request.id))
-            .mappings()
-            .one()
-        )
-        _returned(connection, row, False, action.why, now)
+        _returned(connection, _row(connection, request.id), False, action.why, now)
         return
     _finished(connection, request, WorkOutcome(False, action.why, fit=False), "queue", now)
 
@@ -880,6 +997,13 @@ def _join(connection: Connection, action: JoinTurn, seen: QueueView, now: float)
     _log(connection, now, "queue", "JoinTurn", action.node, content=asdict(action))
 
 
+def _grant_together(
+    connection: Connection, action: GrantTogether, seen: QueueView, now: float
+) -> None:
+    for part in action.parts:
+        _WRITERS[type(part)](connection, part, seen, now)
+
+
 def _hold_for(
     connection: Connection, numbers: Sequence[int], turn: int, under: str, now: float
 ) -> None:
@@ -906,6 +1030,7 @@ _WRITERS: Mapping[type[QueueAction], Callable[[Connection, Any, QueueView, float
     OfferRequest: _offer,
     GrantTurn: _grant,
     JoinTurn: _join,
+    GrantTogether: _grant_together,
     GrantQuiet: _quiet,
 }
 
@@ -935,6 +1060,7 @@ def _request(row: RowMapping) -> QueueRequest:
         under=row["under"],
         offered_at=row["offered_at"],
         deadline=row["deadline"],
+        together=row["together"],
     )
 
 

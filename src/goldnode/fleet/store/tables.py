@@ -298,6 +298,7 @@ request = Table(
     Column("succeeded", Boolean),
     Column("fit", Boolean),  # the node may return, as far as this part knows
     Column("result", Text),
+    Column("together", _NAME),  # requests that are granted whole have the same name
     Index("request_state", "state", "node"),
     Index("request_turn", "turn"),
     Index(

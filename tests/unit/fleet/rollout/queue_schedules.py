@@ -19,6 +19,7 @@ from goldnode.fleet.rollout.queue import (
     DomainRoom,
     ExpireRequest,
     GrantQuiet,
+    GrantTogether,
     GrantTurn,
     JoinTurn,
     LoseWork,
@@ -35,7 +36,7 @@ from goldnode.fleet.rollout.queue import (
     RequeueRequest,
     WorkNeed,
     decide,
-    next_part,
+    may_begin,
 )
 
 CLASS, NODES, RACKS = "h100", 6, 3
@@ -68,6 +69,7 @@ class QueueWorld:
         self.unfit: set[int] = set()  # turns in which a part has left its node unfit
         self.ended: dict[int, set[QueuedWork]] = {}  # turn -> kinds of work that have ended
         self.waits: tuple[QueueWait, ...] = ()
+        self.asked = 0  # times that several nodes were asked together
         self.served: dict[int, float] = {}  # request -> seconds that it has waited
         self.grants: list[tuple[str, tuple[int, ...]]] = []
 
@@ -153,6 +155,12 @@ class QueueWorld:
                 self.served[number] = self.now - self.requests[number].since
             case GrantTurn():
                 self.grant(action)
+            case GrantTogether(numbers, parts):
+                asked = {one.id for one in self.together(self.requests[numbers[0]])}
+                assert asked == set(numbers), "a request is granted in part"
+                assert len({part.node for part in parts}) == len(parts) == len(numbers)
+                for part in parts:
+                    self.apply(part)
             case JoinTurn(node, numbers, turn, under):
                 assert all(one.state is not RequestState.RETURNING for one in self.parts(node))
                 holds = self.nodes[node].holds
@@ -171,7 +179,9 @@ class QueueWorld:
             everyone = {
                 one.id
                 for one in self.open()
-                if one.node == action.node and one.state is RequestState.WAITING
+                if one.node == action.node
+                and one.state is RequestState.WAITING
+                and (one.together is None or one.id in action.requests)
             }
             assert set(action.requests) == everyone, "a request waits for another drain"
         if action.under == QUEUE:
@@ -211,7 +221,26 @@ class QueueWorld:
 
     # Askers
 
-    def ask(self, node: str | None, work: QueuedWork, security: bool = False) -> None:
+    def together(self, request: QueueRequest) -> list[QueueRequest]:
+        """Return the open requests that were asked together with one, with itself."""
+        if request.together is None:
+            return [request]
+        return [one for one in self.open() if one.together == request.together]
+
+    def ask_together(self, names: Sequence[str], work: QueuedWork) -> None:
+        if any(one.node in names and one.work is work for one in self.open()):
+            return
+        self.asked += 1
+        for name in names:
+            self.ask(name, work, together=f"run {self.asked}")
+
+    def ask(
+        self,
+        node: str | None,
+        work: QueuedWork,
+        security: bool = False,
+        together: str | None = None,
+    ) -> None:
         if any(one.node == node and one.work is work for one in self.open()):
             return
         number = len(self.requests) + 1
@@ -221,12 +250,13 @@ class QueueWorld:
             class_=CLASS,
             reason="a reason",
             who="ann",
-            holder=f"m/{number}",
+            holder=f"m/{together or number}",
             since=self.now,
             beat_at=self.now,
             node=node,
             needs=WORKS.get(work, ()),
             security=security,
+            together=together,
         )
 
     def beat(self) -> None:
@@ -237,18 +267,13 @@ class QueueWorld:
 
     def begin(self, request: QueueRequest) -> None:
         alive = request.holder not in self.dead
-        if request.node is None:
-            may = request.state is RequestState.GRANTED
-        else:
-            own = [one for one in self.open() if one.node == request.node]
-            may = next_part(own, self.nodes[request.node]) == request.id
-        if may and alive:
-            if request.node is not None:
-                running = [
-                    one for one in self.parts(request.node) if one.state is RequestState.RUNNING
-                ]
-                assert not running, "two parts run on one node"
-            self.change(request.id, state=RequestState.RUNNING, deadline=self.now + request.limit)
+        if not may_begin(self.view(), request) or not alive:
+            return
+        for one in self.together(request):
+            if one.node is not None:
+                states = [part.state for part in self.parts(one.node)]
+                assert RequestState.RUNNING not in states, "two parts run on one node"
+            self.change(one.id, state=RequestState.RUNNING, deadline=self.now + one.limit)
 
     def end(self, number: int, *, succeeded: bool, fit: bool) -> None:
         """End a part or a return, as the store does."""
@@ -314,8 +339,12 @@ class QueueWorld:
         one = live[chosen % len(live)] if live else None
         if operation <= 3:
             self.ask(name, tuple(WORKS)[rest % len(WORKS)], security=rest % 7 == 0)
-        elif operation == 4:
+        elif operation == 4 and rest % 3 == 0:
             self.ask(None, QueuedWork.MIRROR)
+        elif operation == 4:
+            names = [f"n{(chosen + step) % NODES}" for step in range(2 + rest % 2)]
+            work = (QueuedWork.APPLY, QueuedWork.ROLLBACK)[rest // 2 % 2]
+            self.ask_together(names[:PLANNED], work)
         elif operation in (5, 6) and one is not None:
             self.begin(one)
         elif operation in (7, 8) and one is not None and one.holder not in self.dead:
@@ -323,7 +352,9 @@ class QueueWorld:
                 self.end(one.id, succeeded=rest % 4 != 0, fit=rest % 5 != 0)
         elif operation == 9 and one is not None:
             self.dead.add(one.holder) if rest % 2 else None
-            self.change(one.id, holder=f"{one.holder}x") if rest % 4 == 0 else None
+            moved = rest % 4 == 0 and one.together is None
+            if moved:
+                self.change(one.id, holder=f"{one.holder}x")
         elif operation == 10:
             if any(hold.kind == "person" for hold in self.nodes[name].holds):
                 self.drop(name, "bob")
@@ -370,6 +401,11 @@ class QueueWorld:
 
     def check(self) -> None:
         """Check what holds at any time."""
+        for request in self.open():
+            states = {one.state is RequestState.WAITING for one in self.together(request)}
+            assert len(states) == 1, "a part of a request for several nodes is granted"
+            begun = {one.state is RequestState.GRANTED for one in self.together(request)}
+            assert len(begun) == 1, "a part of a request for several nodes has begun"
         for name, node in self.nodes.items():
             parts = self.parts(name)
             assert len({one.turn for one in parts}) <= 1, "two turns on one node"

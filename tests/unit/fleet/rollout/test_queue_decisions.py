@@ -22,6 +22,7 @@ from goldnode.fleet.rollout.queue import (
     COURTESY,
     PATIENCE,
     DomainRoom,
+    GrantTogether,
     GrantTurn,
     JoinTurn,
     QueuedWork,
@@ -33,6 +34,7 @@ from goldnode.fleet.rollout.queue import (
     RequestState,
     RequeueRequest,
     decide,
+    may_begin,
     next_part,
 )
 
@@ -229,6 +231,87 @@ def test_rollout_keeps_its_place_in_the_order() -> None:
     assert granted(seen(rollout, request(2, "n1"))) == []
     assert granted(seen(rollout, request(2, "n1"), planned=2)) == [("n1", (2,))]
     assert granted(seen(replace(rollout, since=NOW + 50), request(2, "n1"))) == [("n1", (2,))]
+
+
+def several(first: int, *names: str, **more: object) -> list[QueueRequest]:
+    """Return requests that were asked together."""
+    return [
+        request(number, name, together=f"run {first}", since=NOW + first, **more)
+        for number, name in enumerate(names, first)
+    ]
+
+
+def whole(view: QueueView, now: float = NOW + 100) -> list[list[str]]:
+    return [
+        [part.node for part in action.parts]
+        for action in decide(view, now).actions
+        if isinstance(action, GrantTogether)
+    ]
+
+
+def test_several_nodes_are_granted_whole() -> None:
+    both = several(1, "n0", "n1")
+    assert whole(seen(*both, planned=2)) == [["n0", "n1"]]
+    (busy,) = held("n1", QueueHold("kernel", "planned", "rollout")).values()
+    waiting = seen(*both, planned=3, nodes={"n1": busy})
+    assert whole(waiting) == []
+    waits = decide(waiting, NOW + 100).waits
+    assert [wait.request for wait in waits] == [1, 2]
+    assert waits[0].reason == "2 nodes are granted together: kernel has n1: rollout"
+
+
+def test_two_runs_on_the_same_nodes_have_one_order_on_each() -> None:
+    """Else each could have a node that the other waits for."""
+    apply = several(1, "n0", "n1", work=QueuedWork.APPLY)
+    rollback = several(3, "n1", "n2", work=QueuedWork.ROLLBACK)
+    view = seen(*apply, *rollback, planned=3)
+    assert whole(view) == [["n0", "n1"]]
+    turns = [replace(one, state=RequestState.GRANTED, turn=one.id, under="queue") for one in apply]
+    taken = {
+        name: QueueNode(name, (("class", CLASS),), (QueueHold("queue", "planned", "", NOW),))
+        for name in ("n0", "n1")
+    }
+    later = seen(*turns, *rollback, planned=3, nodes=taken)
+    (action,) = decide(later, NOW + 100).actions
+    assert isinstance(action, GrantTogether)
+    assert [type(part).__name__ for part in action.parts] == ["JoinTurn", "GrantTurn"]
+    states = {3: 2, 4: 4}  # its turns: that of n1, and one of its own
+    joined = [
+        replace(one, state=RequestState.GRANTED, turn=states[one.id], under="queue")
+        for one in rollback
+    ]
+    shared = seen(*turns, *joined, planned=3, nodes=taken)
+    assert [may_begin(shared, one) for one in (*turns, *joined)] == [False, False, True, True]
+
+
+def test_other_request_shares_the_turn_of_several_nodes() -> None:
+    both = several(1, "n0", "n1", work=QueuedWork.APPLY)
+    (action,) = decide(seen(*both, request(3), planned=2), NOW + 100).actions
+    assert isinstance(action, GrantTogether)
+    assert [part.requests for part in action.parts] == [(1, 3), (2,)]
+
+
+def test_more_nodes_than_a_limit_allows_are_refused_by_name() -> None:
+    (first, *_) = decide(seen(*several(1, "n0", "n1"), planned=1), NOW + 100).waits
+    assert first.for_person
+    assert "class h100 has a limit of 1, and 2 of its nodes are asked at once" in first.reason
+
+
+def test_old_request_for_several_nodes_is_not_overtaken() -> None:
+    busy = held("n1", QueueHold("kernel", "planned", "rollout"))
+    later = request(3, "n0", since=NOW + 50)
+    young = seen(*several(1, "n0", "n1"), later, planned=2, nodes=busy)
+    assert granted(young) == [("n0", (3,))]
+    old = [replace(one, since=NOW - PATIENCE) for one in several(1, "n0", "n1")]
+    waits = decide(seen(*old, later, planned=2, nodes=busy), NOW + 100)
+    assert not waits.actions
+    assert "n0 is left free for request 1, which has waited for a day" in waits.waits[2].reason
+
+
+def test_old_request_that_a_person_holds_up_takes_no_place_from_others() -> None:
+    old = [replace(one, since=NOW - PATIENCE) for one in several(1, "n0", "n1")]
+    view = seen(*old, request(3), planned=2, nodes=held("n1", PERSON))
+    assert granted(view) == [("n0", (3,))]
 
 
 def test_mirror_and_drivers_wait_for_each_other() -> None:

@@ -173,6 +173,7 @@ CREATE TABLE request (
 	succeeded BOOLEAN, 
 	fit BOOLEAN, 
 	result TEXT, 
+	together VARCHAR(255), 
 	FOREIGN KEY(node) REFERENCES node (name), 
 	FOREIGN KEY(rollout) REFERENCES rollout (name)
 );

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import random
+import signal
 import threading
 from collections.abc import Callable
 
 import pytest
-from sqlalchemy import select, text
+from sqlalchemy import event, select, text
 from tests.unit.fleet.store.fleets import (
     ALICE,
     CLASS,
@@ -92,6 +95,65 @@ def test_two_works_share_one_turn_in_order(store: StoreDatabase) -> None:
     back(store, driver)
     assert held(store) == {}
     assert actions(store).count("GrantTurn") == 1
+
+
+def together(store: StoreDatabase, own: int, *numbers: int, holder: str = "m/1") -> QueueClaim:
+    given = NodeAsk(QueuedWork.APPLY, "a lock", "ann@m", holder, f"n{own:02}", needs=DRIVER)
+    names = [f"n{number:02}" for number in numbers]
+    return store.run(lambda c: queue.ask_together(c, given, names, NOW))
+
+
+def test_nodes_asked_together_are_granted_whole_and_begin_as_one(store: StoreDatabase) -> None:
+    fill(store)
+    other = asked(store, 1, holder="m/2")
+    begun(store, other)
+    # Two workers of one run: the second finds what the first has asked for it.
+    claims = [together(store, 0, 0, 1), together(store, 1, 0, 1)]
+    standing = polled(store, claims[0])
+    assert standing.wait is None, "the node of another work is shared"
+    assert not standing.may_begin
+    assert held(store) == {"n00": "planned", "n01": "planned"}
+    ended(store, other)
+    begun(store, claims[1])
+    assert begun(store, claims[0]).request.state is RequestState.RUNNING
+    for claim in claims:
+        assert ended(store, claim).returns
+        back(store, claim)
+    assert held(store) == {}
+
+
+def test_two_runs_that_share_nodes_do_not_wait_for_each_other(store: StoreDatabase) -> None:
+    fill(store)
+    person = store.run(lambda c: take_hold(c, "n01", "person", "bob", ALICE))
+    assert person is None
+    first = together(store, 0, 0, 1)
+    assert "2 nodes are granted together: bob has drained n01" in str(polled(store, first).wait)
+    assert held(store) == {"n01": "person"}, "nothing is taken in part"
+    with pytest.raises(QueueError, match="ann@m asks for n01 already"):
+        together(store, 2, 1, 2, holder="m/2")
+    order = ALICE
+    store.run(lambda c: queue.cancel(c, first.id, order))
+    with store.read() as connection:
+        assert queue.view(connection, NOW).requests == []
+
+
+def test_run_that_died_is_done_again_and_its_node_returns(store: StoreDatabase) -> None:
+    """Not by other work: it does not know in what state the first one left the node."""
+    fill(store)
+    begun(store, together(store, 0, 0, 1))
+    store.run(lambda c: queue.advance(c, NOW + 10**7))
+    assert held(store) == {"n00": "failed", "n01": "failed"}
+    update = asked(store, 0, QueuedWork.DISK_UPDATE)
+    begun(store, update)
+    assert not ended(store, update).returns
+    again = together(store, 0, 0)
+    assert begun(store, again).run != queue.turn_name(1)
+    with store.read() as connection:
+        runs = queue.ended_runs(connection, "n00")
+    assert identity.rollout_run(queue.turn_name(1)) in runs
+    assert ended(store, again).returns
+    back(store, again)
+    assert held(store) == {"n01": "failed"}
 
 
 def test_failed_part_is_reported_beside_the_one_that_was_done(store: StoreDatabase) -> None:
@@ -396,3 +458,65 @@ def test_turns_are_outages_of_the_class(store: StoreDatabase) -> None:
     with store.read() as connection:
         kinds = [outage.kind for outage in outages.ended(connection, CLASS, NOW)]
     assert sorted(kinds) == ["failed", "planned", "planned"]
+
+
+def work_of_a_run(address: str, number: int) -> None:
+    """Ask for two nodes, work and return them; be killed before statement `number`."""
+    store = StoreDatabase(address)
+    count = 0
+
+    def statement(*_: object) -> None:
+        nonlocal count
+        count += 1
+        if count == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    event.listen(store.engine, "before_cursor_execute", statement)
+    event.listen(store.engine, "commit", statement)
+    # queue.process() is the parent of a worker.
+    holder = f"m/{identity.run_id(os.getpid())}"
+    claims = [together(store, own, 0, 1, holder=holder) for own in (0, 1)]
+    for claim in claims:
+        begun(store, claim)
+    for claim in claims:
+        ended(store, claim)
+        back(store, claim)
+
+
+@pytest.mark.long
+def test_kill_between_any_statements_leaves_whole_grants(address: str) -> None:
+    """A process that is killed leaves what the last transaction has written, and the next one goes on from there."""
+    context = multiprocessing.get_context("spawn")
+    first = StoreDatabase(address)
+    fill(first)
+    seen: set[str] = set()
+    number, status = 0, -signal.SIGKILL
+    while status == -signal.SIGKILL:
+        number += 7
+        process = context.Process(target=work_of_a_run, args=(address, number))
+        process.start()
+        process.join(60)
+        status = process.exitcode or 0
+        with first.read() as connection:
+            own = queue.view(connection, NOW).requests
+            check_counters(connection)
+        states = {str(one.state) for one in own}
+        seen |= states
+        assert len(own) in (0, 1, 2)
+        # Granted and begun as one; ended one after the other.
+        assert "waiting" not in states or len(states) == 1
+        assert "granted" not in states or len(states) == 1
+        assert set(held(first)) >= {
+            one.node for one in own if one.state is not RequestState.WAITING
+        }
+        # Any later asker finds the process dead: what had begun is out, and nothing else is.
+        first.run(lambda c: queue.advance(c, NOW))
+        with first.read() as connection:
+            assert queue.view(connection, NOW).requests == []
+        left = held(first)
+        assert set(left.values()) <= {"failed"}
+        for name in left:
+            first.run(lambda c, name=name: grants.release(c, name, ALICE))  # type: ignore[misc]
+    assert status == 0
+    assert {"waiting", "granted", "running"} <= seen, seen
+    first.close()
