@@ -75,7 +75,11 @@ def explain(text: str, driver: str | None = None) -> Explanation:
         answer = logs.of_xid(int(bare.group(1)), text=text, line=0, subject=None)
         return Explanation((), (answer,), (), ())
     whole = tables.dcgm_json(text)
-    lines = [clean(line.replace("\t", "    ").rstrip()) for line in text.splitlines()]
+    # Records of the kernel's ring have the lines of one message joined by this escape.
+    lines = [
+        clean(line.replace("\t", "    ").rstrip())
+        for line in text.replace("\\x0a", "\n").splitlines()
+    ]
     readings = [whole] if whole else _read(lines)
     taken = set().union(*(reading.used for reading in readings))
     answers = [answer for reading in readings for answer in reading.answers]

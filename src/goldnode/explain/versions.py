@@ -196,11 +196,12 @@ def refusal(answer: TextAnswer, text: str) -> TextAnswer:
         return replace(answer, versions=tuple(_flavour(model, text)))
     return replace(
         answer,
-        title=f"the driver takes the board for one that it does not support, and it is {model.sku}, which it supports",
+        title=f"the driver takes the board for one that it does not support, and it is {model.sku}, which {driver or 'it'} supports",
         fix=(
-            "Another driver or flavour does not help: the driver judges by registers of the board, not by its PCI id "
-            "(rm_is_supported_device), and they do not read as they should. Restart the node; in a virtual "
-            "machine look at the passthrough (firmware and kernel of the guest, room for its memory, the board's mode of "
+            "In a virtual machine with a vGPU install the guest driver (GRID) of the host's release. Otherwise another driver or "
+            "flavour does not help: the driver judges by registers of the board, not by its PCI id (rm_is_supported_device), "
+            "and they do not read as they should. Restart the node; in a virtual machine look at the passthrough (firmware and kernel of the guest, "
+            "room for its memory, the board's mode of "
             "confidential computing); then have the board inspected."
         ),
         versions=tuple(f"{origin}" for origin in model.origins("pci_ids")[:1]),
