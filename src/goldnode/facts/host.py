@@ -870,11 +870,10 @@ def kernel_build(
                 failure = KernelBuild("fails", f"{where} is older than {older}", "derived", source)
         proof = proof or _proof(row, wanted, version, flavour, where)
         proof = proof or _proof_of_older(row, wanted, version, flavour, where)
-    return (
-        failure
-        or proof
-        or KernelBuild("unknown", f"no source says whether {where} builds", "derived", ())
-    )
+    reason = f"no source says whether {where} builds"
+    if wanted[:2] > max(_points(row["kernel"])[-1][:2] for row in table["entries"]):
+        reason += f"; {read_until('nvidia_drivers.yml', 'kernels that drivers build on')}"
+    return failure or proof or KernelBuild("unknown", reason, "derived", ())
 
 
 def _older_than(
