@@ -87,7 +87,11 @@ def _named(
     if workload is None:
         return []
     if name in workload.frameworks or name == "tensorrt":
-        return [remedies.framework(name, found[2], "", workload)]
+        # Other pins stay, or go with those of the framework.
+        return [
+            remedies.framework(name, found[2], "", workload),
+            remedies.pin(name, found[2], ""),
+        ]
     return [remedies.pin(name, found[2], "")]
 
 

@@ -12,6 +12,7 @@ from tests.unit.compat import vendor_rows
 
 from goldnode.compat import workloads
 from goldnode.compat.check import check
+from goldnode.compat.model import CompatHost, Workload
 
 # Versions are text: YAML would make a number of 580.142.
 TABLE: dict[str, Any] = yaml.load(
@@ -25,20 +26,24 @@ _FILE = ("file", "text")
 IGNORED = (*vendor_rows.IGNORED, "toolkit-floor")
 
 
-def judged(case: dict[str, Any], folder: Path) -> tuple[str, list[str]]:
-    """Return the judgement of a case, and what was found."""
+def combination(case: dict[str, Any], folder: Path) -> tuple[CompatHost, list[Workload]]:
+    """Return the host and the workloads of a case."""
     row = {key: value for key, value in case.items() if key not in (*_ABOUT, *_FILE)}
     if "forward_compat" in row:
         row["forward_compat"] = row["forward_compat"] == "true"
     if "file" not in case:
-        all_of_it = vendor_rows.findings(row, folder)
-    else:
-        python = row.pop("python", None)
-        file = folder / case["file"]
-        file.write_text(case["text"], encoding="utf-8")
-        loads = workloads.of_file(file, python=python)
-        all_of_it = check(vendor_rows.host(row), loads)
-    findings = [item for item in all_of_it if item.rule not in IGNORED]
+        return vendor_rows.host(row), vendor_rows.loads(row, folder)
+    python = row.pop("python", None)
+    file = folder / case["file"]
+    file.write_text(case["text"], encoding="utf-8")
+    return vendor_rows.host(row), workloads.of_file(file, python=python)
+
+
+def judged(case: dict[str, Any], folder: Path) -> tuple[str, list[str]]:
+    """Return the judgement of a case, and what was found."""
+    # An image for CUDA without a GPU that is stated is no fault of the row.
+    ignored = IGNORED if "gpu" in case else (*IGNORED, "image-backend")
+    findings = [item for item in check(*combination(case, folder)) if item.rule not in ignored]
     shown = [f"{item.rule}: {item.severity}: {item.message}" for item in findings]
     return vendor_rows.judgement(findings), shown
 

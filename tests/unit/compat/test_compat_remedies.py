@@ -11,6 +11,7 @@ import pytest
 import yaml
 from tests.unit.compat import (
     requirement_cases,
+    test_autumn_cases,
     test_board_cases,
     test_check_host,
     test_combinations,
@@ -64,12 +65,19 @@ def _combinations(name: str, folder: Path) -> Iterator[Combination]:
         yield from map(test_rocm_cases.combination, test_rocm_cases.CASES["node"])
     elif name == "vendor":
         for row in vendor_rows.ROWS:
-            yield vendor_rows.host(row), vendor_rows._workloads(row, folder)
+            yield vendor_rows.host(row), vendor_rows.loads(row, folder)
+    elif name == "autumn":
+        # test_part_cases reads the remedies of parts.
+        rows = [row for row in test_autumn_cases.CASES if "parts" not in row]
+        yield from (test_autumn_cases.combination(row, folder) for row in rows)
     else:
         yield from _requirements(name, folder)
 
 
-ALL = ("combinations", "nodes", "workloads", "boards", "rocm", "vendor", "wheels.yml", "pip.yml")
+ALL = (
+    *("combinations", "nodes", "workloads", "boards", "rocm"),
+    *("vendor", "autumn", "wheels.yml", "pip.yml"),
+)
 
 
 @pytest.mark.parametrize("name", ALL)

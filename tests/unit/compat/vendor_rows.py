@@ -42,7 +42,7 @@ def rules_of(row: Mapping[str, Any]) -> list[str]:
 
 def findings(row: Mapping[str, Any], folder: Path) -> list[CompatFinding]:
     """Return the findings about a row that count for its judgement."""
-    found = check(host(row), _workloads(row, folder))
+    found = check(host(row), loads(row, folder))
     ignored = IGNORED if "gpu" in row or "branch" in row else (*IGNORED, "image-backend")
     return [item for item in found if item.rule not in ignored]
 
@@ -54,6 +54,7 @@ def judgement(found: list[CompatFinding]) -> str:
 
 
 def host(row: Mapping[str, Any]) -> CompatHost:
+    """Return the host of a row."""
     fields: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value
         for key, value in row.items()
@@ -67,7 +68,8 @@ def host(row: Mapping[str, Any]) -> CompatHost:
     return CompatHost("node", **fields)
 
 
-def _workloads(row: Mapping[str, Any], folder: Path) -> list[Workload]:
+def loads(row: Mapping[str, Any], folder: Path) -> list[Workload]:
+    """Return the workloads of a row; files are written into `folder`."""
     if "image" in row:
         return [workloads.image(row["image"])]
     if "pins" in row:
