@@ -56,7 +56,7 @@ def written(page: Path) -> list[str]:
     """Return the rows of the table in a page."""
     text = page.read_text(encoding="utf-8")
     return (
-        text.partition("| Where | What | Count |\n|---|---|--:|\n")[2]
+        text.partition("| Where | Content | Count |\n|---|---|--:|\n")[2]
         .partition("\n\n")[0]
         .split("\n")
     )
