@@ -66,6 +66,7 @@ _SECTIONS = {
             "dual",
             "Compare what two stacks, images or backends compute from the same inputs.",
         ),
+        "evidence": ("evidence", "Sign proofs of a class, and show which of them still hold."),
         "events": ("events", "Run hooks on changes of nodes, gates, rollouts and channels."),
         "fleet": (
             "fleet",

@@ -76,6 +76,10 @@ class DiskError(GoldnodeError):
     """A disk image, its definition, lock, build, boot or store is missing or invalid."""
 
 
+class EvidenceError(GoldnodeError):
+    """A statement of evidence, or the record that it is made of, is missing, invalid or refused."""
+
+
 class NoLockError(LockError):
     """A stack has no lock of its present intent: the lock is missing or stale."""
 

@@ -630,6 +630,32 @@ class SiteEvents(BaseModel):
     )
 
 
+class SiteEvidence(BaseModel):
+    """Where signed evidence about node classes is, and the keys that make and verify it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    directory: str = Field(
+        default="evidence",
+        description="Directory with a folder of statements per class; relative to the site file.",
+    )
+    signing_key: str | None = Field(
+        default=None,
+        description=(
+            "Secret key that signs statements, PEM (ed25519 or ECDSA); relative to the site file. null: "
+            "`fleet.signing_key`."
+        ),
+    )
+    public_key: str | None = Field(
+        default=None,
+        description="Public keys that verify them, PEM; relative to the site file. null: `fleet.public_key`.",
+    )
+    withdrawn_keys: str | None = Field(
+        default=None,
+        description="Public keys that no longer count, PEM: what they signed is refused; relative to the site file.",
+    )
+
+
 class SiteException(BaseModel):
     """A compatibility finding that this site accepts for a class or a stack, until a day."""
 
@@ -771,6 +797,10 @@ class Site(BaseModel):
     events: SiteEvents = Field(
         default_factory=SiteEvents,
         description="Hooks for events of nodes, gates, rollouts and channels.",
+    )
+    evidence: SiteEvidence = Field(
+        default_factory=SiteEvidence,
+        description="Signed evidence about node classes: its directory and keys.",
     )
     exceptions: tuple[SiteException, ...] = Field(
         default=(),

@@ -61,6 +61,7 @@ def test_site_schema_has_no_inner_keys() -> None:
         "fleet",
         "gate",
         "images",
+        "evidence",
         "exceptions",
         "facts",
         "indexes",

@@ -27,6 +27,7 @@ from goldnode.documents.deny_list import DenyListDocument
 from goldnode.documents.dual import DualDocument, DualRecordDocument
 from goldnode.documents.error import ErrorDocument
 from goldnode.documents.event import EventDocument
+from goldnode.documents.evidence import PREDICATES
 from goldnode.documents.fleet_hardware import FleetHardwareDocument
 from goldnode.documents.fleet_report import FleetDiffDocument, FleetReportDocument
 from goldnode.documents.floors import FloorsDocument
@@ -62,6 +63,7 @@ EXCHANGED: Mapping[str, type[BaseModel]] = {
     "dual-record": DualRecordDocument,
     "error": ErrorDocument,
     "event": EventDocument,
+    **{f"evidence-{kind}": predicate for kind, predicate in PREDICATES.items()},
     "fleet-diff": FleetDiffDocument,
     "fleet-hardware": FleetHardwareDocument,
     "fleet-report": FleetReportDocument,
