@@ -13,6 +13,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ OTHERS = 300  # further functions on the bus, as a server of this kind has them
 # The budget: a check takes no more CPU than gpumedic in the same run, and no more memory than this; a cached
 # answer takes no longer than this.
 GPUMEDIC_TIMES = 1.6  # the check reads the whole host, gpumedic the GPUs alone
-CACHED_SECONDS = 0.030
+CACHED_SECONDS = 0.025
 MEMORY_MIB = 25.0
 
 
@@ -193,8 +194,13 @@ def measure(runs: int, peers: Path | None, nhc: Path | None) -> dict[str, Any]:
         chosen = contenders(folder, root, peers, nhc)
         taken: dict[str, list[dict[str, float]]] = {key: [] for key in chosen}
         names = list(chosen)
+        began = time.monotonic()
         for number in range(runs + 1):
             turn = number % len(names)
+            # The node's clock is that of this machine: an uptime that stands still looks like a clock that was set.
+            (root / "proc/uptime").write_text(
+                f"{3600 + time.monotonic() - began:.2f} 0.00\n", encoding="ascii"
+            )
             for key in names[turn:] + names[:turn]:
                 if key == "cached" and not (root / "run/goldnode/verdict.json").exists():
                     run(chosen["check"][1], environment)

@@ -6,8 +6,6 @@ import hashlib
 import os
 import sys
 import zlib
-from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version as installed
 from pathlib import Path
 
 from goldnode.core import program_file
@@ -15,11 +13,19 @@ from goldnode.core.files import cache_directory
 
 
 def version() -> str:
-    """Return goldnode's version."""
+    """Return goldnode's version, by the metadata of the package that is installed (PEP 376)."""
+    for folder in sys.path:
+        # `importlib.metadata` imports the packages `email` and `inspect`: a third of the start of a command.
+        for file in Path(folder or ".").glob("goldnode-*.dist-info/METADATA"):
+            for line in file.read_text(encoding="utf-8").split("\n\n")[0].splitlines():
+                if line.startswith("Version: "):
+                    return line.removeprefix("Version: ")
+    # As an archive, or a checkout that is not installed.
+    from importlib import metadata
+
     try:
-        return installed("goldnode")
-    except PackageNotFoundError:
-        # A checkout that is not installed.
+        return metadata.version("goldnode")
+    except metadata.PackageNotFoundError:
         return "0.0.0"
 
 

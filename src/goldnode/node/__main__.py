@@ -21,7 +21,6 @@ and one line with the reason and the fix.
 
 import marshal
 import os
-import signal
 import sys
 from importlib.machinery import ModuleSpec
 
@@ -34,6 +33,7 @@ DAY = 86400.0  # seconds
 SEAL = 8
 HEADER = 16  # bytes before the code in a .pyc file
 COULD_NOT_CHECK = 3
+PYTHON_IGNORES = 1 << 12 | 1 << 24  # SIGPIPE and SIGXFSZ, as in the masks of proc(5)
 DAMAGED = "Run site.yml for this host, or fetch the file again."
 
 
@@ -45,8 +45,23 @@ def ordinary() -> None:
     explicit mode.
     """
     os.umask(0o022)
+    if usual():
+        return
+    import signal  # start-up time: it makes three enumerations
+
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
+
+
+def usual() -> bool:
+    """Return whether the kernel says that no signal is blocked, and none ignored that Python does not ignore itself."""
+    try:
+        with open("/proc/self/status", encoding="ascii", errors="replace") as opened:
+            masks = {key: rest for key, _, rest in (line.partition(":") for line in opened)}
+        blocked, ignored = int(masks["SigBlk"], 16), int(masks["SigIgn"], 16)
+    except (OSError, KeyError, ValueError):
+        return False
+    return blocked == 0 and ignored & ~PYTHON_IGNORES == 0
 
 
 def settle(archive: str) -> str:

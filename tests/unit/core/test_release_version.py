@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,19 @@ def test_cache_that_cannot_be_written_changes_no_answer(cache: Path) -> None:
     assert release.program_digest() == program_file.payload(content=False)["sha256"]
 
 
+def test_version_is_that_of_the_installed_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert release.version() == metadata.version("goldnode")
+    folder = tmp_path / "goldnode-9.8.7.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nVersion: 9.8.7\n\nVersion: 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert release.version() == metadata.version("goldnode") == "9.8.7"
+    monkeypatch.setattr(sys, "path", [])
+    assert release.version() == "0.0.0"
+
+
 def test_version_imports_nothing_of_the_commands() -> None:
     """Each of these costs 20 to 200 ms of processor time."""
     code = (
@@ -62,5 +76,14 @@ def test_version_imports_nothing_of_the_commands() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     modules = set(done.stdout.splitlines()[-1].split())
     assert "goldnode.core.release" in modules
-    heavy = {"pydantic", "yaml", "jinja2", "goldnode.compat", "goldnode.facts", "goldnode.catalog"}
+    heavy = {
+        "importlib.metadata",
+        "email",
+        "pydantic",
+        "yaml",
+        "jinja2",
+        "goldnode.compat",
+        "goldnode.facts",
+        "goldnode.catalog",
+    }
     assert not heavy & modules

@@ -45,7 +45,7 @@ from ..ground.json_lines import as_map, by_lines
 from ..ground.scheduler import HookError
 from ..ground.text import and_more, shortened, spaced
 from ..ground.typed import NamedTuple
-from ..ground.verdict_files import LIMIT, STATUS, VERDICT
+from ..ground.verdict_files import LIMIT, SEAL, STATUS, VERDICT
 from ..state.finding import FINE
 from ..verdict import current
 from . import effects
@@ -155,11 +155,22 @@ def save(host: Host, verdict: Json, text: str) -> None:
     try:
         host.write(VERDICT, text.encode())
         host.write(STATUS, line.encode())
+        _seal(host, verdict, text)
     except OSError:
         withdraw(host)
         raise
     if host.live and before != verdict["status"]:
         _journal_verdict(host, verdict, before)
+
+
+def _seal(host: Host, verdict: Json, text: str) -> None:
+    """Write the seal of a verdict, if it is of the class document as it was read."""
+    identity, uptime = verdict.get("boot_identity"), verdict.get("uptime")
+    why = current.fault(verdict, identity, uptime)
+    if why is None and host.class_text is not None and uptime is not None:
+        code = verdict["exit_code"]
+        line = current.seal(str(identity), uptime, code, text.encode(), host.class_text.encode())
+        host.write(SEAL, line.encode())
 
 
 def status_before(host: Host) -> Optional[str]:
@@ -409,7 +420,7 @@ class _Turn:
 
 def withdraw(host: Host) -> None:
     """Take away verdict and gate, of which one could not be written. No verdict counts then, and no pass."""
-    for name in (PASS, STATE, REASON, VERDICT, STATUS):
+    for name in (PASS, STATE, REASON, SEAL, VERDICT, STATUS):
         with suppress(OSError):
             host.remove(name)
 

@@ -73,6 +73,8 @@ class Host:
         self.superuser = owner_of(self.root) if live and self.root != "/" else SUPERUSER
         self.program = PROGRAM  # runs the reader of the GPUs in a process of its own
         self.pending: Any = None  # open request of a capture to the GPU library (device/stream.py)
+        # Text of the node's own class document, as a check has read it.
+        self.class_text: Optional[str] = None
         # Every program that was run, in order, for tests and the run record.
         self.commands: List[Tuple[str, ...]] = []
 

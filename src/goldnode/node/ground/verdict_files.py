@@ -9,6 +9,9 @@ CLASS = "/etc/goldnode/class.json"
 VERDICT = "/run/goldnode/verdict.json"
 # The verdict for shell programs: one line, "UPTIME EXIT_CODE STATUS CLASS".
 STATUS = "/run/goldnode/status"
+# The boot, uptime and exit code of the verdict, and checksums of it and of the class that it is of: what a cached
+# answer needs of both, without a parser of JSON. One line; without it the answer is read from the verdict.
+SEAL = "/run/goldnode/verdict.seal"
 # Copy of the metrics for node_exporter's textfile collector: its name in the collector's directory, and where the path of the
 # last copy stands, to remove it when the class names another directory.
 TEXTFILE = "goldnode.prom"

@@ -448,6 +448,8 @@ def read_document(host: Host, options: Any) -> ClassDocument:
     wrong = not_a_document(document)
     if wrong:
         raise NodeError(f"{name}: {wrong}. {remedy}.")
+    if name == CLASS:
+        host.class_text = text
     return cast("ClassDocument", document)
 
 

@@ -21,7 +21,7 @@ from ..ground.errors import NodeError
 from ..ground.host import PROGRAM, Host
 from ..state.engine import plan, plan_absent
 from ..state.model import ABSENT, EARLIER
-from ..state.observe import INITRAMFS_CACHE
+from ..state.observe import INITRAMFS_CACHE, MODINFO_CACHE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -97,7 +97,8 @@ def planned(host: Host, request: Mapping[str, Any], engine: Optional[str]) -> Di
         return {"plan": removal.to_json()}
     reply = plan(host, request["document"], payloads, lock_timeout=timeout).to_json()
     if not host.exists(PROGRAM):  # a plan leaves no files on a node that goldnode does not manage
-        host.remove(INITRAMFS_CACHE)
+        for name in (INITRAMFS_CACHE, MODINFO_CACHE):
+            host.remove(name)
         forget_program(host)
     return {"plan": reply}
 

@@ -11,6 +11,7 @@ import json
 import os
 import re
 import struct
+import time
 from contextlib import suppress
 
 from ..effective import apt as apt_effective
@@ -29,7 +30,7 @@ from .names import digest, printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
+    from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
     from ..ground.document import ClassDocument
 
@@ -103,6 +104,11 @@ DEFERRED = "/var/lib/goldnode/deferred"  # see state/deferred.py
 OWED = f"{DEFERRED}/owed"
 REBOOT_MARKS = "/run/goldnode/reboot-required"
 INITRAMFS_CACHE = "/run/goldnode/initramfs.json"
+MODINFO_CACHE = "/run/goldnode/modinfo.json"
+# The files below /lib/modules/RELEASE by which modinfo finds a module, as `depmod` has written them.
+MODINFO_INDEX = ("modules.dep.bin", "modules.alias.bin", "modules.builtin.bin")
+MODINFO_FIELDS = ("filename", "version", "license", "vermagic", "signer")
+SETTLED = 2.0  # seconds; a second change within them may leave a file's times as they are
 # Daemons of the driver itself. Its packages restart them, and they hold the devices of every
 # healthy node. goldnode's own units (the passive check, MPS) are not jobs either: a job that uses
 # MPS has the devices open itself.
@@ -187,7 +193,9 @@ def observe(host: Host, document: ClassDocument, keep: bool = True) -> Observed:
     if seen.version(image):
         seen.boot["fault"] = kernel_fault(host, release)
     if driver and host.exists(f"/lib/modules/{release}"):
-        seen.modules[release] = modinfo(host, release, driver["module"], driver.get("package"))
+        seen.modules[release] = modinfo(
+            host, release, driver["module"], driver.get("package"), keep=keep
+        )
     seen.forced = forced_modules(host, document["blacklist"])
     seen.initramfs = initramfs_contents(host, document, keep)
     seen.owed = bool(owed(host))
@@ -498,26 +506,66 @@ def apt_pins(host: Host) -> List[Json]:
 
 
 def modinfo(
-    host: Host, release: str, module: str, package: Optional[str] = None
+    host: Host, release: str, module: str, package: Optional[str] = None, *, keep: bool = False
 ) -> Optional[Dict[str, str]]:
     """Return version, license, vermagic and signer of a kernel's module, or None if modprobe finds none.
 
     `altered` is there if its file is not the one that dkms, or this package, installed.
     """
-    reported = Host("/").run("modinfo", "-b", host.root, "-k", release, module)
-    host.commands.append(("modinfo", "-k", release, module))
-    if reported.rc != 0:
+    known = _modinfo(host, release, module, keep)
+    if known is None:
         return None
-    fields: Dict[str, str] = {}
-    for line in reported.out.splitlines():
-        key, _, value = line.partition(":")
-        fields.setdefault(key, value.strip())
-    known = {key: fields.get(key, "") for key in ("version", "license", "vermagic", "signer")}
-    below = fields.get("filename", "")[len(host.root.rstrip("/")) :]
+    below = known.pop("filename")[len(host.root.rstrip("/")) :]
     if below.startswith("/"):
         with suppress(OSError):  # replaced in the meantime
             known["altered"] = module_file.altered(host, release, below, package) or ""
     return known
+
+
+def _modinfo(host: Host, release: str, module: str, keep: bool) -> Optional[Dict[str, str]]:
+    """Return what modinfo reports, from the cache if the index of modules and the module's file are the same.
+
+    modinfo reads the whole module, and unpacks it where it is compressed.
+    """
+    index = [f"/lib/modules/{release}/{name}" for name in MODINFO_INDEX]
+    cached = load_json(host, MODINFO_CACHE)
+    if isinstance(cached, dict) and cached.get("module") == [release, module]:
+        fields = cached.get("fields")
+        if isinstance(fields, dict) and fields.keys() == set(MODINFO_FIELDS):
+            marks = _marks(host, [*index, str(fields["filename"])])
+            if marks is not None and cached.get("of") == marks:
+                return {key: str(fields[key]) for key in MODINFO_FIELDS}
+    reported = Host("/").run("modinfo", "-b", host.root, "-k", release, module)
+    host.commands.append(("modinfo", "-k", release, module))
+    if reported.rc != 0:
+        return None
+    lines: Dict[str, str] = {}
+    for line in reported.out.splitlines():
+        key, _, value = line.partition(":")
+        lines.setdefault(key, value.strip())
+    known = {key: lines.get(key, "") for key in MODINFO_FIELDS}
+    marks = _marks(host, [*index, known["filename"]])
+    if keep and host.live and marks:
+        row = {"module": [release, module], "of": marks, "fields": known}
+        with suppress(OSError):
+            host.write(MODINFO_CACHE, json.dumps(row).encode())
+    return known
+
+
+def _marks(host: Host, names: Sequence[str]) -> Optional[List[str]]:
+    """Return an identity of the content of each file; None if one is not there, or was changed just now."""
+    marks = []
+    for name in names:
+        try:
+            status = os.stat(name if name.startswith(host.root) else host.located(name))
+        except OSError:
+            return None
+        if time.time() - status.st_ctime < SETTLED:
+            return None
+        marks.append(
+            f"{status.st_dev}:{status.st_ino}:{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}"
+        )
+    return marks
 
 
 def forced_modules(host: Host, unwanted: Iterable[str]) -> List[Json]:
