@@ -117,7 +117,10 @@ def run(inventory: str, where: str | None, form: str, **given: Any) -> None:
             controller.close()
     content = {"mode": site.ladder.mode, "actions": count, "could_not_check": dict(unread)}
     more = f"; {len(unread)} of {len(hosts)} nodes could not be checked" if unread else ""
-    emit(form, content, f"{count} transitions were written{more}")
+    word = "transitions were"
+    if count == 1:
+        word = "transition was"
+    emit(form, content, f"{count} {word} written{more}")
     if given["once"] and unread:
         sys.exit(1)
 

@@ -12,7 +12,7 @@ import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -136,6 +136,18 @@ def bmc_of(site: SiteBmc, node: str, resolve: Callable[[str], Path]) -> Bmc:
     return kind(address, site, node, resolve)
 
 
+def _ran(words: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        words,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=CALL,
+        stdin=subprocess.DEVNULL,
+        env=environment,
+    )
+
+
 @dataclass(frozen=True)
 class _Settings:
     address: str
@@ -148,15 +160,7 @@ class _Settings:
         if self.site.command:
             words = [word.replace("{node}", self.node) for word in self.site.command]
             try:
-                done = subprocess.run(
-                    words,
-                    capture_output=True,
-                    text=True,
-                    check=False,
-                    timeout=CALL,
-                    stdin=subprocess.DEVNULL,
-                    env=without_secrets(),
-                )
+                done = _ran(words, without_secrets())
             except (OSError, subprocess.TimeoutExpired) as problem:
                 raise BmcError(
                     f"the command for the credentials of BMCs ({words[0]}) could not be run",
@@ -265,15 +269,8 @@ class IpmiBmc(_Settings):
             words = ["ipmitool", "-I", "lanplus", "-H", host, "-p", port or "623", "-U", own.user]
             words += ["-f", secret.name, "chassis", "power", word]
             try:
-                done = subprocess.run(
-                    words,
-                    capture_output=True,
-                    text=True,
-                    check=False,
-                    timeout=CALL,
-                    stdin=subprocess.DEVNULL,
-                    env={**without_secrets(), "LC_ALL": "C", "PATH": os.environ.get("PATH", "")},
-                )
+                path = os.environ.get("PATH", "")
+                done = _ran(words, {**without_secrets(), "LC_ALL": "C", "PATH": path})
             except FileNotFoundError:
                 raise BmcError(
                     "ipmitool is not installed", remedy="install it: `apt-get install ipmitool`"

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from goldnode.core.errors import GoldnodeError
+from goldnode.fleet.control.silences import NodeSilences
 from goldnode.fleet.rollout.ladder import (
     CasePhase,
     ChangeLeave,
@@ -103,6 +104,7 @@ class LadderController:
     clock: Callable[[], float] = time.time
     threads: int = 8
     desk: TicketDesk | None = None
+    silences: NodeSilences | None = None
     record: LadderRecord = field(default_factory=LadderRecord)
     worker: str = field(default_factory=lambda: identity.actor().run)
     _running: dict[tuple[str, str], Future[str]] = field(default_factory=dict)
@@ -129,6 +131,8 @@ class LadderController:
             LOGGER.debug("another controller has written; this one decides again")
         except StoreUnavailableError as problem:
             report.problem = str(problem)
+        if self.silences is not None:
+            self.silences.wake(bool(report.actions))
         return report
 
     def idle(self) -> bool:
@@ -139,6 +143,8 @@ class LadderController:
         """Start no further work. A rung that has begun ends by itself, or another controller restores the node."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
+        if self.silences is not None:
+            self.silences.close()
 
     # -- the store
 

@@ -15,9 +15,11 @@ from goldnode.fleet.control.ladder import LadderController
 from goldnode.fleet.control.ladder_nodes import LadderDrains, LadderNodes
 from goldnode.fleet.control.rungs import RungTools
 from goldnode.fleet.control.schedulers import SiteSchedulers
+from goldnode.fleet.control.silences import silences_of_repairs
 from goldnode.fleet.drain.choice import DrainSettings, drain_settings
 from goldnode.fleet.nodes.disk_update import SshNode, reached
 from goldnode.fleet.rollout.ladder import DAY, LadderBounds, LadderMode, LadderPolicy
+from goldnode.fleet.shared import identity
 from goldnode.fleet.store import repairs
 from goldnode.fleet.store.database import StoreDatabase
 from goldnode.fleet.store.repairs import STREAM
@@ -97,7 +99,8 @@ def controller(site: Site, store: StoreDatabase, fleet: LadderFleet) -> LadderCo
         slurm=_slurm(drains),
     )
     policies = {name: policy(settings, fleet.classes[name]) for name in fleet.hosts}
-    return LadderController(store, policies, nodes, nodes, clock=fleet.clock)
+    silences = silences_of_repairs(site, store, identity.actor().controller)
+    return LadderController(store, policies, nodes, nodes, clock=fleet.clock, silences=silences)
 
 
 def _can(settings: SiteLadder) -> frozenset[str]:

@@ -1,10 +1,10 @@
-"""Silences of an Alertmanager for nodes that a rollout has drained, until they return or have failed.
+"""Silences of an Alertmanager for nodes that a rollout or a repair has drained, until they return or have failed.
 
 A drain does not silence: the node still runs jobs, whose alerts count. A step that ends, well or not,
 ends its silence with it, so a node that comes back broken alerts. Each silence has the deadline of its
-step as its end, and is gone by then whatever happens to the controller.
+step, or of its repair, as its end, and is gone by then whatever happens to the controller.
 
-The Alertmanager is asked what it has, and only silences with this rollout's own author, comment and
+The Alertmanager is asked what it has, and only silences with the own author, comment and
 matcher are changed. One that a person has made or edited is none of them.
 """
 
@@ -29,6 +29,7 @@ from goldnode.fleet.events.hooks import EventHookError, alertmanager
 from goldnode.fleet.store import tables
 from goldnode.fleet.store.database import StoreDatabase
 from goldnode.fleet.store.log import LogLine, append
+from goldnode.fleet.store.repairs import OWNER
 from goldnode.fleet.store.rollouts import SILENCE
 from goldnode.fleet.store.status import HELD_PHASES
 
@@ -164,6 +165,11 @@ class NodeSilences:
                 content["id"] = before["id"]
             alertmanager(hook, "POST", "silences", self.resolve, content)
 
+    @property
+    def stream(self) -> str | None:
+        """Return the rollout whose log gets the lines; None for the log of the store."""
+        return self.rollout
+
     def _own(self, hook: SiteHookAlertmanager) -> Iterator[tuple[tuple[str, str], dict[str, Any]]]:
         """Yield the silences in force that this rollout has made, each with its node and label."""
         answer = alertmanager(hook, "GET", "silences", self.resolve)
@@ -193,20 +199,56 @@ class NodeSilences:
             action=SILENCE,
             subject=node,
             content=content,
-            rollout=self.rollout,
+            rollout=self.stream,
         )
         self.store.run(lambda connection: append(connection, line))
         self._last[hook, node] = until
 
 
+class RepairSilences(NodeSilences):
+    """The silences of nodes that the ladder has out of service, until they return or have a ticket."""
+
+    @property
+    def author(self) -> str:
+        """See NodeSilences."""
+        return "goldnode repairs"
+
+    @property
+    def stream(self) -> str | None:
+        """See NodeSilences. The log of the ladder has its transitions only: they are its state."""
+        return None
+
+    def comment(self, node: str) -> str:
+        """See NodeSilences."""
+        return f"goldnode: {node} is repaired; removed when it returns or has a ticket"
+
+    def _held(self) -> dict[str, float]:
+        hold = tables.hold
+        query = select(hold.c.node, hold.c.deadline).where(
+            hold.c.owner == OWNER, hold.c.deadline.is_not(None)
+        )
+        with self.store.read() as connection:
+            return {row.node: row.deadline for row in connection.execute(query)}
+
+
 def silences_of(site: Site, store: StoreDatabase, rollout: str, holder: str) -> NodeSilences | None:
     """Return the silences of a rollout; None where no Alertmanager of the site declares labels of nodes."""
-    hooks = {
+    hooks = _hooks(site)
+    return NodeSilences(store, rollout, holder, hooks, site.resolve) if hooks else None
+
+
+def silences_of_repairs(site: Site, store: StoreDatabase, holder: str) -> RepairSilences | None:
+    """Return the silences of repairs; None where no Alertmanager of the site declares labels of nodes."""
+    hooks = _hooks(site)
+    return RepairSilences(store, "", holder, hooks, site.resolve) if hooks else None
+
+
+def _hooks(site: Site) -> dict[str, SiteHookAlertmanager]:
+    return {
         name: hook.alertmanager
         for name, hook in site.events.hooks.items()
         if hook.alertmanager is not None and hook.alertmanager.silence
     }
-    return NodeSilences(store, rollout, holder, hooks, site.resolve) if hooks else None
 
 
 def _text(at: float) -> str:

@@ -126,7 +126,9 @@ def _holds(connection: Connection, state: LadderState, action: LadderAction, now
             connection.execute(hold.delete().where(own))
         elif action.phase is CasePhase.TICKET:
             reason = f"repair of {state.cases[action.node].finding}: {action.why}"
-            connection.execute(hold.update().where(own).values(kind="failed", reason=reason))
+            # A person repairs it: nothing ends this by a time, and its alerts count again.
+            values = {"kind": "failed", "reason": reason, "deadline": None}
+            connection.execute(hold.update().where(own).values(**values))
     elif isinstance(action, ChangeLeave) and not action.leave:
         connection.execute(hold.delete().where(hold.c.node == action.node, hold.c.owner == OWNER))
 

@@ -86,7 +86,7 @@ def test_plan_mode_names_the_rungs_and_only_reads(place: Place) -> None:
     done = place.run()
     assert done.exit_code == 0, done.output
     assert "gpu-001: gpu.recovery_action: the repair would begin with gpu-reset" in done.output
-    assert done.output.endswith("1 transitions were written\n")
+    assert done.output.endswith("1 transition was written\n")
     # Nothing but the check was run on the nodes.
     calls = (place.here / "calls").read_text().splitlines()
     assert len(calls) >= 2

@@ -6,7 +6,7 @@ import random
 import shutil
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +70,25 @@ class Site:
     made: int = 0
     unread: dict[str, str] = field(default_factory=dict)
     live: LadderController | None = None
+    # Ends of outages: of the scheduler, and by node of its BMC and of itself. All are killed and come back.
+    scheduler_back: float = 0.0
+    bmc_back: dict[str, float] = field(default_factory=dict)
+    node_back: dict[str, float] = field(default_factory=dict)
+    outages: int = 0
+
+    def kill_part(self) -> None:
+        """Kill the scheduler, a BMC or a node, by chance, for up to two hours."""
+        end = self.now + self.rng.choice((300.0, 1800.0, 7200.0))
+        name = self.rng.choice(list(self.nodes))
+        self.outages += 1
+        match self.rng.randrange(3):
+            case 0:
+                self.scheduler_back = end
+            case 1:
+                self.bmc_back[name] = end
+            case _:
+                self.node_back[name] = end
+                self.nodes[name].boot += 1  # it comes up by itself
 
     def controller(self) -> LadderController:
         """Return the live controller; a new one after a kill."""
@@ -104,11 +123,23 @@ class Site:
 
     def read(self, cases: Mapping[str, RepairCase]) -> dict[str, NodeSeen]:
         self.point()
-        return {
+        if self.now < self.scheduler_back:
+            return {}  # as LadderNodes: no state is known without it
+        seen = {
             name: node.seen(self.now)
             for name, node in self.nodes.items()
             if node.fault or name in cases or node.holder is Holder.LADDER
         }
+        for name in seen:
+            if self.now < self.node_back.get(name, 0.0):
+                # Its check does not answer; its scheduler does.
+                seen[name] = replace(seen[name], findings=None, boot_id=None)
+        return seen
+
+    def scheduler(self) -> None:
+        """Raise GoldnodeError while the scheduler does not answer."""
+        if self.now < self.scheduler_back:
+            raise GoldnodeError("slurmctld does not answer (simulated)")
 
     def evidence(self, case: RepairCase) -> str:
         self.point()
@@ -116,12 +147,14 @@ class Site:
 
     def drain(self, case: RepairCase) -> None:
         self.point()
+        self.scheduler()
         if self.nodes[case.node].holder is Holder.NONE:
             self.nodes[case.node].holder = Holder.LADDER
         self.point()
 
     def resume(self, name: str) -> None:
         self.point()
+        self.scheduler()
         if self.nodes[name].holder is Holder.LADDER:
             self.nodes[name].holder = Holder.NONE
         self.point()
@@ -132,9 +165,14 @@ class Site:
         self.point()
         self.acts.append((case.node, case.rung, case.changed_at))
         if case.rung == "power-cycle":
+            self.bmc(case.node)
             node.powered = False
+            if self.kill_share and self.rng.random() < 0.3:  # between off and on
+                self.bmc_back[case.node] = self.now + 1800.0
+        elif self.now < self.node_back.get(case.node, 0.0):
+            raise GoldnodeError("ssh: no route to host (simulated)")
         self.point()
-        node.powered = True
+        self.bmc_or_on(case.node)
         if case.rung in BOOTS:
             node.boot += 1
         if node.cure is not None and rank(case.rung) >= rank(node.cure):
@@ -146,8 +184,19 @@ class Site:
 
     def restore(self, case: RepairCase) -> str:
         self.point()
-        self.nodes[case.node].powered = True
+        self.bmc_or_on(case.node)
         return "interrupted"
+
+    def bmc(self, name: str) -> None:
+        """Raise GoldnodeError while the BMC of a node does not answer."""
+        if self.now < self.bmc_back.get(name, 0.0):
+            raise GoldnodeError("the BMC gives no answer (simulated)")
+
+    def bmc_or_on(self, name: str) -> None:
+        """Switch a node on that an order has switched off. Without its BMC it stays off, and that is an error."""
+        if not self.nodes[name].powered:
+            self.bmc(name)
+            self.nodes[name].powered = True
 
     def holds(self) -> dict[str, str]:
         with self.store.read() as connection:
@@ -313,6 +362,8 @@ def killed(site: Site, seed: int) -> None:
         if node.fault is None and site.rng.random() < 0.3:
             node.fault = "gpu.recovery_action"
             node.cure = site.rng.choice((None, "gpu-reset", "power-cycle"))
+        if site.rng.random() < 0.2:
+            site.kill_part()
         site.tick(300.0)
     site.kill_share = 0.0
     for _ in range(60):

@@ -17,9 +17,13 @@ from tests.unit.fleet.control.controlled import controlled
 from tests.unit.fleet.events.test_event_alerts import alertmanager  # noqa: F401 - a fixture
 
 from goldnode.core.site import SiteHookAlertmanager
-from goldnode.fleet.control.silences import NodeSilence, NodeSilences
+from goldnode.fleet.control.silences import NodeSilence, NodeSilences, RepairSilences
+from goldnode.fleet.rollout.ladder import CasePhase, Holder, MoveCase, OpenCase, RepairCase
 from goldnode.fleet.rollout.lines import sentence
-from goldnode.fleet.store import rollout_view, tables
+from goldnode.fleet.store import nodes, repairs, rollout_view, tables
+from goldnode.fleet.store.database import StoreDatabase
+from goldnode.fleet.store.limits import FleetLimits
+from goldnode.fleet.store.nodes import StoredNode
 from goldnode.fleet.store.status import measured
 
 HOUR = 3600.0
@@ -208,3 +212,45 @@ def test_alertmanager_that_does_not_answer_stops_nothing(
         if "pager" in line.message and "does not answer" in line.message
     ][1:] == []
     assert "does not answer" in caplog.text
+
+
+def test_repair_silences_its_node_until_it_has_a_ticket(
+    tmp_path: Path, migrated: Path, request: pytest.FixtureRequest
+) -> None:
+    url = request.getfixturevalue("alertmanager")
+    where = tmp_path / "fleet.db"
+    where.write_bytes(migrated.read_bytes())
+    store = StoreDatabase(str(where))
+    known, limits = [StoredNode("n1", "h100")], {"h100": FleetLimits("1", "1", "1")}
+    now = time.time()
+    store.run(lambda c: nodes.put(c, known, limits, who="test", now=now))
+    hook = SiteHookAlertmanager(url=url, silence=("node",))
+    silences = RepairSilences(store, "", "m", {"pager": hook}, Path)
+    case = RepairCase(
+        "n1",
+        finding="gpu.lost",
+        climb=("reboot",),
+        opened_at=now,
+        phase=CasePhase.DRAIN,
+        rung="reboot",
+        changed_at=now,
+        deadline=now,
+    )
+    record = repairs.LadderRecord()
+    store.run(lambda c: repairs.write(c, record, [OpenCase(case)], now))
+    with store.read() as connection:
+        record.read(connection)
+    store.run(lambda c: repairs.grant(c, record, case, Holder.NONE, (now, 3600.0)))
+    silences.update()
+    assert {author for author, _, _ in silenced(url)} == {"goldnode repairs"}
+    with store.read() as connection:
+        record.read(connection)
+    ticket = MoveCase("n1", CasePhase.TICKET, "ticket", "no rung is left")
+    store.run(lambda c: repairs.write(c, record, [ticket], now))
+    silences.update()
+    assert silenced(url) == set(), "a person repairs it, and its alerts count"
+    with store.read() as connection:
+        record.read(connection)
+    assert record.state.cases["n1"].phase is CasePhase.TICKET
+    silences.close()
+    store.close()
