@@ -59,21 +59,23 @@ for unit in HOLDERS; do
 done
 """
 _START = r"""
-record=/run/goldnode/ladder-services
 status=0
-if [ -e "$record" ]; then
-  for unit in $(sort -u "$record"); do systemctl start "$unit" || { echo "$unit does not start"; status=11; }; done
-  [ "$status" != 0 ] || rm -f "$record"
-fi
+start() {
+  record=/run/goldnode/ladder-services
+  if [ -e "$record" ]; then
+    for unit in $(sort -u "$record"); do systemctl start "$unit" || { echo "$unit does not start"; status=11; }; done
+    [ "$status" != 0 ] || rm -f "$record"
+  fi
+}
 """
 _REFUSE = r"""
 busy=$(users)
-if [ -n "$busy" ]; then START; echo "in use by: $(echo "$busy" | tr '\n' ';' | head -c 300)"; exit 20; fi
+if [ -n "$busy" ]; then start; echo "in use by: $(echo "$busy" | tr '\n' ';' | head -c 300)"; exit 20; fi
 """
 # Without -i all GPUs of the node are reset in one call: those that share NVLink or NVSwitch have to be. It is drained anyhow.
 _RESET = r"""
 out=$(timeout 300 nvidia-smi --gpu-reset 2>&1); reset=$?
-START
+start
 echo "$out" | tail -n 2
 [ "$reset" = 0 ] || exit 12
 exit "$status"
@@ -82,21 +84,21 @@ _RELOAD = r"""
 for module in MODULES; do
   if [ -d /sys/module/$module ]; then modprobe -r $module 2>/run/goldnode/ladder-modprobe || { left=$(cat /run/goldnode/ladder-modprobe); break; }; fi
 done
-modprobe nvidia && { modprobe nvidia_uvm 2>/dev/null || :; } || { START; echo "the driver does not load"; exit 13; }
-START
+modprobe nvidia && { modprobe nvidia_uvm 2>/dev/null || :; } || { start; echo "the driver does not load"; exit 13; }
+start
 [ -z "${left:-}" ] || { echo "$left"; exit 14; }
 exit "$status"
 """
 
 
 def _script(*parts: str) -> str:
-    text = "\n".join(parts).replace("START", _START)
+    text = "\n".join((_START, *parts))
     return text.replace("HOLDERS", " ".join(HOLDERS)).replace("MODULES", " ".join(MODULES))
 
 
 GPU_RESET = _script(_USERS, _STOP, _REFUSE, _RESET)
 MODULE_RELOAD = _script(_USERS, _STOP, _REFUSE, _RELOAD)
-RESTORE = _script("modprobe nvidia 2>/dev/null || :", _START, 'exit "$status"')
+RESTORE = _script("modprobe nvidia 2>/dev/null || :", "start", 'exit "$status"')
 REFUSED = 20  # status of a script that found work
 
 

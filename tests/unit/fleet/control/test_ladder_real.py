@@ -208,6 +208,8 @@ def test_hung_driver_climbs_from_reset_to_power_cycle(
         ("reboot", "failed"),
         ("power-cycle", "power cycled"),
     ]
+    # The reset was carried out, and refused by the driver: its script is no mere syntax error.
+    assert "the driver hangs (simulated)" in own.state.rungs[0].outcome
     assert len(list((tmp_path / "repairs/n1").glob("*/evidence.json"))) >= 4
     with own.store.read() as connection:
         assert repairs.held(connection) == set()
