@@ -9,6 +9,7 @@ list if one of these holds:
 
 Rules 1 and 2 are applied to lock files of uv and Poetry. `--read` takes the newest wheel, or that of a version, from the
 package index by HTTP ranges. Rows of earlier runs stay: the newest version of each package, and each version that was read.
+`--tags` completes the machines and the Pythons of all rows by the file names on the index.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ import re
 import sys
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import yaml
-from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
 from goldnode.compat import gpu_packages
@@ -41,9 +43,9 @@ HEAD = """\
 META = {
     "subject": "Python packages that use a GPU: what they require of each other, and the code for GPUs in their wheels",
     "how_read": "file and sha256 are those of one wheel for Linux, of x86_64 if there is one. wheels: the tags for Python by machine, as wheels.yml has "
-    "them; a lock file may leave out wheels that its project cannot use, so that only rows of source wheel are complete. requires: packages of "
-    "this file that it requires, extras included. code and ptx: compute capabilities of the machine code and of the PTX in the wheel's libraries; "
-    "absent where the wheel was not read or has sources that are compiled on the node, empty where it has none. needs: libraries of "
+    "them, of all wheels that the package index had when it was compiled (--tags); of packages on other indexes those that a lock file names. "
+    "requires: packages of this file that it requires, extras included. code and ptx: compute capabilities of the machine code and of the PTX in the wheel's "
+    "libraries; absent where the wheel was not read or has sources that are compiled on the node, empty where it has none. needs: libraries of "
     "CUDA and ROCm that the wheel's libraries name. A package without a version has no wheel.",
 }
 SOURCES = {
@@ -182,6 +184,24 @@ def of_index(index: Index, requirement: str) -> Row:
     }
 
 
+def of_all_wheels(index: Index, row: Row) -> Row:
+    """Return a row with the machines and Pythons of all wheels that the index has of its version."""
+    try:
+        files = [item.file for item in index.files(row["name"]) if item.file.endswith(".whl")]
+    except ImageError:
+        return row  # not on this index, such as packages of PyTorch's own
+    own = []
+    for file in files:
+        try:
+            if str(parse_wheel_filename(file)[1]) == row["version"]:
+                own.append(file)
+        except InvalidWheelFilename:
+            continue
+    if not own:
+        return row
+    return {**row, "wheels": _union(row.get("wheels") or {}, tags(own))}
+
+
 def _lines(rows: Iterable[Row]) -> Iterator[str]:
     for row in sorted(rows, key=lambda row: (row["name"], Version(row["version"] or "0"))):
         filled = {
@@ -218,6 +238,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("locks", nargs="*", type=Path)
     parser.add_argument("--read", nargs="*", default=[], help="NAME or NAME==VERSION")
+    parser.add_argument("--tags", action="store_true", help="complete machines and Pythons")
     asked = parser.parse_args()
     rows: list[Row] = []
     if FACTS.is_file():
@@ -229,6 +250,9 @@ def main() -> None:
             rows.append(of_index(index, requirement))
         except ImageError as problem:
             print(f"{requirement}: {problem}", file=sys.stderr)
+    if asked.tags:
+        with ThreadPoolExecutor(8) as threads:
+            rows = list(threads.map(lambda row: of_all_wheels(index, row), rows))
     meta = {**META, "compiled": str(dt.datetime.now(dt.UTC).date())}
     head = yaml.safe_dump(
         {"meta": meta, "sources": SOURCES}, sort_keys=False, width=160, allow_unicode=True
