@@ -37,6 +37,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("images", "disks"),
     ("canary", "floors", "cache", "dual", "explain"),
     ("fleet",),
+    ("cve",),
     ("diagnostics", "prove", "ansible", "commands"),
     ("cli",),
     ("manual",),

@@ -49,6 +49,10 @@ class CapturedKernel(Part):
     """The kernel that runs, the installed ones, and the one that boots next."""
 
     running: Text = None
+    version: Text = Field(
+        None,
+        description="of the running kernel, as `uname -v` prints it: it has the package's version",
+    )
     next_boot: Text = None
     installed: list[str] | MissingValue | None = None
     cmdline: Text = None

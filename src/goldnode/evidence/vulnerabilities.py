@@ -24,6 +24,7 @@ from packaging.utils import canonicalize_name
 
 from goldnode.core.errors import ImageError, nearest
 from goldnode.evidence.contents import Contents, InstalledDeb, InstalledWheel
+from goldnode.evidence.sources import tracked_source
 from goldnode.node.ground.json_lines import as_dict, as_rows
 from goldnode.node.state.debversion import compare
 from goldnode.oci.layout import canonical
@@ -208,8 +209,9 @@ class _Debian:
         # The tracker lists only the versions of the release itself.
         if "~bpo" in item.version:
             return "not checked: the Debian database does not cover backports"
-        # The tracker lists source packages.
-        rows = self._db.get(item.source)
+        # The tracker lists source packages, and not those that only sign them.
+        source, version = tracked_source(item.source, item.source_version, item.version)
+        rows = self._db.get(source)
         if rows is None:
             return "no record"
         findings = []
@@ -219,9 +221,7 @@ class _Debian:
                 continue
             status, fixed = state.get("status"), state.get("fixed_version")
             # The tracker uses the fixed version "0" for a release that never had the vulnerability.
-            if status == "resolved" and (
-                not fixed or compare(str(fixed), item.source_version) <= 0
-            ):
+            if status == "resolved" and (not fixed or compare(str(fixed), version) <= 0):
                 continue
             if status == "undetermined":
                 note = "undetermined"
@@ -251,7 +251,7 @@ class _Osv:
         hasher = hashlib.sha256()
         self._rows: dict[tuple[str, str], list[dict[str, Any]]] = {}
         newest, self._count = "", 0
-        for data in _records(path):
+        for data in documents_in(path):
             # Over the records in their order: an archive and its unpacked directory have the same digest.
             hasher.update(data)
             read = json.loads(data)
@@ -303,7 +303,7 @@ class _Osv:
             ecosystem, name, version = "PyPI", str(canonicalize_name(item.name)), item.version
         else:
             ecosystem = ecosystem_of(contents)
-            name, version = item.source, item.source_version
+            name, version = tracked_source(item.source, item.source_version, item.version)
         if ecosystem not in self._ecosystems:
             return f"not checked: the OSV database does not cover {ecosystem}"
         rows = self._rows.get((ecosystem, name))
@@ -330,15 +330,25 @@ class _Osv:
 
 
 def ecosystem_of(contents: Contents) -> str:
-    """Return the name of an image's distribution in OSV: `Debian:12`."""
-    return f"{contents.os.get('ID', '').capitalize()}:{contents.os.get('VERSION_ID', '')}"
+    """Return the name of an image's distribution in OSV: `Debian:12`, `Ubuntu:24.04:LTS`."""
+    system, version = contents.os.get("ID", ""), contents.os.get("VERSION_ID", "")
+    return ecosystem_name(system, version)
+
+
+def ecosystem_name(system: str, version: str) -> str:
+    """Return the name of a release in OSV, by ID and VERSION_ID of os-release."""
+    name = f"{system.capitalize()}:{version}"
+    # Ubuntu's long-term releases, those of each even year, have a suffix.
+    long_term = system == "ubuntu" and re.fullmatch(r"\d[02468]\.04", version)
+    return f"{name}:LTS" if long_term else name
 
 
 def file_date(path: Path) -> str:
     return dt.datetime.fromtimestamp(path.stat().st_mtime, dt.UTC).date().isoformat()
 
 
-def _records(path: Path) -> Iterator[bytes]:
+def documents_in(path: Path) -> Iterator[bytes]:
+    """Yield the JSON documents of a file, a directory, a ZIP archive, or a file with one a line (.jsonl)."""
     if path.is_dir():
         for file in sorted(path.rglob("*.json")):
             yield file.read_bytes()
@@ -359,30 +369,30 @@ def affected(part: dict[str, Any], ecosystem: str, version: str) -> tuple[bool |
     The first value is None if the version cannot be compared. This follows the evaluation algorithm of the
     OSV schema: a version is affected if it is listed, or lies between `introduced` and `fixed`.
     """
-    listed = version in part.get("versions", [])
+    listed = version in _rows(part.get("versions"))
     hit, fixed = listed, None
-    for span in part.get("ranges", []):
+    for span in map(as_dict, _rows(part.get("ranges"))):
         # GIT ranges name commits, which cannot be compared with a package version.
         if span.get("type") not in ("ECOSYSTEM", "SEMVER"):
             continue
         inside = False
         try:
             # The schema does not ask for an order of events.
-            for event in _sorted(span.get("events", []), ecosystem):
+            for event in _sorted(map(as_dict, _rows(span.get("events"))), ecosystem):
                 if "introduced" in event and (
                     event["introduced"] == "0"
-                    or _compare(event["introduced"], version, ecosystem) <= 0
+                    or _compare(str(event["introduced"]), version, ecosystem) <= 0
                 ):
                     inside = True
                 elif "fixed" in event:
-                    if _compare(event["fixed"], version, ecosystem) <= 0:
+                    if _compare(str(event["fixed"]), version, ecosystem) <= 0:
                         inside = False
                     # The first fix after this version. Later ones are of other branches.
                     elif (inside or listed) and fixed is None:
                         fixed = str(event["fixed"])
                 elif (
                     "last_affected" in event
-                    and _compare(event["last_affected"], version, ecosystem) < 0
+                    and _compare(str(event["last_affected"]), version, ecosystem) < 0
                 ):
                     inside = False
         except ValueError:
@@ -390,6 +400,11 @@ def affected(part: dict[str, Any], ecosystem: str, version: str) -> tuple[bool |
             return (True, None) if listed else (None, None)
         hit = hit or inside
     return hit, fixed if hit else None
+
+
+def _rows(value: Any) -> list[Any]:
+    """Return a list of a record, empty where it has something else."""
+    return value if isinstance(value, list) else []
 
 
 def _sorted(events: Iterable[dict[str, Any]], ecosystem: str) -> list[dict[str, Any]]:
@@ -404,7 +419,7 @@ def _sorted(events: Iterable[dict[str, Any]], ecosystem: str) -> list[dict[str, 
 
 
 def _compare(left: str, right: str, ecosystem: str) -> int:
-    if ecosystem.startswith("Debian"):
+    if ecosystem.startswith(("Debian", "Ubuntu")):
         return compare(left, right)
     from packaging.version import Version
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import zipfile
@@ -13,7 +14,7 @@ from tests.unit.evidence.samples import LOCKS, sample
 
 from goldnode.core.errors import ImageError
 from goldnode.evidence import vulnerabilities
-from goldnode.evidence.contents import Contents
+from goldnode.evidence.contents import Contents, InstalledDeb
 from goldnode.evidence.write import examine
 from goldnode.oci.layout import Layout
 
@@ -244,3 +245,44 @@ def test_invalid_vulnerability_source_is_an_error(tmp_path: Path, text: str, say
     with pytest.raises(ImageError) as caught:
         vulnerabilities.load(text, tmp_path)
     assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("source", "source_version", "version", "hit"),
+    [
+        ("linux-signed-amd64", "6.1.190+1", "6.1.190-1", True),
+        ("linux-signed-amd64", "6.1.192+2", "6.1.192-2", False),
+        ("linux", "6.1.190-1", "6.1.190-1", True),
+        ("grub-efi-amd64-signed", "1+2.06+13+deb12u1", "1+2.06+13+deb12u1", True),
+    ],
+)
+def test_signed_kernel_is_that_of_the_source_that_trackers_list(
+    there: Contents, tmp_path: Path, source: str, source_version: str, version: str, hit: bool
+) -> None:
+    """Their sources only add signatures, and no tracker lists them: a disk's kernel had no record."""
+    row = {"status": "resolved", "fixed_version": "6.1.192-1", "urgency": "high"}
+    grub = {"CVE-2026-1002": {"releases": {"bookworm": row | {"fixed_version": "2.06-13+deb12u2"}}}}
+    rows = {"linux": {"CVE-2026-1001": {"releases": {"bookworm": row}}}, "grub2": grub}
+    (tmp_path / "tracker.json").write_text(json.dumps(rows))
+    item = InstalledDeb("linux-image", version, "amd64", source, source_version)
+    debian = vulnerabilities.load(f"debian={tmp_path / 'tracker.json'}")
+    record = osv("linux", span({"introduced": "0"}, {"fixed": "6.1.192-1"}), ecosystem="Debian:12")
+    (tmp_path / "osv.json").write_text(json.dumps(record))
+    assert [len(rows) for rows in [debian.check(item, there)] if isinstance(rows, list)] == [hit]
+    if "linux" in source:
+        answer = vulnerabilities.load(f"osv={tmp_path / 'osv.json'}").check(item, there)
+        assert [len(rows) for rows in [answer] if isinstance(rows, list)] == [hit]
+
+
+def test_ubuntu_is_compared_by_its_name_in_osv(there: Contents, tmp_path: Path) -> None:
+    """Ubuntu's long-term releases have a suffix there, and Debian's order of versions."""
+    spans = span({"introduced": "0"}, {"fixed": "8.5.0-2ubuntu10.1"})
+    record = osv("curl", spans, ecosystem="Ubuntu:24.04:LTS")
+    (tmp_path / "osv.json").write_text(json.dumps(record))
+    noble = dataclasses.replace(there, os={"ID": "ubuntu", "VERSION_ID": "24.04"})
+    database = vulnerabilities.load(f"osv={tmp_path / 'osv.json'}")
+    old, new = (
+        database.check(InstalledDeb("curl", version, "amd64", "curl", version), noble)
+        for version in ("8.5.0-2ubuntu10", "8.5.0-2ubuntu10.1")
+    )
+    assert (len(old), len(new)) == (1, 0)

@@ -23,6 +23,7 @@ from goldnode.documents.canary_cohort import CanaryCohortDocument
 from goldnode.documents.capture import CaptureDocument
 from goldnode.documents.channel import ChannelDocument
 from goldnode.documents.class_document import ClassDocument
+from goldnode.documents.cve import CveDocument
 from goldnode.documents.deny_list import DenyListDocument
 from goldnode.documents.dual import DualDocument, DualRecordDocument
 from goldnode.documents.error import ErrorDocument
@@ -58,6 +59,7 @@ EXCHANGED: Mapping[str, type[BaseModel]] = {
     "capture": CaptureDocument,
     "channel": ChannelDocument,
     "class-document": ClassDocument,
+    "cve": CveDocument,
     "deny-list": DenyListDocument,
     "dual": DualDocument,
     "dual-record": DualRecordDocument,

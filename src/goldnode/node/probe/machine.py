@@ -185,6 +185,7 @@ def system(context: Context) -> Json:
         installed = [name[8:] for name in names if name.startswith("vmlinuz-")]
     kernel: Json = {
         "running": _of_kernel(context, files.text, "/proc/sys/kernel/osrelease"),
+        "version": _of_kernel(context, files.text, "/proc/sys/kernel/version"),
         "next_boot": next_boot,
         "installed": installed,
         "cmdline": _of_kernel(context, files.text, "/proc/cmdline"),
