@@ -1,4 +1,4 @@
-"""What is affected by a vulnerability: locks, images, disks and nodes against the data of distributions and vendors.
+"""Locks, images, disks and nodes against the vulnerability data of distributions and vendors.
 
 `debian`, `osv`, `csaf` and `bulletins` read data into claims, `feeds` finds and dates their files, `subjects` and
 `nodes` collect what carries packages, and `match` puts both together.

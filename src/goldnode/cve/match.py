@@ -1,6 +1,6 @@
 """Match claims with what carries packages.
 
-What many nodes have in common is judged once: a component is a package, kernel, driver or toolkit in one version, and
+A component that many nodes share is judged once. It is a package, kernel, driver or toolkit in one version, and
 each has the list of its carriers.
 """
 

@@ -1,4 +1,4 @@
-"""What runs on the nodes of a fleet, by their last captures."""
+"""Kernels, drivers and packages of the nodes of a fleet, by their last captures."""
 # ruff: noqa: S608  # keys of the table below; nothing that a request gives
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _CODENAMES = {
     ("ubuntu", "24.04"): "noble",
     ("ubuntu", "26.04"): "resolute",
 }
-# What the kernel prints as its version (/proc/version): `#1 SMP PREEMPT_DYNAMIC Debian 6.1.176-1 (2026-07-04)`.
+# A kernel's version, as in /proc/version: `#1 SMP PREEMPT_DYNAMIC Debian 6.1.176-1 (2026-07-04)`.
 _DEBIAN = re.compile(r"\bDebian (\S+)")
 _UBUNTU = re.compile(r"#(\d+)(~\S+?)?-Ubuntu\b")
 _RELEASE = re.compile(r"(\d+\.\d+\.\d+-\d+)\b")
@@ -47,7 +47,7 @@ _MOMENT = "%Y-%m-%dT%H:%M:%SZ"
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """What a node reported. None: the capture has no such value.
+    """Values that a node reported. None: the capture has no such value.
 
     `drift` are the packages of the lock that have another version on the node (None: not installed).
     """

@@ -22,7 +22,7 @@ def _list(value: Any) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class OsvClaim:
-    """What OSV's records state about one vulnerability in one package: parts of records, which must agree."""
+    """One vulnerability in one package: the parts of OSV's records about it."""
 
     cve: str
     severity: str

@@ -26,7 +26,7 @@ KINDS = ("lock", "disk", "image", "derived", "node")
 
 @dataclass(frozen=True)
 class CveQuestion:
-    """What is asked: vulnerabilities, or all that are open somewhere (None), at a time."""
+    """Vulnerabilities that are asked about, or all that are open somewhere (None), at a time."""
 
     wanted: tuple[str, ...] | None
     at: dt.datetime

@@ -1,4 +1,4 @@
-"""What carries packages, by its lock: stacks, disks, images, and derived images of a store."""
+"""Carriers of packages, by their locks: stacks, disks, images, and derived images of a store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What carries a vulnerability: `goldnode cve` (docs/how-to/vulnerabilities.md)."""
+"""Carriers of vulnerabilities: `goldnode cve` (docs/how-to/vulnerabilities.md)."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class NotJudged(Part):
 
 
 class CveDocument(Part):
-    """Carriers of vulnerabilities. What is not listed was not looked at."""
+    """Carriers of vulnerabilities. A carrier that is not listed was not read."""
 
     schema_: Literal["goldnode.cve/1"] = Field(alias="schema")
     at: Moment
