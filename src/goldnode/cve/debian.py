@@ -46,7 +46,7 @@ class TrackerClaim:
     def judge(self, version: str) -> ClaimAnswer:
         """Return the answer for a version of the source package.
 
-        The tracker lists one fixed version for a release, its security and LTS suites included. "0" stands for a
+        The tracker lists one fixed version for a release, its security and LTS suites included. "0" marks a
         release that never had the vulnerability. A backport is of a later release, which may have it.
         """
         if "~bpo" in version:

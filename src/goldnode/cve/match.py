@@ -19,7 +19,7 @@ from goldnode.node.ground.text import phrase
 
 
 class CarrierState(StrEnum):
-    """How a carrier stands to a vulnerability, the worst first."""
+    """State of a carrier for a vulnerability, the worst first."""
 
     AFFECTED = "affected"
     FIX_NOT_BOOTED = "fix-not-booted"

@@ -27,7 +27,7 @@ class CveFeed(Part):
 
 
 class CveRow(Part):
-    """Carriers of one kind that stand alike to the vulnerability, and why."""
+    """Carriers of one kind in the same state, and why."""
 
     state: CarrierStateName
     kind: CarrierKind
