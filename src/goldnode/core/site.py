@@ -636,7 +636,7 @@ class SiteEvidence(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     directory: str = Field(
-        default="evidence",
+        default=".goldnode/evidence",
         description="Directory with a folder of statements per class; relative to the site file.",
     )
     signing_key: str | None = Field(

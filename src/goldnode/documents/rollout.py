@@ -14,6 +14,7 @@ from zoneinfo import ZoneInfo
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
 from goldnode.documents.base import Digest, Part
+from goldnode.documents.evidence import EvidenceKind
 
 NAME = r"^[a-z0-9][a-z0-9_.-]*$"
 _DURATION = r"^[0-9]+(\.[0-9]+)?[smhd]$"
@@ -268,6 +269,15 @@ class RolloutDual(Part):
     max_age: Duration = Field("30d", description="time since the new state was recorded")
 
 
+class RolloutEvidence(Part):
+    """Requirement on signed statements about the class in its new state. A missing, stale or refused one is unknown."""
+
+    kinds: list[EvidenceKind] = Field(
+        min_length=1, description="kinds of evidence, each of which must be current"
+    )
+    max_age: Duration | None = Field(None, description="time since the proof was made; null: any")
+
+
 class RolloutRequirement(Part):
     """One requirement of every wave."""
 
@@ -276,10 +286,12 @@ class RolloutRequirement(Part):
     prometheus: RolloutPrometheus | None = None
     command: RolloutCommand | None = None
     dual: RolloutDual | None = None
+    evidence: RolloutEvidence | None = None
 
     @model_validator(mode="after")
     def _whole(self) -> RolloutRequirement:
-        _one_of(self, ("boot", "floors", "prometheus", "command", "dual"), "a requirement")
+        kinds = ("boot", "floors", "prometheus", "command", "dual", "evidence")
+        _one_of(self, kinds, "a requirement")
         return self
 
 

@@ -42,7 +42,7 @@ def signed(document: Path) -> Path:
 
 def test_statement_is_listed_verified_and_named_stale_with_its_renewal(document: Path) -> None:
     path = signed(document)
-    assert path.parent == document.parent / "evidence" / records.CLASS
+    assert path.parent == document.parent / ".goldnode/evidence" / records.CLASS
     given = (records.CLASS, "--document", str(document))
     assert run("verify", *given).exit_code == 0
     listed = run("list", *given).stdout
@@ -64,4 +64,4 @@ def test_failed_write_of_a_record_of_another_class_leaves_no_statement(document:
     done = run(*words)
     assert done.exit_code != 0
     assert "class digest of the record is" in done.output
-    assert not (document.parent / "evidence").exists()
+    assert not (document.parent / ".goldnode/evidence").exists()

@@ -11,7 +11,11 @@ from goldnode.classdoc.compile import class_document
 from goldnode.classdoc.load import load_catalog
 from goldnode.core.release import program_digest
 from goldnode.core.site import Site
+from goldnode.documents.rollout import RolloutEvidence, seconds
+from goldnode.evidence import proved
 from goldnode.evidence.proved import PresentClass
+from goldnode.fleet.rollout.document import RolloutSettings
+from goldnode.fleet.rollout.model import Answer
 
 
 @cache
@@ -28,6 +32,36 @@ def present(class_: str, site: Site) -> PresentClass:
     return PresentClass(class_document(class_, load_catalog(), site), tools())
 
 
-def now() -> dt.datetime:
-    """Return the time, in UTC."""
-    return dt.datetime.now(tz=dt.UTC)
+def answer(
+    item: RolloutEvidence, settings: RolloutSettings, site: Site, now: float
+) -> tuple[Answer, str]:
+    """Return whether the evidence that a rollout requires is there, and the first command that makes what is missing.
+
+    Raises GoldnodeError where the class or the keys cannot be read. `now` is in seconds since 1970.
+    """
+    declared = present(settings.class_, site)
+    lock = declared.document["lock"]["digest"]
+    # Evidence about the class of this controller proves nothing about another target.
+    if lock != settings.target:
+        return (
+            Answer.UNKNOWN,
+            f"class {settings.class_} has {lock} here, and the rollout goes to {settings.target}",
+        )
+    folder = proved.directory(site, settings.class_)
+    rows = proved.statuses(folder, declared, proved.trust(site))
+    max_age = dt.timedelta(seconds=seconds(item.max_age)) if item.max_age is not None else None
+    moment = dt.datetime.fromtimestamp(now, tz=dt.UTC)
+    decided = proved.required(item.kinds, rows, now=moment, max_age=max_age)
+    unmet = [row for row in decided if row.state != "current"]
+    if not unmet:
+        return Answer.PASSES, f"proved: {', '.join(item.kinds)}"
+    bad = next((row for row in unmet if row.state == "failed"), None)
+    if bad is not None and bad.why.startswith("failed"):
+        return Answer.FAILS, f"{bad.kind} {bad.why}"
+    # The command first: a reason is cut at 200 characters.
+    first, *others = unmet
+    also = "".join(f"; and for {row.kind} ({row.state})" for row in others)
+    return (
+        Answer.UNKNOWN,
+        f"waits for {first.kind} ({first.state}){also}: {first.renew(settings.class_)}; {first.why}",
+    )

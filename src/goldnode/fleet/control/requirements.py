@@ -1,4 +1,4 @@
-"""Answers of the requirements that are outside of the plan: a Prometheus query, a command, a dual run, and floors.
+"""Answers of the requirements outside of the plan: a Prometheus query, a command, a dual run, evidence, and floors.
 
 Only a clear answer passes or fails. No data, NaN, an infinite value, an error, a timeout and an
 answer of another shape are unknown, each with its reason.
@@ -28,7 +28,7 @@ from goldnode.core.command_environment import without_secrets
 from goldnode.core.errors import GoldnodeError, SigningKeyError
 from goldnode.core.site import Site
 from goldnode.documents.rollout import RolloutCommand, RolloutPrometheus, seconds
-from goldnode.fleet.control import dual_reports, floors
+from goldnode.fleet.control import dual_reports, evidence, floors
 from goldnode.fleet.rollout import dual_requirement, floors_requirement
 from goldnode.fleet.rollout.document import RolloutSettings
 from goldnode.fleet.rollout.floors_requirement import RolloutMoves
@@ -52,6 +52,7 @@ class RequirementSources:
     timeout: float = 30.0  # seconds for a query
     canary: Path | None = None  # directory with canary results
     keys: tuple[Path, ...] = ()  # public keys that verify reports of dual runs
+    site: Site | None = None  # with the directory and the keys of evidence
 
 
 def sources(site: Site) -> RequirementSources:
@@ -60,7 +61,7 @@ def sources(site: Site) -> RequirementSources:
     canary = site.resolve(site.fleet.canary) if site.fleet.canary else None
     keys = (site.resolve(site.fleet.public_key),) if site.fleet.public_key else ()
     if own is None:
-        return RequirementSources(canary=canary, keys=keys)
+        return RequirementSources(canary=canary, keys=keys, site=site)
     return RequirementSources(
         own.url.rstrip("/"),
         token=site.resolve(own.token) if own.token else None,
@@ -68,6 +69,7 @@ def sources(site: Site) -> RequirementSources:
         timeout=own.timeout,
         canary=canary,
         keys=keys,
+        site=site,
     )
 
 
@@ -117,6 +119,10 @@ class RequirementEvaluator:
             now, keys = self.clock(), self.sources.keys
             report = dual_reports.read(path, keys)
             return dual_requirement.answer(report, item.dual, self.settings, now, bool(keys))
+        if item.evidence is not None:
+            if self.sources.site is None:
+                raise _Unknown("this controller has no site file")
+            return evidence.answer(item.evidence, self.settings, self.sources.site, self.clock())
         if item.floors is None or self.moved is None:
             raise _Unknown("this controller does not know which nodes have changed")
         # The nodes first: a result that arrives meanwhile is of one of them, or does not count yet.

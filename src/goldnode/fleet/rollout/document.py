@@ -108,7 +108,7 @@ class BootSettings:
 
 @dataclass(frozen=True)
 class OutsideRequirement:
-    """A requirement that a caller answers: floors, a query, a command or a dual run."""
+    """A requirement that a caller answers: floors, a query, a command, a dual run or evidence."""
 
     name: str
     requirement: RolloutRequirement
@@ -237,7 +237,7 @@ def _boot(boot: RolloutBoot) -> BootSettings:
 
 
 def kind_of(requirement: RolloutRequirement) -> str:
-    """Return the key of a requirement: boot, floors, prometheus, command or dual."""
+    """Return the key of a requirement: boot, floors, prometheus, command, dual or evidence."""
     return next(
         name for name in type(requirement).model_fields if getattr(requirement, name) is not None
     )
