@@ -15,11 +15,20 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
+from urllib.parse import urlsplit
 
-from goldnode.core import elf
+import requests
+
+from goldnode.catalog.models import NodeClass
+from goldnode.channels import signed
+from goldnode.core import elf, yamlsource
 from goldnode.core import keys as openpgp_keys
 from goldnode.core.errors import GoldnodeError
+from goldnode.core.site import SiteBmc
 from goldnode.explain import answer
+from goldnode.fleet.control import bmc
 from goldnode.fleet.drain import kubectl, slurm
 from goldnode.fleet.drain import record as drain_record
 from goldnode.fleet.ingest import report
@@ -36,9 +45,12 @@ from goldnode.node.effective import (
     loader,
     yamltext,
 )
+from goldnode.node.follow import trust
 from goldnode.node.ground import boot, openpgp
 from goldnode.node.ground.errors import NodeError
+from goldnode.node.ground.host import Host
 from goldnode.node.probe import logs, smi, smitext
+from goldnode.node.program.main import read_document
 from goldnode.node.state import bootdisk
 from goldnode.oci.layout import Layout
 
@@ -61,7 +73,9 @@ class OutsideParser:
         """Return the seeds, the smallest first."""
         found: list[bytes] = []
         for seed in self.seeds:
-            paths = sorted(ROOT.glob(seed)) if seed.startswith(("tests/", "src/")) else []
+            paths = (
+                sorted(ROOT.glob(seed)) if seed.startswith(("tests/", "src/", "catalog/")) else []
+            )
             found += [path.read_bytes()[:_MOST_SEED] for path in paths[:6]]
             found += [] if paths else [seed.encode()]
         return sorted(found, key=len)
@@ -96,6 +110,93 @@ def _layout(data: bytes) -> object:
         return Layout(Path(folder), create=False).refs()
 
 
+def _class_file(data: bytes) -> object:
+    source = yamlsource.parse(data.decode("utf-8", "replace"), Path("class.yml"))
+    return yamlsource.validate(NodeClass, source)
+
+
+def _class_document(data: bytes) -> object:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "class.json")
+        path.write_bytes(data)
+        return read_document(Host("/"), SimpleNamespace(document=str(path)))
+
+
+def _channels(data: bytes) -> object:
+    files = signed.newest_files(lambda name: None if name == "2.root.json" else data)
+    return [signed.unverified({"1.targets.json": data}), signed.unverified(files)]
+
+
+def _metadata(data: bytes) -> object:
+    return [_verified(role, data) for role in ("root", "timestamp", "snapshot", "targets")]
+
+
+def _verified(role: str, data: bytes) -> object:
+    try:
+        return trust._parsed(data, role)
+    except trust.ChannelRefusedError:
+        return None
+
+
+class _AnsweringBmc(bmc.RedfishBmc):
+    """A BMC whose credentials are at hand."""
+
+    def credentials(self) -> bmc.BmcCredentials:
+        return bmc.BmcCredentials("user", "password")
+
+
+def _redfish(data: bytes) -> object:
+    """Ask a BMC whose answers are the values of a document, by path; what is no document answers each question."""
+    try:
+        answers = json.loads(data)
+    except (ValueError, RecursionError):
+        answers = None
+
+    def request(_: object, method: str, url: str, **more: object) -> requests.Response:
+        answer = requests.Response()
+        answer.status_code, answer.url = 200, url
+        answer._content = data
+        if isinstance(answers, dict):
+            found = answers.get(urlsplit(url).path.rstrip("/"))
+            answer._content = json.dumps(found).encode()
+        return answer
+
+    site = SiteBmc(protocol="redfish", address="https://{node}", credentials="unused")
+    with mock.patch("requests.Session.request", request), mock.patch("time.sleep"):
+        machine = _AnsweringBmc("https://n1", site, "n1", Path)
+        return [machine.is_on(), machine.switch(True)]
+
+
+_SYSTEM = "/redfish/v1/Systems/1"
+_RESET = {
+    "#ComputerSystem.Reset": {
+        "target": f"{_SYSTEM}/Actions/ComputerSystem.Reset",
+        "ResetType@Redfish.AllowableValues": ["On", "ForceOff"],
+    }
+}
+_BMC = {
+    "/redfish/v1": {
+        "@odata.id": "/redfish/v1/",
+        "Id": "RootService",
+        "Name": "Root",
+        "RedfishVersion": "1.6.0",
+        "Systems": {"@odata.id": "/redfish/v1/Systems"},
+        "Links": {"Sessions": {"@odata.id": "/redfish/v1/SessionService/Sessions"}},
+    },
+    "/redfish/v1/Systems": {
+        "@odata.id": "/redfish/v1/Systems",
+        "Name": "Systems",
+        "Members": [{"@odata.id": _SYSTEM}],
+    },
+    _SYSTEM: {
+        "@odata.id": _SYSTEM,
+        "Id": "1",
+        "Name": "node",
+        "PowerState": "On",
+        "Actions": _RESET,
+    },
+}
+
 PARSERS: dict[str, OutsideParser] = {
     "capture": OutsideParser(
         _report,
@@ -103,6 +204,38 @@ PARSERS: dict[str, OutsideParser] = {
         ("tests/cases/recorded/*/capture.json", '{"schema": "goldnode.capture/1"}'),
         "json",
     ),
+    "class-file": OutsideParser(_class_file, (GoldnodeError,), ("catalog/classes/*.yml",)),
+    "class-document": OutsideParser(
+        _class_document,
+        (NodeError,),
+        (
+            '{"schema": "goldnode.class/1", "class": "l4", "kernel": {"release": "6.1.0-1-amd64"}, "modules": [], '
+            '"lock": {"digest": "sha256:00"}, "baseline": {"services": ["ssh"]}, "follow": {"channel": "http://a"}}',
+        ),
+        "json",
+    ),
+    "channel-metadata": OutsideParser(
+        _channels,
+        (GoldnodeError,),
+        (
+            '{"signed": {"_type": "targets", "version": 1, "targets": {"l4/disk/stable": {"custom": {"moves": []}}}, '
+            '"meta": {"snapshot.json": {"version": 1}}}, "signatures": []}',
+        ),
+        "json",
+    ),
+    "node-metadata": OutsideParser(
+        _metadata,
+        (),
+        (
+            '{"signed": {"_type": "targets", "spec_version": "1.0.31", "version": 1, "expires": "2030-01-01T00:00:00Z", '
+            '"targets": {}, "delegations": {"keys": {}, "roles": [{"name": "a", "keyids": [], "threshold": 1, '
+            '"terminating": true, "paths": ["*"]}]}}, "signatures": [{"keyid": "a", "sig": "00"}]}',
+            '{"signed": {"_type": "timestamp", "spec_version": "1.0.31", "version": 1, "expires": "2030-01-01T00:00:00Z", '
+            '"meta": {"snapshot.json": {"version": 1, "length": 5, "hashes": {"sha256": "00"}}}}, "signatures": []}',
+        ),
+        "json",
+    ),
+    "redfish": OutsideParser(_redfish, (bmc.BmcError,), (json.dumps(_BMC),), "json"),
     "nvml-xml": OutsideParser(
         lambda data: smi.parse(data, "x"), (NodeError,), ("tests/unit/node/fixtures/smi/*.xml",)
     ),

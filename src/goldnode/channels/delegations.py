@@ -58,8 +58,9 @@ def load(path: Path, targets: str = IMAGES) -> list[DelegatedPaths]:
                     line=source.line(("roles", name, "paths", number)),
                     remedy=f"write it as {_FORMS[targets]}",
                 )
-        keys = [key for file in team.keys for key in load_public(path.parent / file)]
-        if len({key.keyid for key in keys}) < team.threshold:
+        listed = [key for file in team.keys for key in load_public(path.parent / file)]
+        keys = list({key.keyid: key for key in listed}.values())
+        if len(keys) < team.threshold:
             raise UpdateError(
                 f"{team.threshold} keys of {name} must sign, and it has {len(keys)}",
                 file=path,

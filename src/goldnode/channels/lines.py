@@ -17,6 +17,8 @@ from goldnode.oci.model import BUILD_ID_LENGTH
 
 CHANNELS = ("candidate", "canary", "stable", "known-good")
 
+# What a move leads to becomes part of paths, addresses and command lines.
+_DIGEST, _TAG = re.compile(r"sha256:[0-9a-f]{64}"), re.compile(r"\w[\w.+-]{0,127}", re.ASCII)
 _LINE = re.compile(r"(?P<repository>[a-z0-9][a-z0-9._/-]*):(?P<name>[^-:/]+-[^-:/]+-[^-:/]+)")
 
 
@@ -33,6 +35,14 @@ class ChannelLine:
     def pointer(self, channel: str) -> str:
         """Return the tag of a channel: `stable` has the short name itself."""
         return self.name if channel == "stable" else f"{self.name}-{channel}"
+
+    @classmethod
+    def of_target(cls, name: str) -> ChannelLine:
+        """Return the line of the name of a target. Raises ValueError for a name that leads elsewhere."""
+        *parts, short, _channel = name.split("/")
+        if not parts or not short or {"", ".", ".."} & {*parts, short}:
+            raise ValueError(f"{name!r:.80} names no line of images")
+        return cls("/".join(parts), short)
 
     def target(self, channel: str) -> str:
         """Return the name of a channel among the signed targets of a place."""
@@ -109,8 +119,14 @@ class RecordedMove:
         """Read a move of a channel. Raises KeyError, TypeError and ValueError."""
         if data["action"] not in ("promote", "rollback") or channel not in CHANNELS:
             raise ValueError("moves no channel that goldnode has")
+        if _TAG.fullmatch(data["tag"]) is None:
+            raise ValueError(f"{data['tag']!r:.80} is no tag")
+        if any(_DIGEST.fullmatch(one) is None for one in (data["to"], data["from"]) if one):
+            raise ValueError("a digest of a move has another form")
+        if type(data["number"]) is not int or data["number"] < 1:
+            raise ValueError("the number of a move has another form")
         return cls(
-            number=int(data["number"]),
+            number=data["number"],
             action=data["action"],
             channel=channel,
             was=data["from"],

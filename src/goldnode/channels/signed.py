@@ -40,6 +40,9 @@ Files = Mapping[str, bytes]  # metadata by file name: `timestamp.json`, `3.targe
 DAYS, RELEASE_DAYS = 90, 365  # until the signatures of the online keys, and of a release, expire
 FOLDER = "metadata"
 REFRESH, KEYS = "goldnode channels refresh", "goldnode channels keys"
+MOST = 256  # roots of a place, and roles
+# What metadata in another form raises when it is read.
+FORM = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 _ROLE = re.compile(r"[a-z][a-z0-9-]*")
 _STAMP = f"{TIMESTAMP}.json"
 _BEGINNING = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -65,18 +68,22 @@ def newest_files(read: Callable[[str], bytes | None]) -> dict[str, bytes]:
 
     while (data := read(name := f"{len(files) + 1}.{ROOT}.json")) is not None:
         files[name] = data
+        if len(files) > MOST:
+            raise UpdateError(f"the channels have too many roots: more than {MOST}")
     if not files or read(_STAMP) is None:
         return {}
     try:
         version = json.loads(take(_STAMP))["signed"]["meta"][f"{SNAPSHOT}.json"]["version"]
         snapshot = json.loads(take(f"{int(version)}.{SNAPSHOT}.json"))
+        if len(snapshot["signed"]["meta"]) > MOST:
+            raise UpdateError(f"the channels have too many roles: more than {MOST}")
         for file, about in snapshot["signed"]["meta"].items():
             role = file.removesuffix(".json")
             # Not verified yet: a name must not lead out of the directory.
             if _ROLE.fullmatch(role) is None:
                 raise ValueError(f"{role!r} is no role")
             take(f"{int(about['version'])}.{role}.json")
-    except (ValueError, KeyError, TypeError, AttributeError) as problem:
+    except FORM as problem:
         raise UpdateError(f"the channels have metadata in another form: {problem}") from None
     return files
 
@@ -157,8 +164,8 @@ class SignedChannels:
 
     def lines(self) -> list[ChannelLine]:
         """Return the lines that have moves, as lines of images."""
-        names = {name.rpartition("/")[0].rpartition("/")[::2] for name in self.moves}
-        return [ChannelLine(repository, name) for repository, name in sorted(names)]
+        lines = {ChannelLine.of_target(name) for name in self.moves}
+        return sorted(lines, key=lambda line: (line.repository, line.name))
 
     @property
     def next(self) -> int:
@@ -182,7 +189,7 @@ def unverified(files: Files) -> SignedChannels:
                 channel = name.rpartition("/")[2]
                 rows = row["custom"]["moves"]
                 moves[name] = tuple(RecordedMove.of(one, channel) for one in rows)
-    except (ValueError, KeyError, TypeError, AttributeError) as problem:
+    except FORM as problem:
         raise UpdateError(f"the channels have metadata in another form: {problem}") from None
     return SignedChannels(files, {}, moves)
 
@@ -261,14 +268,21 @@ def _named(files: Files) -> list[str]:
     """Return the names of all targets that the metadata lists. Whether a role may list them is verified later."""
     names: set[str] = set()
     for file, data in files.items():
-        if file.split(".")[-2] not in (ROOT, SNAPSHOT, TIMESTAMP):
-            names.update(json.loads(data)["signed"]["targets"])
+        role = file.split(".")[-2]
+        if role in (ROOT, SNAPSHOT, TIMESTAMP):
+            continue
+        document = json.loads(data)["signed"]
+        # A release knows the owner of a channel by `targets` alone, and would lose what a further role has.
+        if role != TARGETS and document.get("delegations"):
+            raise ValueError(f"{role} delegates further")
+        names.update(document["targets"])
     return sorted(names)
 
 
 def _moves(name: str, target: TargetFile) -> tuple[RecordedMove, ...]:
     """Return the moves of a channel. Raises ValueError and KeyError unless the last one leads to the target."""
     channel = name.rpartition("/")[2]
+    ChannelLine.of_target(name)
     rows = target.unrecognized_fields["custom"]["moves"]
     moves = tuple(RecordedMove.of(row, channel) for row in rows)
     if not moves or moves[-1].now.removeprefix("sha256:") != target.hashes.get("sha256"):

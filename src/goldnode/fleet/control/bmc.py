@@ -27,6 +27,7 @@ from goldnode.core.site import SiteBmc
 
 SECRET = SecretRule("credentials of a BMC", 0o077)
 CALL = 60.0  # seconds for one call
+_FORM = (AttributeError, KeyError, TypeError, ValueError, IndexError, RecursionError)
 
 
 class BmcError(GoldnodeError):
@@ -238,9 +239,15 @@ class RedfishBmc(_Settings):
                     )
                 system = root.get_system(systems[0])
             yield sushy, system
-        except sushy.exceptions.SushyError as problem:
+        # sushy takes the form of an answer for granted: a damaged one is any of the others.
+        except (sushy.exceptions.SushyError, *_FORM) as problem:
+            verb = (
+                "refuses"
+                if isinstance(problem, sushy.exceptions.SushyError)
+                else "answers in another form"
+            )
             raise BmcError(
-                f"the BMC of {self.node} refuses: {type(problem).__name__}",
+                f"the BMC of {self.node} {verb}: {type(problem).__name__}",
                 remedy=f"ask {urlsplit(self.address).hostname} with a Redfish client; see ladder.bmc of the site file",
             ) from problem
 

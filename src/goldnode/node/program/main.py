@@ -438,7 +438,7 @@ def read_document(host: Host, options: Any) -> ClassDocument:
         raise NodeError(f"{name}: there is no class document. {remedy}{other}.")
     try:
         document = json.loads(text)
-    except ValueError as problem:
+    except (ValueError, RecursionError) as problem:
         raise NodeError(f"{name}: not JSON ({problem}). {remedy}.") from None
     if not isinstance(document, dict) or document.get("schema") != "goldnode.class/1":
         raise NodeError(
