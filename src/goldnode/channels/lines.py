@@ -18,7 +18,10 @@ from goldnode.oci.model import BUILD_ID_LENGTH
 CHANNELS = ("candidate", "canary", "stable", "known-good")
 
 # What a move leads to becomes part of paths, addresses and command lines.
-_DIGEST, _TAG = re.compile(r"sha256:[0-9a-f]{64}"), re.compile(r"\w[\w.+-]{0,127}", re.ASCII)
+_DIGEST, _TAG = (
+    re.compile(r"\w[\w:.+-]{0,159}", re.ASCII),
+    re.compile(r"\w[\w.+-]{0,127}", re.ASCII),
+)
 _LINE = re.compile(r"(?P<repository>[a-z0-9][a-z0-9._/-]*):(?P<name>[^-:/]+-[^-:/]+-[^-:/]+)")
 
 

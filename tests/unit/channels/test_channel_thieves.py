@@ -76,7 +76,7 @@ class Site:
         trust = [load_signer(self.key("disks")).public]
         with pytest.raises(DiskError) as refusal:
             pull(
-                HeldFiles(self.place),
+                HeldFiles(self.place),  # type: ignore[arg-type]
                 ChannelStore(self.store(client).root),
                 "l4",
                 trust=trust,

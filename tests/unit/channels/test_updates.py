@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from goldnode.channels import keys, updates
 from goldnode.channels.keys import RepositoryKeys, RootChange
 from goldnode.channels.updates import ROOT, TARGETS, RoleKeys, UpdateError
+from goldnode.core.files import replace_file
 from goldnode.evidence.signatures import load_signer
 
 
@@ -169,14 +170,13 @@ def test_older_metadata_is_refused_after_a_run_that_was_cut_off(
     client.fetch()
     publisher.publish(x="3")
     left = [writes]
-    write = updates.replace_file
 
     def cut(path: Path, data: bytes) -> None:
         if client.state in path.parents:
             left[0] -= 1
             if left[0] < 0:
                 raise KeyboardInterrupt
-        write(path, data)
+        replace_file(path, data)
 
     with monkeypatch.context() as patched:
         patched.setattr(updates, "replace_file", cut)

@@ -140,7 +140,7 @@ class Verifier:
             data = self.repository.document(name, LIMITS[ROOT])
             if data is None:
                 break
-            following = _parsed(data, ROOT)
+            following = parsed(data, ROOT)
             # The keys of the present root and those of the new one have to sign it.
             _signed(following, trusted, ROOT)
             _signed(following, following["signed"], ROOT)
@@ -155,12 +155,12 @@ class Verifier:
 
     def _first_root(self) -> Json:
         """Return the root to start from: the newest of the one seen before and the one of the trusted place."""
-        given = _parsed(self.first, ROOT)
+        given = parsed(self.first, ROOT)
         _signed(given, given["signed"], ROOT)
         root: Json = given["signed"]
         seen = self._stored(ROOT)
         try:
-            before = None if seen is None else _parsed(seen, ROOT)
+            before = None if seen is None else parsed(seen, ROOT)
             if before is not None:
                 _signed(before, before["signed"], ROOT)
         except ChannelRefusedError:  # damaged on this node: the way from the given root is the same
@@ -285,7 +285,7 @@ class Verifier:
 # Documents
 
 
-def _parsed(data: bytes, role: str) -> Json:
+def parsed(data: bytes, role: str) -> Json:
     """Return a document in the form of its role. Raises ChannelRefusedError."""
     try:
         document = json.loads(data.decode("utf-8"))
@@ -408,7 +408,7 @@ def _check_targets(signed: Json, role: str) -> None:
 
 def _verified(data: bytes, role: str, delegator: Json) -> Json:
     """Return the signed part of a document that enough keys of a role have signed. Raises ChannelRefusedError."""
-    document = _parsed(data, role)
+    document = parsed(data, role)
     _signed(document, delegator, role)
     return document["signed"]  # type: ignore[no-any-return]
 
