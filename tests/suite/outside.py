@@ -153,13 +153,13 @@ def _redfish(data: bytes) -> object:
         answers = None
 
     def request(_: object, method: str, url: str, **more: object) -> requests.Response:
-        answer = requests.Response()
-        answer.status_code, answer.url = 200, url
-        answer._content = data
+        reply = requests.Response()
+        reply.status_code, reply.url = 200, url
+        reply._content = data
         if isinstance(answers, dict):
-            found = answers.get(urlsplit(url).path.rstrip("/"))
-            answer._content = json.dumps(found).encode()
-        return answer
+            body = answers.get(urlsplit(url).path.rstrip("/"))
+            reply._content = json.dumps(body).encode()
+        return reply
 
     site = SiteBmc(protocol="redfish", address="https://{node}", credentials="unused")
     with mock.patch("requests.Session.request", request), mock.patch("time.sleep"):
