@@ -241,11 +241,9 @@ class RedfishBmc(_Settings):
             yield sushy, system
         # sushy takes the form of an answer for granted: a damaged one is any of the others.
         except (sushy.exceptions.SushyError, *_FORM) as problem:
-            verb = (
-                "refuses"
-                if isinstance(problem, sushy.exceptions.SushyError)
-                else "answers in another form"
-            )
+            verb = "answers in another form"
+            if isinstance(problem, sushy.exceptions.SushyError):
+                verb = "refuses"
             raise BmcError(
                 f"the BMC of {self.node} {verb}: {type(problem).__name__}",
                 remedy=f"ask {urlsplit(self.address).hostname} with a Redfish client; see ladder.bmc of the site file",
