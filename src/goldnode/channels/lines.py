@@ -17,7 +17,7 @@ from goldnode.oci.model import BUILD_ID_LENGTH
 
 CHANNELS = ("candidate", "canary", "stable", "known-good")
 
-# What a move leads to becomes part of paths, addresses and command lines.
+# Tags and digests of a move become parts of paths, addresses and command lines.
 _DIGEST, _TAG = (
     re.compile(r"\w[\w:.+-]{0,159}", re.ASCII),
     re.compile(r"\w[\w.+-]{0,127}", re.ASCII),
