@@ -14,7 +14,7 @@ import re
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from zoneinfo import ZoneInfo
 
 from pydantic import (
@@ -548,8 +548,87 @@ class SiteHookAlertmanager(BaseModel):
     timeout: float = Field(default=10, gt=0, le=600, description="Seconds for one request.")
 
 
+class SiteHookTicket(BaseModel):
+    """A tracker that gets a record for each ticket of a node, and its follow-ups as comments."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    system: Literal["jira2", "jira3", "servicenow", "github", "mail"] = Field(
+        description="`jira2`: Jira Data Center. `jira3`: Jira Cloud. `mail`: plain e-mail by SMTP."
+    )
+    url: str = Field(
+        pattern=r"^(https?|smtps?)://[^\s@]+$",
+        description=(
+            "Address without a password: of Jira, of the ServiceNow instance, https://api.github.com; for mail "
+            "smtps://HOST, or smtp://HOST, which uses STARTTLS where the server has it."
+        ),
+    )
+    target: str = Field(
+        min_length=1,
+        description="Key of the project, name of the table (incident), OWNER/REPOSITORY, or addresses with commas.",
+    )
+    issue_type: str = Field(default="Bug", description="Of Jira.")
+    sender: str | None = Field(default=None, description="Address of the sender, for mail.")
+    fields: dict[str, Any] = Field(
+        default_factory=dict,
+        description="Further fields of a new record, as its API has them, such as {assignment_group: dc-ops}.",
+    )
+    credentials: _HookFile | None = Field(
+        default=None,
+        description=(
+            "File with user and password or token, one line each, mode 600; a token alone is sent as bearer token. "
+            "Relative to the site file."
+        ),
+    )
+    command: tuple[str, ...] = Field(
+        default=(), description="Command that prints these lines, instead."
+    )
+    ca: _HookFile | None = Field(
+        default=None,
+        description="Certificates of its authority, PEM; relative to the site file. null: those of this machine.",
+    )
+    timeout: float = Field(default=30, gt=0, le=600, description="Seconds for one request.")
+
+    @model_validator(mode="after")
+    def _usable(self) -> SiteHookTicket:
+        by_mail = self.system == "mail"
+        if by_mail != self.url.startswith("smtp"):
+            raise ValueError("mail needs an address smtp:// or smtps://, the others https://")
+        if by_mail and not self.sender:
+            raise ValueError("mail needs `sender` | add the address that mails come from")
+        if self.credentials and self.command:
+            raise ValueError("give either `credentials` or `command`")
+        if not by_mail and not (self.credentials or self.command):
+            raise ValueError(f"{self.system} needs `credentials` or `command`")
+        if self.system == "github" and self.target.count("/") != 1:
+            raise ValueError("the target of github is OWNER/REPOSITORY")
+        return self
+
+
+class SiteTickets(BaseModel):
+    """Tickets of broken hardware: where bundles are written, and when a part counts as a repeat offender."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    bundles: str = Field(
+        default=".goldnode/tickets",
+        description="Directory for the bundles of tickets; relative to the current directory.",
+    )
+    offender_repairs: int = Field(
+        default=3,
+        ge=2,
+        description=(
+            "Tickets of one part, in any node, after which nothing but a person returns it to its class. The default "
+            "is our judgement."
+        ),
+    )
+    offender_days: float = Field(
+        default=180, gt=0, description="Days within which these tickets count."
+    )
+
+
 class SiteHook(BaseModel):
-    """One receiver of events: a command, a webhook or an Alertmanager."""
+    """One receiver of events: a command, a webhook, an Alertmanager or a tracker of tickets."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -560,6 +639,10 @@ class SiteHook(BaseModel):
         default=None, description="An address that gets signed events."
     )
     alertmanager: SiteHookAlertmanager | None = Field(default=None, description="An Alertmanager.")
+    ticket: SiteHookTicket | None = Field(
+        default=None,
+        description="A tracker or mail address that gets tickets, and no other events.",
+    )
     kinds: tuple[str, ...] = Field(
         default=("*",),
         min_length=1,
@@ -584,13 +667,13 @@ class SiteHook(BaseModel):
     def _one_receiver(self) -> SiteHook:
         receivers = [
             name
-            for name in ("command", "webhook", "alertmanager")
+            for name in ("command", "webhook", "alertmanager", "ticket")
             if getattr(self, name) is not None
         ]
         if len(receivers) != 1:
             have = " and ".join(receivers) or "no receiver"
             raise ValueError(
-                f"the hook has {have} | give it one of command, webhook and alertmanager"
+                f"the hook has {have} | give it one of command, webhook, alertmanager and ticket"
             )
         return self
 
@@ -793,6 +876,9 @@ class Site(BaseModel):
     )
     ladder: SiteLadder = Field(
         default_factory=SiteLadder, description="Repairs of single nodes, rung by rung."
+    )
+    tickets: SiteTickets = Field(
+        default_factory=SiteTickets, description="Tickets of broken hardware."
     )
     events: SiteEvents = Field(
         default_factory=SiteEvents,

@@ -137,14 +137,20 @@ def test(hook: str, form: str) -> None:
     """Run one hook on a test event.
 
     The event is of kind hook.test, and is in no outbox. An Alertmanager gets an alert that is resolved already.
+    A tracker of tickets is asked with its credentials, and gets nothing.
 
     Exit status: 0 the hook has taken it, 2 it has not.
     """
     from goldnode.fleet.events.deliver import test_event
     from goldnode.fleet.events.hooks import send
+    from goldnode.fleet.events.trackers import tracker
 
     site = site_with_hooks()
     receiver = hook_of(site, hook)
     event = test_event(hook, time.time()).document(0)
+    if receiver.ticket is not None:
+        tracker(receiver.ticket, site.resolve).probe()
+        emit(form, {"hook": hook, "id": event.id}, f"hook {hook}: its tracker answers")
+        return
     send(receiver, event, site.resolve)
     emit(form, {"hook": hook, "id": event.id}, f"hook {hook} has taken the test event {event.id}")

@@ -76,7 +76,9 @@ def status(out: Path | None, form: str) -> None:
         state = states[name]
         # The site file allows exactly one of them.
         kind = next(
-            key for key in ("command", "webhook", "alertmanager") if getattr(hook, key) is not None
+            key
+            for key in ("command", "webhook", "alertmanager", "ticket")
+            if getattr(hook, key) is not None
         )
         rows.append(
             {

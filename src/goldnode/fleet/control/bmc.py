@@ -19,30 +19,18 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from goldnode.core import extras, secret_files
+from goldnode.core import extras
 from goldnode.core.command_environment import without_secrets
+from goldnode.core.credentials import Credentials, CredentialSource
 from goldnode.core.errors import GoldnodeError
-from goldnode.core.secret_files import SecretRule
 from goldnode.core.site import SiteBmc
 
-SECRET = SecretRule("credentials of a BMC", 0o077)
 CALL = 60.0  # seconds for one call
 _FORM = (AttributeError, KeyError, TypeError, ValueError, IndexError, RecursionError)
 
 
 class BmcError(GoldnodeError):
     """The BMC cannot be asked, or its power does not follow its orders."""
-
-
-@dataclass(frozen=True)
-class BmcCredentials:
-    """User and password. Their text form does not show them."""
-
-    user: str
-    password: str
-
-    def __repr__(self) -> str:
-        return "BmcCredentials(...)"
 
 
 class Bmc(Protocol):
@@ -156,41 +144,15 @@ class _Settings:
     node: str
     resolve: Callable[[str], Path]
 
-    def credentials(self) -> BmcCredentials:
+    def credentials(self) -> Credentials:
         """Read user and password: two lines of the file, or of the output of the command."""
-        if self.site.command:
-            words = [word.replace("{node}", self.node) for word in self.site.command]
-            try:
-                done = _ran(words, without_secrets())
-            except (OSError, subprocess.TimeoutExpired) as problem:
-                raise BmcError(
-                    f"the command for the credentials of BMCs ({words[0]}) could not be run",
-                    remedy="correct ladder.bmc.command of the site file",
-                ) from problem
-            if done.returncode:
-                raise BmcError(
-                    f"the command for the credentials of BMCs ({words[0]}) ended with {done.returncode}",
-                    remedy="run it by hand; its output is not shown here",
-                )
-            text, where = done.stdout, words[0]
-        else:
-            path = self.resolve(str(self.site.credentials))
-            secret_files.require(path, SECRET)
-            try:
-                text, where = path.read_text(encoding="utf-8"), str(path)
-            except (OSError, UnicodeDecodeError) as problem:
-                raise BmcError(
-                    "the credentials of BMCs cannot be read",
-                    file=path,
-                    remedy="write the user and the password into it, one line each",
-                ) from problem
-        lines = text.splitlines()
-        if len(lines) < 2 or not lines[0] or not lines[1]:
-            raise BmcError(
-                f"{where} does not give a user and a password, one line each",
-                remedy="see ladder.bmc in docs/reference/configuration.md",
-            )
-        return BmcCredentials(lines[0], lines[1])
+        return CredentialSource(
+            "BMCs",
+            "ladder.bmc",
+            None if self.site.credentials is None else self.resolve(self.site.credentials),
+            [word.replace("{node}", self.node) for word in self.site.command],
+            error=BmcError,
+        ).read()
 
 
 class RedfishBmc(_Settings):

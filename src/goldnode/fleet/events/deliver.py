@@ -21,7 +21,7 @@ from pathlib import Path
 from goldnode.core.errors import GoldnodeError
 from goldnode.core.site import Site, SiteHook
 from goldnode.documents.event import EventDocument
-from goldnode.fleet.events import channels, hooks, nodes
+from goldnode.fleet.events import channels, hooks, nodes, ticket_delivery, trackers
 from goldnode.fleet.events.alerts import REPEAT, alerts, payload, until
 from goldnode.fleet.events.event import SEVERITIES, FleetEvent, identity
 from goldnode.fleet.events.outbox import DIRECTORY, LONGEST_PAUSE, HookState, Outbox
@@ -191,7 +191,10 @@ class EventDelivery:
                 if stop():
                     return
                 wanted = wants(hook, event)
-                if wanted:
+                if wanted and hook.ticket is not None:
+                    tracker = trackers.tracker(hook.ticket, self.site.resolve)
+                    ticket_delivery.send(self.outbox, name, tracker, event, self.clock)
+                elif wanted:
                     hooks.send(hook, event, self.site.resolve, self.clock)
                 seq = event.seq
                 if wanted or event is page[-1]:
@@ -215,6 +218,8 @@ def wants(hook: SiteHook, event: EventDocument) -> bool:
     """Return whether a hook gets an event. An Alertmanager also gets what resolves an alert."""
     if not any(fnmatchcase(event.kind, one) for one in hook.kinds):
         return False
+    if hook.ticket is not None:
+        return event.kind in ticket_delivery.KINDS
     severe = SEVERITIES.index(event.severity) >= SEVERITIES.index(hook.severity)
     if hook.alertmanager is None:
         return severe

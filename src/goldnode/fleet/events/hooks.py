@@ -149,7 +149,7 @@ def alertmanager(
     headers = {"Content-Type": "application/json", "User-Agent": "goldnode"}
     if hook.token:
         headers["Authorization"] = f"Bearer {_private(resolve(hook.token)).strip()}"
-    return _requested(
+    return requested(
         method,
         f"{hook.url.rstrip('/')}/api/v2/{path}",
         None if content is None else json.dumps(content).encode(),
@@ -179,10 +179,10 @@ def _private(file: Path) -> str:
 def _post(
     url: str, content: bytes, headers: Mapping[str, str], ca: Path | None, timeout: float
 ) -> None:
-    _requested("POST", url, content, headers=headers, ca=ca, timeout=timeout)
+    requested("POST", url, content, headers=headers, ca=ca, timeout=timeout)
 
 
-def _requested(
+def requested(
     method: str,
     url: str,
     content: bytes | None,

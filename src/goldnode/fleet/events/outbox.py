@@ -19,7 +19,7 @@ from goldnode.core.errors import GoldnodeError
 from goldnode.documents.event import EventDocument
 from goldnode.fleet.events.event import FleetEvent, body
 
-VERSION = 1  # of the tables
+VERSION = 2  # of the tables
 _BUSY = 30.0  # seconds to wait for another writer
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 300.0  # seconds before a failed delivery is tried again
 KEPT = 30 * 86400.0  # seconds for which a delivered event stays, for `goldnode events list`
@@ -33,6 +33,12 @@ CREATE TABLE hook (name TEXT PRIMARY KEY, seq INTEGER NOT NULL, failures INTEGER
   error TEXT, again REAL NOT NULL DEFAULT 0, delivered REAL, repeated REAL NOT NULL DEFAULT 0);
 CREATE TABLE alert (hook TEXT NOT NULL, key TEXT NOT NULL, content TEXT NOT NULL, PRIMARY KEY (hook, key));
 CREATE TABLE node (name TEXT PRIMARY KEY, at REAL NOT NULL, state TEXT NOT NULL);
+"""
+# Since version 2: records in trackers, and comments whose sending began.
+_TICKET_TABLES = """
+CREATE TABLE ticket (hook TEXT NOT NULL, ticket TEXT NOT NULL, begun REAL NOT NULL, remote TEXT, url TEXT,
+  PRIMARY KEY (hook, ticket));
+CREATE TABLE ticket_comment (hook TEXT NOT NULL, event TEXT NOT NULL, begun REAL NOT NULL, PRIMARY KEY (hook, event));
 """
 
 
@@ -51,6 +57,17 @@ class HookState:
     again: float = 0.0  # when a failed delivery is tried again
     delivered: float | None = None
     repeated: float = 0.0  # when alerts that are active were sent again
+
+
+@dataclass(frozen=True)
+class TrackerRecord:
+    """A ticket in the tracker of a hook. `remote` is its id there; None while its sending has no known end."""
+
+    hook: str
+    ticket: str
+    begun: float
+    remote: str | None = None
+    url: str | None = None
 
 
 class Outbox:
@@ -95,7 +112,8 @@ class Outbox:
                 file=self.file,
                 remedy="upgrade goldnode on this machine",
             )
-        for statement in _TABLES.split(";"):
+        tables = _TICKET_TABLES if version == 1 else _TABLES + _TICKET_TABLES
+        for statement in tables.split(";"):
             connection.execute(statement)
         connection.execute(f"PRAGMA user_version = {VERSION}")
 
@@ -232,6 +250,45 @@ class Outbox:
         """Record that active alerts were sent again."""
         with self.write() as connection:
             connection.execute("UPDATE hook SET repeated = ? WHERE name = ?", (now, name))
+
+    # Trackers
+
+    def tracker(self, hook: str, ticket: str) -> TrackerRecord | None:
+        """Return the record of a ticket in the tracker of a hook; None if its sending has not begun."""
+        with self.write() as connection:
+            row = connection.execute(
+                "SELECT begun, remote, url FROM ticket WHERE hook = ? AND ticket = ?",
+                (hook, ticket),
+            ).fetchone()
+        return None if row is None else TrackerRecord(hook, ticket, *row)
+
+    def trackers(self, ticket: str) -> list[TrackerRecord]:
+        """Return the records of a ticket in all trackers."""
+        with self.write() as connection:
+            rows = connection.execute(
+                "SELECT hook, ticket, begun, remote, url FROM ticket WHERE ticket = ? ORDER BY hook",
+                (ticket,),
+            ).fetchall()
+        return [TrackerRecord(*row) for row in rows]
+
+    def put_tracker(self, record: TrackerRecord) -> None:
+        """Store the record of a ticket: before it is sent, and with its id once that is known."""
+        with self.write() as connection:
+            connection.execute(
+                "INSERT OR REPLACE INTO ticket VALUES (?, ?, ?, ?, ?)",
+                (record.hook, record.ticket, record.begun, record.remote, record.url),
+            )
+
+    def begin_comment(self, hook: str, event: str, now: float) -> float | None:
+        """Store that a comment is being sent. Return when that began before; None if this is the first time."""
+        with self.write() as connection:
+            row = connection.execute(
+                "SELECT begun FROM ticket_comment WHERE hook = ? AND event = ?", (hook, event)
+            ).fetchone()
+            connection.execute(
+                "INSERT OR REPLACE INTO ticket_comment VALUES (?, ?, ?)", (hook, event, now)
+            )
+        return None if row is None else float(row[0])
 
     @contextmanager
     def delivery(self) -> Iterator[bool]:
