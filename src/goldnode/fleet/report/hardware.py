@@ -86,14 +86,15 @@ COLUMNS = (
 )
 
 
-def _value(part: PartKeys, name: str) -> str:
+def part_value(part: PartKeys, name: str) -> str:
+    """Return the SQL of a column of a part; NULL for one that its kind does not have."""
     key = part.columns.get(name)
     return "NULL" if key is None else f"max(CASE WHEN f.key = '{key}' THEN f.value END)"
 
 
 def _rows(part: PartKeys) -> str:
     """Return the SELECT of all parts of one kind."""
-    values = ", ".join(f"{_value(part, name)} AS {name}" for name in COLUMNS)
+    values = ", ".join(f"{part_value(part, name)} AS {name}" for name in COLUMNS)
     keys = ", ".join(f"'{key}'" for key in part.columns.values())
     having = phrase("HAVING {} IS NOT NULL", part.physical)
     return (

@@ -89,6 +89,13 @@ def _made(kind: type[Any], content: Mapping[str, Any]) -> Any:
     return kind(**values)
 
 
+def node_of(action: LadderAction) -> str | None:
+    """Return the node of a transition; None for one of the whole ladder."""
+    if isinstance(action, OpenCase):
+        return action.case.node
+    return getattr(action, "node", None)
+
+
 def write(
     connection: Connection, record: LadderRecord, actions: Sequence[LadderAction], now: float
 ) -> None:
@@ -105,9 +112,7 @@ def write(
 
 def _line(action: LadderAction, now: float, who: str = OWNER) -> LogLine:
     content = {"action": type(action).__name__, **asdict(action)}
-    subject = getattr(action, "subject", None) or getattr(action, "node", None)
-    if isinstance(action, OpenCase):
-        subject = action.case.node
+    subject = getattr(action, "subject", None) or node_of(action)
     return LogLine(
         now,
         who=who,
