@@ -4,7 +4,7 @@
 - `orders`: freeze, unfreeze and release, which `goldnode rollout` has too
 - `queue`: requests of work that needs nodes, and `cancel`
 - `ingest`: captures of nodes
-- `ladder`: repairs of single nodes
+- `ladder`: repairs of single nodes; `ticket`: those by a person
 - `report` with `report_text`, `report_page` and `sql`; `hardware`, `monitoring`
 - `common`: options and functions of all of them
 """
@@ -49,6 +49,7 @@ _SECTIONS = {
             "fleet.ladder",
             "Run repairs of single nodes, rung by rung, with evidence before each.",
         ),
+        "ticket": ("fleet.ticket", "Open, view and close tickets of broken hardware."),
     },
     "Orders of a person": {
         "freeze": ("fleet.orders", "Stop all grants of a class, of a rack, or of the fleet."),

@@ -73,6 +73,7 @@ class LadderNodes:
     """A LadderReader and LadderHands over ssh.
 
     :param places: node -> class, rack, leaf and cohort.
+    :param offender: why nothing but a person returns a node; empty if something may.
     :param tested: classes that declare tests after a repair or an Xid.
     """
 
@@ -84,6 +85,7 @@ class LadderNodes:
     can: frozenset[str] = _RUNS
     tested: frozenset[str] = frozenset()
     tools: RungTools | None = None
+    offender: Callable[[str], str] = lambda name: ""
     clock: Callable[[], float] = time.time
     parallel: int = 16
     unread: dict[str, str] = field(default_factory=dict)
@@ -171,6 +173,7 @@ class LadderNodes:
             in_service=in_service,
             busy=busy,
             outstanding=self._outstanding(name, cases.get(name)),
+            offender=self.offender(name) if name in cases else "",
             can=self.can,
             rack=place.get("rack"),
             leaf=place.get("leaf"),

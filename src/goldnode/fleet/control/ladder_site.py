@@ -16,6 +16,8 @@ from goldnode.fleet.control.ladder_nodes import LadderDrains, LadderNodes
 from goldnode.fleet.control.rungs import RungTools
 from goldnode.fleet.control.schedulers import SiteSchedulers
 from goldnode.fleet.control.silences import silences_of_repairs
+from goldnode.fleet.control.ticket_desk import NodeOffenders, StoreTicketDesk
+from goldnode.fleet.control.ticket_gather import TicketGatherer
 from goldnode.fleet.drain.choice import DrainSettings, drain_settings
 from goldnode.fleet.nodes.disk_update import SshNode, reached
 from goldnode.fleet.rollout.ladder import DAY, LadderBounds, LadderMode, LadderPolicy
@@ -98,9 +100,16 @@ def controller(site: Site, store: StoreDatabase, fleet: LadderFleet) -> LadderCo
         class_=lambda name: fleet.classes[name].class_,
         slurm=_slurm(drains),
     )
+    gatherer = TicketGatherer(
+        site, store, site.fleet_data(), lambda name: fleet.classes[name].class_, reach
+    )
+    nodes.offender = NodeOffenders(site, store, fleet.clock).why
     policies = {name: policy(settings, fleet.classes[name]) for name in fleet.hosts}
     silences = silences_of_repairs(site, store, identity.actor().controller)
-    return LadderController(store, policies, nodes, nodes, clock=fleet.clock, silences=silences)
+    desk = StoreTicketDesk(store, gatherer.of_case, fleet.clock)
+    return LadderController(
+        store, policies, nodes, nodes, clock=fleet.clock, silences=silences, desk=desk
+    )
 
 
 def _can(settings: SiteLadder) -> frozenset[str]:

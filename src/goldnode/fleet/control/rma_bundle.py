@@ -59,16 +59,16 @@ def write(content: BundleContent, directory: Path, secrets: Collection[str] = ()
         "schema": "goldnode.rma-bundle/1",
         "name": content.name,
         "at": moment(content.at),
-        **content.about,
+        **_clean(content.about, secrets),
         "files": {
             name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
             for name, data in files.items()
         },
-        "missing": dict(sorted(content.missing.items())),
+        "missing": _clean(dict(sorted(content.missing.items())), secrets),
         "secrets_removed": replaced,
     }
     text = json.dumps(manifest, sort_keys=True, indent=1, ensure_ascii=False) + "\n"
-    files = {MANIFEST: secret_texts.cleaned(text.encode(), secrets).data, **files}
+    files = {MANIFEST: text.encode(), **files}
     data = _archive(files)
     directory.mkdir(parents=True, exist_ok=True, mode=0o750)
     target = directory / f"{content.name}.tar.gz"
@@ -85,3 +85,12 @@ def _archive(files: Mapping[str, bytes]) -> bytes:
             row.size, row.mode = len(data), 0o644
             archive.addfile(row, io.BytesIO(data))
     return gzip.compress(out.getvalue(), 6, mtime=0)
+
+
+def _clean(value: Any, secrets: Collection[str]) -> Any:
+    """Return a JSON value whose texts have no secrets."""
+    if isinstance(value, str):
+        return secret_texts.cleaned(value.encode(), secrets).data.decode()
+    if isinstance(value, Mapping):
+        return {name: _clean(one, secrets) for name, one in value.items()}
+    return [_clean(one, secrets) for one in value] if isinstance(value, list) else value

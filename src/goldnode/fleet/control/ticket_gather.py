@@ -148,7 +148,7 @@ class TicketGatherer:
         place = Path(self.site.ladder.evidence) / cause.node
         total = 0
         for folder in sorted(place.glob("*")):
-            about = _read(folder / "evidence.json")
+            about = read_object(folder / "evidence.json")
             if about is None or float(about.get("at", 0)) < cause.since:
                 continue
             for file in sorted(folder.iterdir()):
@@ -159,7 +159,10 @@ class TicketGatherer:
                     gathered.missing[name] = f"the evidence has more than {_MOST >> 20} MiB"
                     continue
                 gathered.files[name] = data
-            capture, verdict = _read(folder / "capture.json"), _read(folder / "verdict.json")
+            capture, verdict = (
+                read_object(folder / "capture.json"),
+                read_object(folder / "verdict.json"),
+            )
             if capture is not None:
                 gathered.captures.append((float(about["at"]), capture))
             for row in (verdict or {}).get("findings", ()):
@@ -304,7 +307,7 @@ def known_secrets(site: Site) -> frozenset[str]:
     return frozenset(line.strip() for line in values if line.strip())
 
 
-def _read(file: Path) -> dict[str, Any] | None:
+def read_object(file: Path) -> dict[str, Any] | None:
     """Return a JSON object; None for a file that is none, or is not there."""
     try:
         content = json.loads(file.read_bytes())

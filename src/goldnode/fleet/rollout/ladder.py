@@ -92,7 +92,7 @@ class NodeSeen:
 
     `findings`: findings that drain, each with a way; None if it does not answer or could not check.
     `boot_id`: of that check. `can`: rungs that can be carried out on this node. `outstanding`: tests
-    before its return that have not passed. `tested_at`: the check that saw them.
+    before its return that have not passed. `offender`: why nothing but a person returns it; empty if something may.
     """
 
     node: str
@@ -104,6 +104,7 @@ class NodeSeen:
     in_service: bool | None = None
     busy: bool | None = None  # None: not known
     outstanding: str = ""
+    offender: str = ""
     can: frozenset[str] = frozenset()
     rack: str | None = None
     leaf: str | None = None
@@ -475,7 +476,7 @@ class _Decision:
         """Wait for evidence of this rung. Control stores it, and sets `evidence`."""
         if case.evidence:
             if self._gone(case, seen):
-                yield self._healthy(case)
+                yield self._healthy(case, seen)
             elif case.rung == TICKET:
                 yield self._to_ticket(case, case.why)
             else:
@@ -488,7 +489,7 @@ class _Decision:
         self, case: RepairCase, policy: LadderPolicy, seen: NodeSeen | None
     ) -> Iterator[MoveCase]:
         if self._gone(case, seen):
-            yield self._healthy(case)
+            yield self._healthy(case, seen)
             return
         if seen is not None and case.rung not in seen.can:
             yield from self._climbs(case, policy, seen, f"{case.rung} cannot be carried out here")
@@ -541,7 +542,7 @@ class _Decision:
                 yield self._back(case, "it got no leave in time")
             return
         if self._gone(case, seen):
-            yield self._healthy(case)
+            yield self._healthy(case, seen)
             return
         wait = self.hindered(case, policy, seen)
         if seen is None or seen.in_service is True or seen.busy is not False:
@@ -573,6 +574,8 @@ class _Decision:
         elif seen.findings:
             left = ", ".join(sorted(seen.findings))
             yield from self._climbs(case, policy, seen, f"{left} after {case.rung}")
+        elif seen.offender:
+            yield self._to_ticket(case, seen.offender)
         elif not seen.outstanding:
             yield self._back(case, f"cured by {case.rung}", cured=True)
         elif self.now > case.changed_at + bounds.tests:
@@ -617,8 +620,13 @@ class _Decision:
             and not seen.findings
         )
 
-    def _healthy(self, case: RepairCase) -> MoveCase:
-        """Return a node whose finding is gone: by a rung of this case, or by itself."""
+    def _healthy(self, case: RepairCase, seen: NodeSeen | None) -> MoveCase:
+        """Return a node whose finding is gone: by a rung of this case, or by itself.
+
+        A repeat offender that is out of service stays out until a person returns it.
+        """
+        if seen is not None and seen.offender and case.leave:
+            return self._to_ticket(case, seen.offender)
         acted = [
             row.rung
             for row in self.state.rungs

@@ -21,10 +21,10 @@ _PATTERNS = tuple(
     for pattern in (
         r"(-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)",
         r"(authorization:?\s+(?:bearer|basic|token)\s+)\S+",
-        # --password=X, --password X, PASSWORD=X, "password": "X"
-        rf"(--?[\w-]{{0,40}}{_KEY}[\w-]{{0,40}}[= ]\s*)(?!-)[^\s\"',;]+",
-        rf"(\b[\w.-]{{0,40}}{_KEY}[\w.-]{{0,40}}[\"']?\s*[:=]\s*[\"']?)[^\s\"',;]+",
-        r"(\w+://)[^/@\s:]*:[^/@\s]+(?=@)",
+        # --password X; then password=X and "password": "X", also at the end of a longer name
+        rf"(\s--?[\w-]{{0,40}}{_KEY}[\w-]{{0,40}}[= ]\s*)(?!-)[^\s\"',;{{}}\[\]]+",
+        rf"({_KEY}[\w.-]{{0,40}}[\"']?\s*[:=]\s*[\"']?)[^\s\"',;{{}}\[\]]+",
+        r"(://)[^/@\s:]{0,200}:[^/@\s]{1,200}(?=@)",
         r"()\b(?:gh[pousr]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|xox[abpr]-[\w-]{10,}|AKIA[0-9A-Z]{16}|hf_\w{20,}|whsec_[\w+/=]{16,})",
         r"()\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*",
     )
