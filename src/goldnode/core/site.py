@@ -559,8 +559,8 @@ class SiteHookTicket(BaseModel):
     url: str = Field(
         pattern=r"^(https?|smtps?)://[^\s@]+$",
         description=(
-            "Address without a password: of Jira, of the ServiceNow instance, https://api.github.com; for mail "
-            "smtps://HOST, or smtp://HOST, which uses STARTTLS where the server has it."
+            "Address without a password: of Jira, the ServiceNow instance, https://api.github.com; smtps://HOST, or "
+            "smtp://HOST with STARTTLS where it is."
         ),
     )
     target: str = Field(
@@ -576,8 +576,8 @@ class SiteHookTicket(BaseModel):
     credentials: _HookFile | None = Field(
         default=None,
         description=(
-            "File with user and password or token, one line each, mode 600; a token alone is sent as bearer token. "
-            "Relative to the site file."
+            "File with user and password, or a bearer token alone, one line each, mode 600; relative to the site "
+            "file."
         ),
     )
     command: tuple[str, ...] = Field(
@@ -618,8 +618,7 @@ class SiteTickets(BaseModel):
         default=3,
         ge=2,
         description=(
-            "Tickets of one part, in any node, after which nothing but a person returns it to its class. The default "
-            "is our judgement."
+            "Tickets of one part, in any node, after which only a person returns it to its class; our judgement."
         ),
     )
     offender_days: float = Field(

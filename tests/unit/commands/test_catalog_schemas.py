@@ -66,6 +66,7 @@ def test_site_schema_has_no_inner_keys() -> None:
         "facts",
         "indexes",
         "ladder",
+        "tickets",
         "locks",
         "mirror",
         "module_signing",

@@ -38,8 +38,8 @@ FILES = (
 )
 # First words of a command's help. Add a verb here, in the imperative.
 VERBS = re.compile(
-    "Apply|Approve|Boot|Build|Check|Choose|Compare|Copy|Create|Deny|Download|Explain|Export|Fetch|Inspect|Issue|Learn|Lift|List|Lock|Make|"
-    "Migrate|Point|Print|Propose|Publish|Push|Remove|Replace|Resolve|Revoke|Roll|Rotate|Run|Show|Sign|Stop|Submit|Turn|Verify|Write"
+    "Apply|Approve|Boot|Build|Check|Choose|Close|Compare|Copy|Create|Deny|Download|Explain|Export|Fetch|Inspect|Issue|Learn|Lift|List|Lock|Make|"
+    "Migrate|Open|Point|Print|Propose|Publish|Push|Remove|Replace|Resolve|Revoke|Roll|Rotate|Run|Show|Sign|Stop|Submit|Turn|Verify|Write"
 )
 # One name for one thing: name that must not come back -> the name to use.
 SYNONYMS = {

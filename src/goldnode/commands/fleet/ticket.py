@@ -13,7 +13,7 @@ import click
 
 from goldnode.commands.fleet.common import REASON, STORE, give, opened, order
 from goldnode.commands.fleet.ingest import DATA, directory
-from goldnode.commands.options import BECOME
+from goldnode.commands.options import BECOME, DRY_RUN
 from goldnode.commands.output import emit, reports, table
 from goldnode.core.errors import GoldnodeError
 from goldnode.core.site import Site, load_site
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from goldnode.fleet.store.tickets import Ticket, TicketRecord
 
 SIMULATED = "SIMULATED: "
-_DRY = click.option(
-    "--dry-run", is_flag=True, help="Show what would be written, and write nothing."
-)
 
 
 @click.group(no_args_is_help=True)
@@ -56,7 +53,7 @@ def list_(everything: bool, where: str | None, form: str) -> None:
 @STORE
 @reports("fleet-ticket")
 def show(name: str, where: str | None, form: str) -> None:
-    """Show a ticket: its parts, its bundle, its comments, and its records in trackers."""
+    """Show a ticket, and its records in trackers."""
     one = _read(where).named(name)
     trackers = _trackers(load_site(), name)
     emit(form, _content(one, trackers), lambda: "\n".join(_shown(one, trackers)))
@@ -75,7 +72,7 @@ def show(name: str, where: str | None, form: str) -> None:
     help="Inventory: ssh fetches the vendor's report from the node.",
 )
 @BECOME
-@_DRY
+@DRY_RUN
 @STORE
 @reports("fleet-ticket-open")
 def open_(node: str, finding: str, reason: str, where: str | None, form: str, **given: Any) -> None:
@@ -148,9 +145,9 @@ def close(
     where: str | None,
     form: str,
 ) -> None:
-    """Close a ticket. The node is released by `goldnode fleet release`.
+    """Close a ticket.
 
-    A node with a part that has too many tickets (`tickets.offender_repairs`) needs --accept-offender.
+    The node is released by `goldnode fleet release`. A node with a part that has too many tickets (`tickets.offender_repairs`) needs --accept-offender.
     """
     state = _returns(where, data, [name], optional=True)[0]
     if state.offenders and not accept_offender:
@@ -173,12 +170,14 @@ def close(
 
 
 @ticket.command()
-@_DRY
+@DRY_RUN
 @DATA
 @STORE
 @reports("fleet-ticket-returns")
 def returns(dry_run: bool, data: Path | None, where: str | None, form: str) -> None:
-    """Compare the nodes of open tickets with their captures since, and comment on what changed.
+    """Compare nodes of open tickets with their new captures.
+
+    What changed is a comment of the ticket.
 
     A swapped part is recognised by its serial number or UUID, in whichever slot or node it is. Each news is one
     comment. A node without a capture since its ticket has no news.
@@ -201,7 +200,7 @@ def returns(dry_run: bool, data: Path | None, where: str | None, form: str) -> N
 @STORE
 @reports("fleet-ticket-history")
 def history(name: str, data: Path | None, where: str | None, form: str) -> None:
-    """Show where a part was, or what the slots of a node had, with the tickets.
+    """Show where a part was, or what a node had.
 
     A part that moved to another node has its history there as well.
     """
