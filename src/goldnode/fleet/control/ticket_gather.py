@@ -88,7 +88,14 @@ class TicketGatherer:
             for at, action in record.lines
             if repairs.node_of(action) == case.node and at >= case.opened_at
         )
-        cause = TicketCause(case.node, case.finding, case.why, case.opened_at, rungs, lines)
+        cause = TicketCause(
+            case.node,
+            case.finding,
+            case.why,
+            case.opened_at,
+            rungs=rungs,
+            transitions=lines,
+        )
         return self.request(cause, key)
 
     def request(self, cause: TicketCause, key: str) -> TicketRequest:
