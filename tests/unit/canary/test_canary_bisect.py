@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterable
 from math import ceil, log2
+from types import SimpleNamespace
 
 import pytest
+from click.testing import CliRunner
 
+from goldnode.canary import cohort as cohorts
 from goldnode.canary.bisect import BisectResult, BisectSettings, bisect, wrong
+from goldnode.cli import main
+from goldnode.commands.canary import cohort as command
 
 SIZES = (2, 3, 4, 5, 8, 13, 32, 64, 100, 256, 512)
 
@@ -163,3 +169,61 @@ def test_noise_names_good_nodes_less_often_than_stated(noise: float, searches: i
         lead = BisectSettings(noise=noise).lead(size)
         tests = 2 * ceil(log2(size)) + 8
         assert sum(numbers) / len(numbers) <= 1.2 * tests * lead / (1 - 2 * noise)
+
+
+# The command
+
+
+def run_command(
+    monkeypatch: pytest.MonkeyPatch, cohort: SimulatedCohort, *words: str
+) -> tuple[int, str]:
+    """Run the command with simulated measurements in place of runs on nodes."""
+    answers = {True: "failed", False: "passed", None: "could_not_check"}
+
+    def run(_: object, chosen: tuple[str, ...]) -> tuple[list[object], SimpleNamespace]:
+        return [], SimpleNamespace(answer=answers[cohort.ask(chosen)], simulated=True)
+
+    monkeypatch.setattr(command._Measurement, "run", run)
+    monkeypatch.setattr(cohorts, "store", lambda judged: None)
+    line = ["canary", "cohort", *cohort.names, "--bisect", "--floor", "10", *words]
+    done = CliRunner().invoke(main, line)
+    return done.exit_code, done.stdout
+
+
+def test_command_names_the_bad_node_with_its_label(monkeypatch: pytest.MonkeyPatch) -> None:
+    cohort = SimulatedCohort(8, [5])
+    status, text = run_command(monkeypatch, cohort, "--noise", "0")
+    assert status == 2
+    assert text.startswith("cohort of 8 nodes: failed SIMULATED\n- n005 is bad")
+    status, text = run_command(monkeypatch, cohort, "--noise", "0", "--format", "json")
+    content = json.loads(text)
+    assert (content["schema"], content["simulated"]) == ("goldnode.canary-bisect/1", True)
+    assert (content["bad"], content["links"], content["answer"]) == (["n005"], [], "failed")
+
+
+@pytest.mark.parametrize(
+    ("cohort", "status", "piece"),
+    [
+        (SimulatedCohort(8), 0, "cohort of 8 nodes: passed SIMULATED"),
+        (SimulatedCohort(8, links=[(1, 6)]), 2, "- the link between n001 and n006 is bad"),
+    ],
+)
+def test_command_ends_with_the_status_of_its_answer(
+    monkeypatch: pytest.MonkeyPatch, cohort: SimulatedCohort, status: int, piece: str
+) -> None:
+    code, text = run_command(monkeypatch, cohort, "--noise", "0")
+    assert code == status
+    assert piece in text
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--bisect"], "--bisect needs --floor"),
+        (["--bisect", "--floor", "1", "--address", "a"], "leave --address out"),
+    ],
+)
+def test_command_without_what_it_needs_is_explained(words: list[str], message: str) -> None:
+    done = CliRunner().invoke(main, ["canary", "cohort", "a", "b", "c", *words])
+    assert done.exit_code == 2
+    assert message in done.output

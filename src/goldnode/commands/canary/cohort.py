@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -23,12 +23,13 @@ from goldnode.commands.canary.run import (
     require_host,
 )
 from goldnode.commands.options import grouped
-from goldnode.commands.output import emit, reports, table
+from goldnode.commands.output import emit, reports, say, table
 from goldnode.core.errors import GoldnodeError
 from goldnode.node.ground.optional import optional
 
 if TYPE_CHECKING:
-    from goldnode.canary.cohort import CohortSettings
+    from goldnode.canary.bisect import BisectResult
+    from goldnode.canary.cohort import CohortOutcome, CohortSettings
     from goldnode.canary.session import CanaryRun
     from goldnode.documents.canary_cohort import CanaryCohortDocument
 
@@ -56,6 +57,16 @@ class JudgeOptions:
     margin: float
     floor: float | None
     class_name: str | None
+
+
+@dataclass(frozen=True)
+class BisectOptions:
+    """Search of the bad node by further runs, and its statistics."""
+
+    bisect: bool
+    noise: float
+    error: float
+    most: int
 
 
 @click.command()
@@ -143,6 +154,39 @@ class JudgeOptions:
     ),
     CLASS,
 )
+@grouped(
+    "bisecting",
+    BisectOptions,
+    click.option(
+        "--bisect",
+        is_flag=True,
+        help="Find the slow or wrong node by further runs over parts of the cohort.",
+    ),
+    click.option(
+        "--noise",
+        type=click.FloatRange(0, 0.4),
+        default=0.05,
+        show_default=True,
+        metavar="SHARE",
+        help="With --bisect: runs that give a wrong answer, at most.",
+    ),
+    click.option(
+        "--error",
+        type=click.FloatRange(0.0001, 0.5),
+        default=0.05,
+        show_default=True,
+        metavar="SHARE",
+        help="With --bisect: probability that a result is wrong, at most.",
+    ),
+    click.option(
+        "--most",
+        type=click.IntRange(1, 64),
+        default=4,
+        show_default=True,
+        metavar="N",
+        help="With --bisect: nodes and links after which it ends.",
+    ),
+)
 @click.option(
     "--cohort",
     metavar="NAME",
@@ -154,14 +198,18 @@ def cohort(
     launch: LaunchOptions,
     link: LinkOptions,
     judging: JudgeOptions,
-    cohort: str | None,
+    bisecting: BisectOptions,
     *,
+    cohort: str | None,
     form: str,
 ) -> None:
     """Run an all-reduce over the nodes of a cohort.
 
     The nodes sum over their network with torch.distributed of the image or node (NCCL, RCCL or gloo), and transfer in
     pairs. A member that is absent or slow is named. Runs on nodes without other work only.
+
+    With --bisect, a cohort that fails is run in parts, each until one answer leads: a bad node is named in O(log n) parts.
+    A link between two good nodes that is bad is named as a link.
 
     Not verified: NCCL and RCCL over several nodes, and GPUs.
 
@@ -173,20 +221,11 @@ def cohort(
     listing = inventory_listing(launch.inventory)
     hosts: Hosts = listing.get("_meta", {}).get("hostvars", {})
     chosen = _members(nodes, launch, cohort, hosts)
-    settings = cohorts.CohortSettings(
-        address=link.address or _address(chosen[0], launch, hosts),
-        # Runs of one machine must not meet at one port; nodes have theirs to themselves.
-        port=link.port or (free_port() if launch.how == "engine" else PORT),
-        backend=link.backend,
-        processes=link.processes,
-        mib=link.mib,
-        samples=link.samples,
-        patience=link.patience,
-        margin=judging.margin,
-        floor=judging.floor,
-    )
-    outcomes = cohorts.run(_runs(chosen, launch, settings, judging.class_name, hosts))
-    judged = cohorts.judge(outcomes, settings, launch.how, cohort)  # type: ignore[arg-type]  # of the choices
+    measure = _Measurement(launch, link, judging, hosts, cohort)
+    if bisecting.bisect:
+        _bisect(chosen, measure, bisecting, form)
+        return
+    outcomes, judged = measure.run(chosen)
     # Only the comparison shows that a member is slow: its own result gets that verdict.
     for one in outcomes:
         if (document := cohorts.amended(one, judged)) is not None:
@@ -198,6 +237,95 @@ def cohort(
         lambda: "\n".join([*_lines(judged, launch, link), f"wrote {file}"]),
     )
     sys.exit({"passed": PASSED, "failed": FAILED, "could_not_check": UNKNOWN}[judged.answer])
+
+
+@dataclass(frozen=True)
+class _Measurement:
+    """Runs over some nodes, and their judgement."""
+
+    launch: LaunchOptions
+    link: LinkOptions
+    judging: JudgeOptions
+    hosts: Hosts
+    cohort: str | None
+
+    def run(self, chosen: tuple[str, ...]) -> tuple[list[CohortOutcome], CanaryCohortDocument]:
+        """Run on all of them at the same time."""
+        from goldnode.canary import cohort as cohorts  # start-up time: it loads pydantic
+
+        launch, link, judging = self.launch, self.link, self.judging
+        settings = cohorts.CohortSettings(
+            address=link.address or _address(chosen[0], launch, self.hosts),
+            # Runs of one machine must not meet at one port; nodes have theirs to themselves.
+            port=link.port or (free_port() if launch.how == "engine" else PORT),
+            backend=link.backend,
+            processes=link.processes,
+            mib=link.mib,
+            samples=link.samples,
+            patience=link.patience,
+            margin=judging.margin,
+            floor=judging.floor,
+        )
+        outcomes = cohorts.run(_runs(chosen, launch, settings, judging.class_name, self.hosts))
+        judged = cohorts.judge(outcomes, settings, launch.how, self.cohort)  # type: ignore[arg-type]  # of the choices
+        return outcomes, judged
+
+
+def _bisect(
+    chosen: tuple[str, ...], measure: _Measurement, options: BisectOptions, form: str
+) -> None:
+    """Search the bad nodes of a cohort, print them, and end with the status of the answer."""
+    from goldnode.canary import bisect as search
+    from goldnode.canary import cohort as cohorts  # start-up time: it loads pydantic
+
+    if measure.link.address is not None:
+        raise click.UsageError("--bisect runs parts without the first NODE: leave --address out")
+    if measure.judging.floor is None:
+        # Two members have one pair: nothing but a floor shows that one of them is slow.
+        raise click.UsageError(
+            "--bisect needs --floor: a part of two nodes has no other to compare"
+        )
+    simulated = False
+
+    def ask(part: tuple[str, ...]) -> bool | None:
+        nonlocal simulated
+        _, judged = measure.run(part)
+        cohorts.store(judged)
+        simulated = simulated or judged.simulated
+        say(f"{len(part)} nodes: {judged.answer.replace('_', ' ')}")
+        return {"passed": False, "failed": True}.get(judged.answer)
+
+    settings = search.BisectSettings(options.noise, options.error, options.most)
+    result = search.bisect(chosen, ask, settings)
+    content = {
+        "schema": "goldnode.canary-bisect/1",
+        "simulated": simulated,
+        "members": list(chosen),
+        "noise": options.noise,
+        **asdict(result),
+    }
+    emit(
+        form,
+        content,
+        lambda: "\n".join(_bisect_lines(result, len(chosen), simulated, options.noise)),
+    )
+    sys.exit({"passed": PASSED, "failed": FAILED, "could_not_check": UNKNOWN}[result.answer])
+
+
+def _bisect_lines(
+    result: BisectResult, members: int, simulated: bool, noise: float
+) -> Iterator[str]:
+    label = " SIMULATED" if simulated else ""
+    yield f"cohort of {members} nodes: {result.answer.replace('_', ' ')}{label}"
+    for name in result.bad:
+        yield f"- {name} is bad: it fails with each of two nodes that pass together"
+    for one, other in result.links:
+        yield f"- the link between {one} and {other} is bad: both pass with another node"
+    yield from (f"- {reason}" for reason in result.reasons)
+    yield (
+        f"{result.tests} parts in {result.runs} runs, each until one answer led by {result.lead}: wrong with a "
+        f"probability of at most {result.error:.2g}, if at most {noise:.0%} of runs are"
+    )
 
 
 def _members(

@@ -9,6 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -22,6 +23,7 @@ from goldnode.core.site import load_site
 
 if TYPE_CHECKING:
     from goldnode.fleet.rollout.ladder import LadderAction, RepairCase
+    from goldnode.fleet.rollout.learning import RungLesson
     from goldnode.fleet.store.repairs import LadderRecord
 
 _DAYS = click.option(
@@ -140,6 +142,37 @@ def status(days: float, where: str | None, form: str) -> None:
     since = time.time() - days * 86400.0
     content = _content(record, since)
     emit(form, content, lambda: "\n".join(_status(content, days)))
+
+
+@ladder.command()
+@click.option("--together", is_flag=True, help="All models, VBIOS and drivers in one row.")
+@STORE
+@reports("fleet-ladder-learned")
+def learned(together: bool, where: str | None, form: str) -> None:
+    """Show which rung cured which finding.
+
+    Per GPU model, VBIOS and driver of the evidence before the rung, with 95 % intervals (Wilson). A rung that never
+    helps is named when 16 tries or more had no cure.
+    """
+    from goldnode.fleet.control.rung_versions import versions_of  # start-up time
+    from goldnode.fleet.rollout.learning import lessons
+
+    record = _read(where)
+    versions = versions_of(Path(load_site().ladder.evidence))
+    rows = lessons(record.state, versions, together=together)
+    content = {"rungs": [{**asdict(row), "never_helps": row.never_helps} for row in rows]}
+    emit(form, content, lambda: "\n".join(map(_lesson, rows)) or "no rung has been judged yet")
+
+
+def _lesson(row: RungLesson) -> str:
+    own = row.versions
+    hardware = ", ".join(text for text in (own.model, own.firmware, own.driver) if text)
+    back = f", {row.came_back} came back" if row.came_back else ""
+    named = ": NEVER HELPS" if row.never_helps else ""
+    return (
+        f"{row.finding}: {row.rung}{f' ({hardware})' if hardware else ''}: cured {row.cured} of {row.tries}{back}; "
+        f"{row.low:.0%} to {row.high:.0%}{named}"
+    )
 
 
 @ladder.command()
