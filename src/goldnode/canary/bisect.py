@@ -175,18 +175,18 @@ class _Search:
 
     def _link(self, left: tuple[str, ...], right: tuple[str, ...]) -> tuple[str, ...]:
         """Name the pair across two halves that pass each by itself."""
-        sides = [left, right]
+        halves = [left, right]
         for place in (0, 1):
-            while len(sides[place]) > 1:
-                own, fixed = sides[place], sides[1 - place]
+            while len(halves[place]) > 1:
+                own, fixed = halves[place], halves[1 - place]
                 half = len(own) // 2
                 for part in (own[:half], own[half:]):
                     if self.fails((*part, *fixed)):
-                        sides[place] = part
+                        halves[place] = part
                         break
                 else:
-                    return self._unnamed((*sides[0], *sides[1]))
-        one, other = sides[0][0], sides[1][0]
+                    return self._unnamed((*halves[0], *halves[1]))
+        one, other = halves[0][0], halves[1][0]
         return self._pair(one, other) if self.fails((one, other)) else self._unnamed((one, other))
 
     def _unnamed(self, part: tuple[str, ...]) -> tuple[str, ...]:

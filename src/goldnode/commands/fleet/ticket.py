@@ -177,9 +177,9 @@ def close(
 def returns(dry_run: bool, data: Path | None, where: str | None, form: str) -> None:
     """Compare nodes of open tickets with their new captures.
 
-    What changed is a comment of the ticket.
+    Each change is a comment of the ticket.
 
-    A swapped part is recognised by its serial number or UUID, in whichever slot or node it is. Each news is one
+    A swapped part is recognised by its serial number or UUID, in any slot and node. Each news is one
     comment. A node without a capture since its ticket has no news.
     """
     states = _returns(where, data)
@@ -263,7 +263,7 @@ def _returns(
 ) -> list[TicketReturn]:
     """Return the states of tickets by name, or of all that are open.
 
-    :param optional: do without captures where there are none.
+    :param optional: accept that no captures are stored.
     """
     record = _read(where)
     chosen = [record.named(name) for name in names] or [

@@ -33,7 +33,7 @@ class RepeatOffender:
 def offenders(
     tickets: Iterable[Ticket], parts: Sequence[PartSighting], settings: SiteTickets, now: float
 ) -> list[RepeatOffender]:
-    """Return the parts with `offender_repairs` tickets or more within `offender_days`, in whichever node they were."""
+    """Return the parts with `offender_repairs` tickets or more within `offender_days`, in any node."""
     recent = [one for one in tickets if one.opened_at > now - settings.offender_days * DAY]
     rules = identities(parts)
     rows = []

@@ -1,6 +1,6 @@
 """Gather what the ticket of a repair needs: evidence of its rungs, parts and their history, the vendor's own report.
 
-What cannot be read is named in the bundle as missing. A ticket is opened all the same: a node that does not
+The bundle names files that could not be read as missing. A ticket is opened all the same: a node that does not
 answer needs one too.
 """
 
@@ -315,7 +315,7 @@ def known_secrets(site: Site) -> frozenset[str]:
 
 
 def read_object(file: Path) -> dict[str, Any] | None:
-    """Return a JSON object; None for a file that is none, or is not there."""
+    """Return a JSON object; None for a file without one, or that is absent."""
     try:
         content = json.loads(file.read_bytes())
     except (OSError, ValueError):

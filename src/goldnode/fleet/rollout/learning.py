@@ -20,7 +20,7 @@ CAME_BACK = 30 * DAY
 
 @dataclass(frozen=True, order=True, slots=True)
 class NodeVersions:
-    """GPU model, VBIOS and loaded driver before a rung; empty where the evidence has none."""
+    """GPU model, VBIOS and loaded driver before a rung; empty where the evidence lacks it."""
 
     model: str = ""
     firmware: str = ""
@@ -111,7 +111,7 @@ def _cured(state: LadderState, row: RungRecord) -> bool | None:
             return False
         if ended.phase is CasePhase.CURED and ended.rung == row.rung:
             return True
-        return None  # a person took over: nobody knows
+        return None  # a person took over: unknown
     case = state.cases.get(row.node)
     if later or (case is not None and case.phase is CasePhase.TICKET):
         return False

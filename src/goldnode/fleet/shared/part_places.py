@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-# Texts that firmware shows where nobody wrote a number. Our list; dmidecode prints them as they are.
+# Texts that firmware shows in place of a number. Our list; dmidecode prints them as they are.
 PLACEHOLDERS = frozenset(
     (
         "", "-", "none", "n/a", "na", "[n/a]", "unknown", "empty", "invalid", "default string", "default",
@@ -47,7 +47,7 @@ class PartSighting:
 
 
 class ChangeKind(StrEnum):
-    """What happened to the part of a slot between two inventories."""
+    """Change of the part of a slot between two inventories."""
 
     SAME = "same"
     REPLACED = "replaced"

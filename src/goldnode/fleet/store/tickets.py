@@ -26,7 +26,7 @@ STREAM = "(tickets)"
 class TicketPart:
     """A part of a node, as a capture had it. `slot` is its PCI address; empty for the machine itself.
 
-    `serial` and `identity` (UUID of a GPU) are None where the capture has none.
+    `serial` and `identity` (UUID of a GPU) are None where the capture lacks them.
     """
 
     kind: str

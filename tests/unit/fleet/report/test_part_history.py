@@ -69,7 +69,7 @@ OTHER = "0000:2a:00.0"
         ([part(identity=None)], [part(serial="S2", identity=None)], ["replaced"]),
         # The board came back with another GPU on it.
         ([part()], [part(identity="GPU-2")], ["same"]),
-        # What shows no identity is unknown, and not replaced.
+        # A part without an identity is unknown, and not replaced.
         ([part()], [part(serial=None, identity=None)], ["unknown"]),
         ([part(serial=None)], [part(serial="S1", identity=None)], ["unknown"]),
         ([part(identity="GPU-????", serial=None)], [part(serial=None)], ["unknown"]),
