@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from goldnode.core import binomial
 from goldnode.fleet.rollout.ladder import DAY, CasePhase, LadderState, RungRecord
@@ -51,7 +51,6 @@ class _Counts:
     tries: int = 0
     cured: int = 0
     came_back: int = 0
-    nodes: set[str] = field(default_factory=set)
 
 
 def lessons(
@@ -77,17 +76,23 @@ def lessons(
         one.cured += cured
         one.came_back += cured and _came_back(state, row)
     return [
-        RungLesson(
-            rung,
-            finding,
-            own,
-            one.tries,
-            one.cured,
-            one.came_back,
-            *binomial.wilson(one.cured, one.tries),
-        )
-        for (finding, rung, own), one in sorted(counts.items())
+        _lesson(rung, finding, own, counted)
+        for (finding, rung, own), counted in sorted(counts.items())
     ]
+
+
+def _lesson(rung: str, finding: str, versions: NodeVersions, counted: _Counts) -> RungLesson:
+    low, high = binomial.wilson(counted.cured, counted.tries)
+    return RungLesson(
+        rung,
+        finding,
+        versions,
+        tries=counted.tries,
+        cured=counted.cured,
+        came_back=counted.came_back,
+        low=low,
+        high=high,
+    )
 
 
 def _cured(state: LadderState, row: RungRecord) -> bool | None:
