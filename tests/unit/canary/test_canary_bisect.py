@@ -183,7 +183,7 @@ def run_command(
     def run(_: object, chosen: tuple[str, ...]) -> tuple[list[object], SimpleNamespace]:
         return [], SimpleNamespace(answer=answers[cohort.ask(chosen)], simulated=True)
 
-    monkeypatch.setattr(command._Measurement, "run", run)
+    monkeypatch.setattr(command.CohortMeasurement, "run", run)
     monkeypatch.setattr(cohorts, "store", lambda judged: None)
     line = ["canary", "cohort", *cohort.names, "--bisect", "--floor", "10", *words]
     done = CliRunner().invoke(main, line)

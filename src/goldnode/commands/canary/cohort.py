@@ -221,7 +221,7 @@ def cohort(
     listing = inventory_listing(launch.inventory)
     hosts: Hosts = listing.get("_meta", {}).get("hostvars", {})
     chosen = _members(nodes, launch, cohort, hosts)
-    measure = _Measurement(launch, link, judging, hosts, cohort)
+    measure = CohortMeasurement(launch, link, judging, hosts, cohort)
     if bisecting.bisect:
         _bisect(chosen, measure, bisecting, form)
         return
@@ -240,7 +240,7 @@ def cohort(
 
 
 @dataclass(frozen=True)
-class _Measurement:
+class CohortMeasurement:
     """Runs over some nodes, and their judgement."""
 
     launch: LaunchOptions
@@ -272,7 +272,7 @@ class _Measurement:
 
 
 def _bisect(
-    chosen: tuple[str, ...], measure: _Measurement, options: BisectOptions, form: str
+    chosen: tuple[str, ...], measure: CohortMeasurement, options: BisectOptions, form: str
 ) -> None:
     """Search the bad nodes of a cohort, print them, and end with the status of the answer."""
     from goldnode.canary import bisect as search
