@@ -285,13 +285,14 @@ def _smoke(asked: ProofRequest) -> _Read:
     hardware = EvidenceHardware(
         model=", ".join(names) or None, count=len(devices) or None, vbios=[], firmware={}
     )
+    outcome = _outcome(states.get(wanted, "not_run"))
+    if "failed" in states.values():
+        outcome = "failed"
     return _Read(
         EvidenceSmoke,
         time=_changed(asked.record),
         simulated=record.get("simulated") is not False,
-        outcome="failed"
-        if "failed" in states.values()
-        else _outcome(states.get(wanted, "not_run")),
+        outcome=outcome,
         summary=", ".join(f"{name} {state}" for name, state in sorted(states.items())),
         own={"image": image, "backend": record["backend"], "tiers": states},
         hardware=hardware if devices else None,

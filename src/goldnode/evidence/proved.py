@@ -125,7 +125,7 @@ def judge(path: Path, present: PresentClass, given: EvidenceTrust) -> ProofStatu
     changed = tuple(changes(proof, present.document, present.tools))
     if changed:
         why = changed[0].text() + and_more(len(changed) - 1)
-        return ProofStatus(proof.kind, "stale", why, path, proof, changed)
+        return ProofStatus(proof.kind, "stale", why, path, proof, changed=changed)
     result = proof.predicate.result
     if result.outcome != "passed":
         return ProofStatus(

@@ -311,9 +311,11 @@ def test_site_file_names_the_server(tmp_path: Path) -> None:
     site.write_text(
         "fleet: {prometheus: {url: 'https://prometheus.example:9090/', token: secret/token}}\n"
     )
-    found = sources(load_site(site))
-    assert found == RequirementSources("https://prometheus.example:9090", tmp_path / "secret/token")
-    assert sources(Site()) == RequirementSources()
+    loaded = load_site(site)
+    assert sources(loaded) == RequirementSources(
+        "https://prometheus.example:9090", tmp_path / "secret/token", site=loaded
+    )
+    assert sources(Site()) == RequirementSources(site=Site())
     site.write_text("fleet: {prometheus: {url: 'prometheus.example'}}\n")
     with pytest.raises(SiteError, match="url"):
         load_site(site)
