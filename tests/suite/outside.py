@@ -25,6 +25,7 @@ from goldnode.catalog.models import NodeClass
 from goldnode.channels import signed
 from goldnode.core import elf, yamlsource
 from goldnode.core import keys as openpgp_keys
+from goldnode.core.credentials import Credentials
 from goldnode.core.errors import GoldnodeError
 from goldnode.core.site import SiteBmc
 from goldnode.explain import answer
@@ -141,8 +142,8 @@ def _verified(role: str, data: bytes) -> object:
 class _AnsweringBmc(bmc.RedfishBmc):
     """A BMC whose credentials are at hand."""
 
-    def credentials(self) -> bmc.BmcCredentials:
-        return bmc.BmcCredentials("user", "password")
+    def credentials(self) -> Credentials:
+        return Credentials("user", "password")
 
 
 def _redfish(data: bytes) -> object:
