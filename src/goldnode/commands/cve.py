@@ -113,7 +113,7 @@ def cve(
     )
     now = dt.datetime.now(dt.UTC)
     site = load_site()
-    carriers = _carriers(site)
+    carriers = carriers_of(site)
     nodes = [] if sources.no_nodes else _nodes(data or site.fleet_data(), now)
     systems = {subject.system for subject in carriers.subjects} | {node.system for node in nodes}
     request = FeedRequest({system for system in systems if system is not None}, fetch=sources.fetch)
@@ -143,7 +143,8 @@ def cve(
         sys.exit(1)
 
 
-def _carriers(site: Site) -> Carriers:
+def carriers_of(site: Site) -> Carriers:
+    """Return the locks, disks and images of a site, and the derived images of its store."""
     from goldnode.classdoc.load import load_catalog
     from goldnode.cve import subjects
     from goldnode.disks.model import builds, store_directory

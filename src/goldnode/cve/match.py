@@ -15,7 +15,7 @@ from goldnode.cve.feeds import Feed
 from goldnode.cve.nodes import NodeFacts, kernel_version
 from goldnode.cve.osv import OsvRecords
 from goldnode.cve.subjects import CarriedPackage, CarrierContents, Carriers, is_kernel
-from goldnode.node.ground.text import phrase
+from goldnode.node.ground.text import and_more
 
 
 class CarrierState(StrEnum):
@@ -118,6 +118,7 @@ class WheelComponent:
 
 Component = PackageComponent | KernelComponent | ProductComponent | WheelComponent
 Carrier = tuple[str, str]  # kind and name
+_NAMES = 3  # binary packages that a row names
 _Candidates = tuple[tuple[str, str], ...]  # source and version
 
 
@@ -193,11 +194,9 @@ def _add_node(listed: Inventory, node: NodeFacts, carriers: Carriers, modules: S
     lock = carriers.locks.get(node.lock or "")
     packages: dict[str, CarriedPackage] = {}
     if lock is None:
-        why = (
-            "the node has no lock"
-            if node.lock is None
-            else "the node's lock is not one of the site's"
-        )
+        why = "the node's lock is not one of the site's"
+        if node.lock is None:
+            why = "the node has no lock"
         listed.refuse(f"{why}: only kernel, driver and toolkit are judged", carrier)
     elif node.drift is None:
         listed.refuse(
@@ -265,7 +264,14 @@ def _add_kernel(listed: Inventory, node: NodeFacts, carriers: Carriers, modules:
     )
     loaded = None if node.modules is None else frozenset(node.modules & modules)
     listed.add(
-        KernelComponent(node.system, node.running, candidates, others, node.next_boot, loaded),
+        KernelComponent(
+            node.system,
+            release=node.running,
+            running=candidates,
+            installed=others,
+            next_boot=node.next_boot,
+            loaded=loaded,
+        ),
         carrier,
     )
 
@@ -296,11 +302,9 @@ class Matcher:
                 yield from self._kernel(component, feed)
                 continue
             if isinstance(component, WheelComponent):
-                claims = (
-                    feed.source.wheels(component.source)
-                    if isinstance(feed.source, OsvRecords)
-                    else {}
-                )
+                claims: Mapping[str, AdvisoryClaim] = {}
+                if isinstance(feed.source, OsvRecords):
+                    claims = feed.source.wheels(component.source)
             else:
                 claims = feed.source.claims(component.system, component.source)
             for claim in self._wanted(claims):
@@ -375,7 +379,7 @@ class Matcher:
         for source, version in rows:
             for claim in self._wanted(feed.source.claims(system, source)):
                 by_cve.setdefault(claim.cve, []).append((claim, claim.judge(version)))
-        answers = {cve: _agreed(found, rows) for cve, found in sorted(by_cve.items())}
+        answers = {cve: _agreed(given, rows) for cve, given in sorted(by_cve.items())}
         self._known[key] = answers
         return answers
 
@@ -451,15 +455,10 @@ def _verdict(claim: AdvisoryClaim, feed: Feed, judged: ClaimAnswer) -> CveVerdic
 def shown_package(component: Component) -> tuple[str, str]:
     """Return package and version of a component for a reader."""
     if isinstance(component, PackageComponent):
-        names = ", ".join(component.names[:3]) + phrase(
-            " and {} more", len(component.names) - 3 if len(component.names) > 3 else ""
-        )
-        own = (
-            f"{component.source} ({names})"
-            if component.names != (component.source,)
-            else component.source
-        )
-        return own, component.shown
+        if component.names == (component.source,):
+            return component.source, component.shown
+        names = ", ".join(component.names[:_NAMES]) + and_more(len(component.names) - _NAMES)
+        return f"{component.source} ({names})", component.shown
     if isinstance(component, KernelComponent):
         return "linux", "/".join(dict.fromkeys(version for _, version in component.running))
     return component.source, component.version

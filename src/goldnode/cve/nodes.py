@@ -71,11 +71,9 @@ class NodeFacts:
 def system_of(id_: str | None, version: str | None) -> OsRelease | None:
     """Return the release that a capture names; None if the distribution is not known here."""
     codename = _CODENAMES.get((id_ or "", version or ""))
-    return (
-        None
-        if codename is None or id_ is None or version is None
-        else OsRelease(id_, version, codename)
-    )
+    if codename is None or id_ is None or version is None:
+        return None
+    return OsRelease(id_, version, codename)
 
 
 def kernel_version(release: str | None, built: str | None) -> str | None:
@@ -121,7 +119,7 @@ def _node(
     modules = values.get("modules")
     others = None
     if "total" in values:
-        others = tuple(sorted((item, found.get(_DRIFT[1])) for item, found in drift.items()))
+        others = tuple(sorted((item, versions.get(_DRIFT[1])) for item, versions in drift.items()))
     return NodeFacts(
         name,
         class_=None if class_ == NO_CLASS else class_,

@@ -181,15 +181,13 @@ def test_reader_of_any_json_refuses_it_or_reads_it(value: Any) -> None:
 
 
 @given(JSON, JSON, JSON)
-def test_reader_of_any_affected_part_answers(package: Any, ranges: Any, versions: Any) -> None:
-    record = {
-        "id": "CVE-2026-1234",
-        "affected": [{"package": package, "ranges": ranges, "versions": versions}],
-    }
-    data = OsvRecords([json.dumps(record).encode()])
-    for claims in data._claims.values():
-        for claim in claims.values():
-            assert claim.judge("1.0-1").state in ClaimState
+def test_reader_of_any_affected_part_answers(ranges: Any, events: Any, versions: Any) -> None:
+    package = {"ecosystem": "Debian:12", "name": "openssl"}
+    for spans in (ranges, [{"type": "ECOSYSTEM", "events": events}]):
+        part = {"package": package, "ranges": spans, "versions": versions}
+        record = {"id": "CVE-2026-1234", "affected": [part]}
+        claims = OsvRecords([json.dumps(record).encode()]).claims(BOOKWORM, "openssl")
+        assert claims["CVE-2026-1234"].judge("1.0-1").state in ClaimState
 
 
 @given(JSON, JSON)

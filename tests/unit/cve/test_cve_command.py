@@ -40,14 +40,14 @@ VERSION = next(item.version for item in LOCK.packages if item.name == f"linux-im
 @pytest.fixture(scope="module")
 def carriers() -> Carriers:
     """The locks of the catalog, which take seconds to read."""
-    return command._carriers(load_site())
+    return command.carriers_of(load_site())
 
 
 @pytest.fixture(autouse=True)
 def _own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, carriers: Carriers) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GOLDNODE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(command, "_carriers", lambda _: carriers)
+    monkeypatch.setattr(command, "carriers_of", lambda _: carriers)
 
 
 def run(*words: object) -> Result:
