@@ -99,6 +99,7 @@ AFFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     ("tests/cases/compat/*", ("tests/unit/compat",)),
     ("tests/gpu_wheels.py", ("tests/unit/facts", "tests/unit/compat/test_gpu_packages.py")),
+    ("tests/wheel_releases.py", ("tests/unit/facts", "tests/unit/compat/test_autumn_cases.py")),
     ("tests/cases/purity/*", ("tests/unit/inspect",)),
     (
         "tests/cases/recorded/*",

@@ -124,12 +124,12 @@ def _read(kind: str, path: Path, name: str, dated: tuple[str, str], request: Fee
         dated = (
             (newest, "its newest record") if newest else (file_date(path), "the file's own date")
         )
-    return Feed(kind, name, hasher.hexdigest(), dated[0], dated[1], source, note)
+    return Feed(kind, name, hasher.hexdigest(), *dated, source=source, note=note)
 
 
 def _facts() -> Feed:
     source = FactBulletins()
-    return Feed(LABEL, "NVIDIA's bulletins", "", source.date, "the facts", source)
+    return Feed(LABEL, "NVIDIA's bulletins", "", source.date, "the facts", source=source)
 
 
 def _cached(url: str, request: FeedRequest) -> tuple[Path, str]:

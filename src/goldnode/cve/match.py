@@ -152,7 +152,8 @@ def _grouped(
                 item.name
             )
     for (source, version, shown), names in groups.items():
-        yield PackageComponent(system, source, version, tuple(sorted(names)), shown, base)
+        own = tuple(sorted(names))
+        yield PackageComponent(system, source, version, own, shown, base=base)
 
 
 def inventory(

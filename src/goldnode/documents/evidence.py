@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from goldnode.documents.base import Digest, Moment, NodePart, Part
 
@@ -60,8 +60,15 @@ class EvidencePredicate(NodePart):
     depends: EvidenceDepends
 
 
+def _version(kind: EvidenceKind) -> ConfigDict:
+    """Return the configuration of a predicate. Its version is in the statement's predicateType: the schema names it."""
+    return ConfigDict(json_schema_extra={"$comment": f"goldnode.evidence-{kind}/1"})
+
+
 class EvidenceBoot(EvidencePredicate):
     """The verdict about a node after a boot."""
+
+    model_config = _version("boot")
 
     status: _Short
     boot_identity: _Short | None
@@ -71,12 +78,16 @@ class EvidenceBoot(EvidencePredicate):
 class EvidenceCanary(EvidencePredicate):
     """One run of the canary suite on one node."""
 
+    model_config = _version("canary")
+
     jobs: dict[_Short, _Short] = Field(description="job -> state")
     image: _Short | None
 
 
 class EvidenceFloors(EvidencePredicate):
     """The floors of a class, learnt from canary results."""
+
+    model_config = _version("floors")
 
     scope: Literal["class", "nodes"]
     results: int
@@ -86,6 +97,8 @@ class EvidenceFloors(EvidencePredicate):
 class EvidenceDual(EvidencePredicate):
     """The comparison of two stacks by a dual run. The class has the lock of side b."""
 
+    model_config = _version("dual")
+
     a: _Short | None = Field(description="lock or disk build of the old side")
     b: _Short | None
     compared: int = Field(description="arrays that were compared")
@@ -93,6 +106,8 @@ class EvidenceDual(EvidencePredicate):
 
 class EvidenceSmoke(EvidencePredicate):
     """Smoke tests inside a container image on a node of the class."""
+
+    model_config = _version("smoke")
 
     image: Digest
     backend: _Short
@@ -102,6 +117,8 @@ class EvidenceSmoke(EvidencePredicate):
 class EvidenceDisk(EvidencePredicate):
     """The boots of a disk image in a virtual machine."""
 
+    model_config = _version("disk")
+
     build: _Short
     boots: int
     accelerator: _Short
@@ -110,12 +127,16 @@ class EvidenceDisk(EvidencePredicate):
 class EvidenceProveGpu(EvidencePredicate):
     """A run of scripts/prove-gpu on real hardware."""
 
+    model_config = _version("prove-gpu")
+
     commit: _Short | None
     steps: dict[_Short, _Short] = Field(description="step -> status")
 
 
 class EvidenceModuleBuild(EvidencePredicate):
     """The build of the driver's kernel module in a clean root."""
+
+    model_config = _version("module-build")
 
     kernel: _Short
     driver: _Short

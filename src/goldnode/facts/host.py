@@ -826,7 +826,12 @@ def kernels_built() -> tuple[str, ...]:
 
 @cache
 def kernel_build(
-    kernel: str, driver: str, flavour: ModuleFlavour = "proprietary", package: str | None = None
+    kernel: str,
+    driver: str,
+    flavour: ModuleFlavour = "proprietary",
+    package: str | None = None,
+    *,
+    by_age: bool = True,
 ) -> KernelBuild:
     """Return whether NVIDIA driver version `driver` is known to build on `kernel` ("6.12.94+deb13-amd64").
 
@@ -834,7 +839,8 @@ def kernel_build(
     break it, or if it predates the last part of its branch's fix. It builds if it has the whole fix
     for this series or a later one. The table covers upstream's sources: a distribution's patched
     package may build where this returns `fails`. `package` is the version of the Debian package of
-    the proprietary module, revision included. The table lists the versions with patches.
+    the proprietary module, revision included. The table lists the versions with patches. `by_age`:
+    whether the age of a branch is a proof; what moves a node's kernel wants a better one.
     """
     table = load("nvidia_drivers.yml")["kernel_build"]
     wanted, version = numbers(kernel), numbers(driver)
@@ -869,7 +875,8 @@ def kernel_build(
             if older is not None:
                 failure = KernelBuild("fails", f"{where} is older than {older}", "derived", source)
         proof = proof or _proof(row, wanted, version, flavour, where)
-        proof = proof or _proof_of_older(row, wanted, version, flavour, where)
+        if by_age:
+            proof = proof or _proof_of_older(row, wanted, version, flavour, where)
     reason = f"no source says whether {where} builds"
     if wanted[:2] > max(_points(row["kernel"])[-1][:2] for row in table["entries"]):
         reason += f"; {read_until('nvidia_drivers.yml', 'kernels that drivers build on')}"

@@ -77,7 +77,7 @@ def known_build(
         sources = "; ".join(str(origin) for origin in measured.origins)
         return KnownBuild(outcome, measured.reason, measured.line, sources)
     # Debian 12 names its kernels 6.1.0-N for every stable update, so the package's version decides.
-    known = facts.kernel_build(kernel_version, driver, flavour)
+    known = facts.kernel_build(kernel_version, driver, flavour, by_age=False)
     return KnownBuild(
         known.outcome, known.reason, None, "; ".join(str(origin) for origin in known.origins)
     )

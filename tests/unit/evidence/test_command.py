@@ -212,13 +212,15 @@ def test_faults_are_one_line_and_exit_2(site: ImageStore, tmp_path: Path) -> Non
         (["evidence", BASE, "--database", "x=y"], "names no vulnerability database"),
         (["evidence", "--against", BASE], "--against is for one image"),
         (["evidence", BASE, "--scan-report", "snyk=x"], "names no scanner's report"),
-        (["evidence", BASE, "--key", str(tmp_path / "absent")], "the signing key cannot be read"),
         (["verify", "cuda:1"], "is not in"),
         (["diff", BASE, "cpu:1-base-debian12-x"], "is not in"),
     ):
         done = run(*words)
         assert (done.exit_code, says in done.output) == (2, True), (words, done.output)
         assert done.output.startswith("error: ")
+    done = run("evidence", BASE, "--key", str(tmp_path / "absent"))
+    assert done.exit_code == 2
+    assert "absent' does not exist" in done.output
     for record in site.records.glob("*.json"):
         record.unlink()
     unbuilt = run("evidence", BASE)

@@ -312,7 +312,8 @@ def test_missing_packages_are_unknown(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_site_file_names_the_directory(tmp_path: Path) -> None:
     site = tmp_path / "goldnode-site.yml"
     site.write_text("fleet: {canary: results}\n")
-    assert sources(load_site(site)) == RequirementSources(canary=tmp_path / "results")
+    loaded = load_site(site)
+    assert sources(loaded) == RequirementSources(canary=tmp_path / "results", site=loaded)
 
 
 def test_check_accepts_floors_with_enough_canaries_and_warns_of_many_metrics(

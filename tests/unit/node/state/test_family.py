@@ -15,8 +15,16 @@ from goldnode.node.state.family import FAMILIES, family, kernel_packages, kernel
 SOURCES = Path(goldnode.__file__).parent
 SEAM = "node/state/family.py"
 # The words of the catalog's schema, the makers of test nodes, which are of one distribution each, and what the facts know of operating
-# systems, those of images among them; vulnerability databases, whose kinds are called after who keeps them.
-ALLOWED = ("catalog/models.py", "testing/lab/", "compat/", "facts/", "evidence/vulnerabilities.py")
+# systems, those of images among them; vulnerability databases and trackers, whose kinds and releases are called after who keeps them.
+ALLOWED = (
+    "catalog/models.py",
+    "testing/lab/",
+    "compat/",
+    "facts/",
+    "evidence/vulnerabilities.py",
+    "cve/",
+    "documents/cve.py",
+)
 ASKS = re.compile(
     r"""["'](?:debian|ubuntu)["']|linux-(?:image|headers|modules|generic)-?[{(\\"'a-z0-9]"""
 )
