@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from goldnode.cli import main
 from goldnode.commands.disks.update import update as command
 from goldnode.core import program_file as nodefile
 from goldnode.core.errors import DiskError
@@ -576,3 +577,11 @@ def test_options_that_contradict_each_other() -> None:
 
 def test_the_tools_of_this_test_are_there() -> None:
     assert all(map(shutil.which, ("mkfs.vfat", "mmd", "mcopy")))
+
+
+def test_absent_inventory_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "inventories/demo").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(main, ["disks", "update", "-i", "inventories/demmo", "gpu07"])
+    absent = 'error: there is no inventory "inventories/demmo". Use "inventories/demo".\n'
+    assert (done.exit_code, done.output) == (2, absent)

@@ -379,7 +379,6 @@ def test_an_inventory_or_a_limit_that_is_nothing_is_named(
     absent = 'error: there is no inventory "inventories/demmo". Use "inventories/demo".\n'
     for words, said in (
         (("plan", "-i", "inventories/demmo"), absent),
-        (("disks", "update", "-i", "inventories/demmo", "gpu07"), absent),
         (("adopt", "-i", "inventories/demmo", "gpu07"), absent),
         (
             ("plan", "-i", "inventories/demo", "--limit", "gpu77"),
