@@ -1,6 +1,7 @@
 """`python -m benchmarks.age [--at COMMIT]`: write docs/benchmarks/age.md, the age of the figures of each benchmark.
 
-The age is the number of commits to the measured code between the commit of a record and COMMIT (default HEAD).
+The age is the number of commits to the measured code between the commit of a record and COMMIT (default HEAD). A benchmark that
+writes its record to docs/benchmarks writes this page as well.
 """
 
 from __future__ import annotations
@@ -12,8 +13,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import pages
-
+ROOT = Path(__file__).resolve().parents[1]
 PAGE = "docs/benchmarks/age.md"
 _TREE = "src/goldnode"
 # Benchmark -> code whose speed it measures.
@@ -45,9 +45,7 @@ _AT = re.compile(r"As of commit `([0-9a-f]{7,40})`")
 
 def git(*words: str) -> str | None:
     """Return what git prints; None if it fails."""
-    done = subprocess.run(
-        ["git", *words], cwd=pages.ROOT, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
     return done.stdout.strip() if done.returncode == 0 else None
 
 
@@ -66,7 +64,7 @@ def text(at: str) -> str:
     """Return the page as of a commit."""
     rows = []
     for name in sorted(MEASURED):
-        file = pages.ROOT / f"docs/benchmarks/{name}.json"
+        file = ROOT / f"docs/benchmarks/{name}.json"
         found = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
         commit = str(found.get("commit", ""))
         measured = f"{found['date']}, `{commit or 'no commit'}`" if found else "no figures yet"
@@ -84,19 +82,27 @@ def text(at: str) -> str:
 
 def stated() -> str:
     """Return the commit that the page names."""
-    found = _AT.search((pages.ROOT / PAGE).read_text(encoding="utf-8"))
+    found = _AT.search((ROOT / PAGE).read_text(encoding="utf-8"))
     return found[1] if found else ""
+
+
+def write(commit: str = "HEAD") -> None:
+    """Write the page as of a commit.
+
+    Raises:
+        SystemExit: the history has no such commit.
+    """
+    at = git("rev-parse", "--short=10", commit)
+    if at is None:
+        raise SystemExit(f"there is no commit {commit} here")
+    (ROOT / PAGE).write_text(text(at), encoding="utf-8")
 
 
 def main() -> None:
     """Write the page."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.age", description=__doc__)
     parser.add_argument("--at", default="HEAD", help="commit of the code (default HEAD)")
-    chosen = parser.parse_args()
-    at = git("rev-parse", "--short=10", chosen.at)
-    if at is None:
-        raise SystemExit(f"there is no commit {chosen.at} here")
-    (pages.ROOT / Path(PAGE)).write_text(text(at), encoding="utf-8")
+    write(parser.parse_args().at)
 
 
 if __name__ == "__main__":

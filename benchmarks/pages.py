@@ -10,11 +10,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+from benchmarks import age
+
+ROOT = age.ROOT
 
 
 def write(name: str, found: Mapping[str, Any], text: str, directory: Path) -> Path:
-    """Write NAME.json to `directory`, and `text` between the marks of its NAME.md; what stands around them stays. Returns the JSON's file."""
+    """Write NAME.json to `directory`, and `text` between the marks of its NAME.md; what stands around them stays. Returns the JSON's file.
+
+    In docs/benchmarks the page of ages follows: the record that it names has changed.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     data, page = directory / f"{name}.json", directory / f"{name}.md"
     data.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
@@ -23,6 +28,8 @@ def write(name: str, found: Mapping[str, Any], text: str, directory: Path) -> Pa
     if page.exists() and begin in (old := page.read_text(encoding="utf-8")):
         before, after = old[: old.index(begin)], old[old.index(end) + len(end) :]
     page.write_text(f"{before}{begin}\n\n{text.strip()}\n\n{end}{after}", encoding="utf-8")
+    if directory.resolve() == (ROOT / age.PAGE).parent:
+        age.write()
     return data
 
 

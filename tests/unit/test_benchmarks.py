@@ -91,6 +91,17 @@ def test_page_of_ages_is_that_of_its_commit() -> None:
     )
 
 
+@pytest.mark.parametrize(("directory", "written"), [("docs/benchmarks", 1), ("elsewhere", 0)])
+def test_page_of_ages_follows_a_record_of_the_pages(
+    directory: str, written: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times: list[str] = []
+    monkeypatch.setattr(pages, "ROOT", tmp_path)
+    monkeypatch.setattr(age, "write", lambda: times.append("written"))
+    pages.write("sanity", {"commit": "7841ec12"}, "| a |\n", tmp_path / directory)
+    assert len(times) == written
+
+
 @pytest.mark.parametrize(
     ("commit", "cell"),
     [
