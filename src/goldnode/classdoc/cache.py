@@ -171,6 +171,14 @@ class ClassDocuments:
         """
         return list(self._of_catalog("return_tests").get(name, {}).get(f"after_{cause}", ()))
 
+    def part_lines(self, name: str) -> dict[str, str]:
+        """Return FILE:LINE of each part that a class or its stack declares, by `parts.NAME`. Raises GoldnodeError.
+
+        A line is no part of the class document: a comment above it would change the digest of every node.
+        """
+        lines: dict[str, str] = self._of_catalog("part_lines").get(name, {})
+        return lines
+
     def _of_catalog(self, part: str) -> Any:
         """Return a part of the cache that concerns the catalog as a whole, and not one class."""
         if "made_from" not in self._cached:
@@ -230,6 +238,7 @@ class ClassDocuments:
                     faults=self._compiler.faults(),
                     controller=self._compiler.controller(),
                     return_tests=self._compiler.return_tests(),
+                    part_lines=self._compiler.part_lines(),
                     also=also,
                     made_from=[self._day, self._before, state(also)],
                 )
@@ -314,6 +323,18 @@ class Compiler:
             for name, entry in self.catalog.classes.items()
             if entry.item.return_tests is not None
         }
+
+    def part_lines(self) -> Json:
+        """Return FILE:LINE of the declared parts of each class that has some: its own over those of its stack."""
+        lines: Json = {}
+        for name, entry in self.catalog.classes.items():
+            for declared in (self.catalog.stacks[entry.item.stack], entry):
+                stated = {
+                    f"parts.{key}": ("parts", key) for key in declared.item.parts.model_fields_set
+                }
+                for key, line in declared.lines(stated).items():
+                    lines.setdefault(name, {})[key] = f"{declared.file}:{line}"
+        return lines
 
     def places(self) -> list[str]:
         """Return the files that the site file and the classes name, and the part of the program outside goldnode.

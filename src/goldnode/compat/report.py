@@ -208,9 +208,10 @@ def not_applicable(unlocked: Sequence[tuple[str, str, str]]) -> str:
 
 
 def brief(finding: CompatFinding) -> str:
-    """Return a finding as one line, for a run that has named the class already."""
+    """Return a finding as one line with its FILE:LINE, for a run that has named the class already."""
     reason = refusal(finding)
-    return f"[{reason['code']}] {reason['message']} {reason['remedy']}".rstrip()
+    line = f"[{reason['code']}] {reason['message']} {reason['remedy']}".rstrip()
+    return line if finding.place is None else f"{line} ({where(finding.place)})"
 
 
 # Rules about support and known faults, which the owner of a node may accept for a time. The others

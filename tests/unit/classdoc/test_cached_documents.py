@@ -39,6 +39,9 @@ class Compiler(stored.Compiler):
     def return_tests(self) -> dict[str, Any]:
         return {}
 
+    def part_lines(self) -> dict[str, Any]:
+        return {}
+
     def places(self) -> list[str]:
         return list(self.also)
 

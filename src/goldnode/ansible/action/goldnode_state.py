@@ -44,7 +44,7 @@ try:
     from goldnode.node.state.model import ABSENT, EARLIER, PARTS, PRESENT
     from goldnode.node.state.names import digest
     from goldnode.node.verdict.current import SCHEMA as VERDICT_SCHEMA
-    from goldnode.node.verdict.report import verdict_table
+    from goldnode.node.verdict.report import notes_of, of_part, verdict_table
 except ModuleNotFoundError as problem:  # Ansible of another Python environment
     raise AnsibleError(
         f"The Python environment of this Ansible ({sys.prefix}) lacks goldnode or a part of it: {problem}. Run the "
@@ -73,6 +73,19 @@ def diffs(actions: list[dict[str, Any]]) -> list[dict[str, str]]:
         for action in actions
         if action["before"] != action["after"]
     ]
+
+
+def locate_parts(plan: dict[str, Any], node_class: str) -> None:
+    """Append file and line of the catalog to each note on a declared part: the node knows the key alone."""
+    notes = list(filter(of_part, plan["notes"]))
+    lines: dict[str, str] = {}
+    if notes:
+        # A document that -e gave may be of a class that this catalog lacks.
+        with contextlib.suppress(GoldnodeError):
+            lines = ClassDocuments().part_lines(node_class)
+    for note in notes:
+        if note["subject"] in lines:
+            note["message"] += f" It is declared at {lines[note['subject']]}."
 
 
 def codes(refusals: list[dict[str, Any]]) -> str:
@@ -507,6 +520,8 @@ class ActionModule(ActionBase):
             message = f"The node refused before anything was touched: {codes(plan['refusals'])}. `refusals` has the reasons."
             result.update(failed=True, msg=message, refusals=plan["refusals"])
             return result
+        if document:
+            locate_parts(plan, document["class"])
         result["ansible_facts"] = {FACT: plan, LEFT: self.left(plan, task_vars)}
         result["msg"] = summary(plan)
         result["resources"] = runs.planned(plan)
@@ -620,7 +635,8 @@ class ActionModule(ActionBase):
         them.
         """
         few = len(task_vars.get("ansible_play_hosts_all", ())) <= FEW
-        if not (plan["actions"] or plan["waiting"]) or not (few or self._display.verbosity):
+        pending = plan["actions"] or plan["waiting"] or any(map(of_part, plan["notes"]))
+        if not pending or not (few or self._display.verbosity):
             return
         if document:
             what = f"{document['class']}: {len(plan['actions'])} differences"
@@ -739,7 +755,5 @@ def summary(plan: dict[str, Any]) -> list[str]:
         f"{'waits for a drain' if present else 'waiting'}: {item['subject']}: {item['message']}"
         for item in plan["waiting"]
     ]
-    lines += [
-        f"{'not verified here' if present else 'note'}: {note['message']}" for note in plan["notes"]
-    ]
+    lines += notes_of(plan)
     return lines + [f"reboot: {reason}" for reason in plan["reboot"]["after"]]

@@ -258,21 +258,35 @@ def finding_lines(findings: Sequence[Mapping[str, Any]]) -> List[str]:
     return [lines[0], "  ".join("-" * width for width in widths[:3]) + "  ---", *lines[1:]]
 
 
+def notes_of(plan: Mapping[str, Any]) -> List[str]:
+    """Return the notes of a plan, one line each. A declared part that differs was verified, and is only not changed."""
+    present = plan["state"] == PRESENT
+    return [
+        f"{'not verified here' if present and not of_part(row) else 'note'}: {row['message']}"
+        for row in plan["notes"]
+    ]
+
+
+def of_part(note: Mapping[str, str]) -> bool:
+    """Return whether a note is on a part that the class declares and goldnode does not install."""
+    return note["subject"].startswith("parts.")
+
+
 def plan_text(plan: Mapping[str, Any]) -> str:
     """Return the planned changes, part by part, with reasons; then refusals, notes, and whether a reboot
     follows.
     """
     lines: List[str] = []
-    parts, waiting, note = list(plan["parts"].items()), "waits for a drain", "not verified here"
+    parts, waiting = list(plan["parts"].items()), "waits for a drain"
     if plan["state"] != PRESENT:
         parts.reverse()  # removal undoes the parts in reverse order
-        waiting, note = "waiting", "note"
+        waiting = "waiting"
     for part, actions in parts:
         if actions:
             lines += [f"{part}:", *(f"  {line}" for line in actions)]
     lines += [f"refused: {refusal['message']} {refusal['remedy']}" for refusal in plan["refusals"]]
     lines += [f"{waiting}: {item['subject']}: {item['message']}" for item in plan["waiting"]]
-    lines += [f"{note}: {item['message']}" for item in plan["notes"]]
+    lines += notes_of(plan)
     lines += [f"reboot needed: {reason}" for reason in plan["reboot"]["after"]]
     lines += [f"no reboot as the node is now: {text}" for text in plan["reboot"].get("held", ())]
     if not plan["actions"] and not plan["refusals"]:

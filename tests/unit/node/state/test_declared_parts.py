@@ -42,7 +42,8 @@ def test_part_on_a_node(case: dict[str, Any]) -> None:
     if finding.outcome == MISMATCH:
         assert finding.remedy is not None
         assert all(where in str(finding.got) for where, _ in case["readings"][-1:])
-        assert f"parts.{case['part']}" in str(finding.remedy) or case["step"] == "reboot"
+        at = f"parts.{case['part']} in classes/{declared['class']}.yml or stacks/"
+        assert at in str(finding.remedy) or case["step"] == "reboot"
     notes = parts.plan(declared, seen)[1]
     assert len(notes) == (finding.outcome in (MISMATCH, UNREAD))
 

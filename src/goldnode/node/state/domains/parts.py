@@ -68,7 +68,14 @@ def _agrees(wanted: str, version: Optional[str]) -> Optional[bool]:
     return None if any(left[len(right) :]) else True
 
 
-def _judged(row: DeclaredPart, seen: Observed) -> Finding:
+def _files(document: ClassDocument) -> str:
+    """Return the files of the catalog that may declare a part. The node has no lines: each would change its document's digest."""
+    return (
+        f"classes/{document['class']}.yml or stacks/{document['stack']['name']}.yml of the catalog"
+    )
+
+
+def _judged(document: ClassDocument, row: DeclaredPart, seen: Observed) -> Finding:
     name, want, readings = f"parts.{row['name']}", row["version"], seen.parts.get(row["name"], [])
     agree = {
         str(where): _agrees(
@@ -81,7 +88,7 @@ def _judged(row: DeclaredPart, seen: Observed) -> Finding:
     if wrong or (not readings and row["module"]):
         if not readings and place(seen):
             return Finding(name, ELSEWHERE, want, place(seen))
-        text = f"Install {row['title']} {want}, which goldnode does not do, or correct {name} of the class."
+        text = f"Install {row['title']} {want}, which goldnode does not do, or correct {name} in {_files(document)}."
         remedy = Remedy(text, PERSON)
         if True in agree.values() and wrong == [f"/sys/module/{row['module']}/version"]:
             remedy = Remedy("Reboot the node: the loaded module is not the installed one.", REBOOT)
@@ -103,7 +110,8 @@ def plan(document: ClassDocument, seen: Observed) -> Tuple[List[Action], List[No
     """Return notes on parts that differ or cannot be read: goldnode changes none of them. Pure."""
     wrong = [row for row in findings(document, seen) if row.outcome in (MISMATCH, UNREAD)]
     notes = [
-        Note(row.id, f"want {row.expected}, have {row.got}. {row.remedy or ''}") for row in wrong
+        Note(row.id, f"{row.id}: want {row.expected}, have {row.got}. {row.remedy or ''}".rstrip())
+        for row in wrong
     ]
     return [], notes, []
 
@@ -115,4 +123,4 @@ def refusals(document: ClassDocument, seen: Observed, actions: Sequence[Action])
 
 def findings(document: ClassDocument, seen: Observed) -> List[Finding]:
     """Return one finding for each declared part. Pure."""
-    return [_judged(row, seen) for row in document.get("parts") or ()]
+    return [_judged(document, row, seen) for row in document.get("parts") or ()]
