@@ -23,6 +23,7 @@ MEASURED: dict[str, Sequence[str]] = {
         for name in ("catalog", "classdoc", "compat", "facts", "inventory", "cli.py")
     ],
     "converge": [f"{_TREE}/ansible", f"{_TREE}/node", "roles", "site.yml"],
+    "cve": [f"{_TREE}/cve"],
     "disks": [f"{_TREE}/disks", f"{_TREE}/node/state", "roles"],
     "fleet": [f"{_TREE}/fleet/{name}" for name in ("rollout", "service", "store")],
     "hosts": [f"{_TREE}/ansible", "roles", "site.yml"],

@@ -14,6 +14,7 @@ DOCS = pages.ROOT / "docs/benchmarks"
 WRITERS = {
     "check": "__main__",
     "converge": "report",
+    "cve": "__main__",
     "disks": "report",
     "fleet": "__main__",
     "hosts": "__main__",

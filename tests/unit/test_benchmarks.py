@@ -18,6 +18,7 @@ ELSEWHERE = ("deploy", "plot", "peer", "launch", "meter")
 # `TRACE`: a fault trace. The others, which need nodes, a disk or peers, are in tests/e2e/test_benchmarks_run.py.
 SHORTEST = {
     "check": ["--runs", "1", "--checks", "1", "--hosts", "5"],
+    "cve": ["--nodes", "4", "--cves", "4", "--runs", "1"],
     "fleet": ["--clients", "1", "--seconds", "0.05"],
     "ingest": ["--nodes", "4", "--hours", "1"],
     "lemons": ["TRACE"],

@@ -14,16 +14,19 @@ import click
 
 from goldnode.commands.fleet.ingest import DATA
 from goldnode.commands.options import grouped
-from goldnode.commands.output import emit, reports
+from goldnode.commands.output import emit, emit_rows, reports
 from goldnode.core import extras
 from goldnode.core.errors import GoldnodeError
 from goldnode.node.ground.text import and_more, phrase, shortened
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from goldnode.core.site import Site
     from goldnode.cve.nodes import NodeFacts
+    from goldnode.cve.report import CarrierRow, CveSummary
     from goldnode.cve.subjects import Carriers
-    from goldnode.documents.cve import CveDocument, CveEntry, CveRow
+    from goldnode.documents.cve import CveDocument
 
 _NAMES = 4  # carriers that a line names
 _SUMMARY = 200  # characters
@@ -102,7 +105,7 @@ def cve(
     from goldnode.cve.claims import CVE
     from goldnode.cve.feeds import FeedRequest, load_feeds
     from goldnode.cve.match import Matcher, inventory
-    from goldnode.cve.report import CveQuestion, build, open_rows
+    from goldnode.cve.report import CveQuestion, build
 
     if bool(names) == everything:
         raise click.UsageError("name vulnerabilities, or use --all")
@@ -128,19 +131,33 @@ def cve(
     # The kernel names modules with underscores, and modprobe takes both.
     modules = frozenset(name.replace("-", "_") for name in sources.modules)
     matcher = Matcher(feeds, None if everything else set(wanted), modules)
-    document = build(
+    report = build(
         CveQuestion(None if everything else wanted, now),
         inventory(carriers, nodes, modules),
         matcher,
         nodes,
     )
-    emit(
-        form,
-        document.model_dump(mode="json", by_alias=True),
-        lambda: _text(document, [feed.line(now.date()) for feed in feeds], full=not everything),
-    )
-    if document.no_record or any(open_rows(entry) for entry in document.vulnerabilities):
+    seen = _Seen(report.entries())
+    if form == "json":
+        content = report.head.model_dump(mode="json", by_alias=True, exclude={"vulnerabilities"})
+        emit_rows(content, "vulnerabilities", (entry.content() for entry in seen))
+    else:
+        lines = [feed.line(now.date()) for feed in feeds]
+        emit(form, {}, _text(report.head, seen, lines, full=not everything))
+    if report.head.no_record or seen.open:
         sys.exit(1)
+
+
+class _Seen:
+    """Entries of a report as they pass, and whether one of them has open rows."""
+
+    def __init__(self, entries: Iterator[CveSummary]) -> None:
+        self._entries, self.open = entries, False
+
+    def __iter__(self) -> Iterator[CveSummary]:
+        for entry in self._entries:
+            self.open = self.open or bool(entry.open_rows)
+            yield entry
 
 
 def carriers_of(site: Site) -> Carriers:
@@ -174,36 +191,39 @@ def _nodes(directory: Path, now: dt.datetime) -> list[NodeFacts]:
     return nodes_of(directory, now)
 
 
-def _text(document: CveDocument, feeds: list[str], *, full: bool) -> str:
+def _text(head: CveDocument, entries: Iterable[CveSummary], feeds: list[str], *, full: bool) -> str:
     lines = [f"data: {line}" for line in feeds]
-    if document.nodes.get("captured"):
-        simulated = document.nodes.get("simulated", 0)
+    if head.nodes.get("captured"):
+        simulated = head.nodes.get("simulated", 0)
         lines.append(
-            f"nodes: {document.nodes['captured']} by their last captures"
+            f"nodes: {head.nodes['captured']} by their last captures"
             + phrase(", {} of SIMULATED hardware", simulated)
         )
-    entries = document.vulnerabilities
-    if full or len(entries) <= _SHOWN:
-        for entry in entries:
-            lines += ["", *_entry(entry)]
-    elif entries:
-        lines += ["", *(_short(entry) for entry in entries)]
-    for name in document.no_record:
+    shown, short = [], []
+    for number, entry in enumerate(entries):
+        short.append(_short(entry))
+        if full or number < _SHOWN:
+            shown += ["", *_entry(entry)]
+    if full or len(short) <= _SHOWN:
+        lines += shown
+    else:
+        lines += ["", *short]
+    for name in head.no_record:
         lines += [
             "",
             f"{name}: no record in these data, which does not mean that nothing is affected",
         ]
-    if not entries and not document.no_record:
+    if not short and not head.no_record:
         lines += ["", "nothing that these data know is open"]
-    if document.not_judged:
+    if head.not_judged:
         lines.append("")
         lines += [
-            f"not judged: {row.kind} {_names(row.names)}: {row.why}" for row in document.not_judged
+            f"not judged: {row.kind} {_names(row.names)}: {row.why}" for row in head.not_judged
         ]
     return "\n".join(lines)
 
 
-def _entry(entry: CveEntry) -> list[str]:
+def _entry(entry: CveSummary) -> list[str]:
     head = (
         f"{entry.id} ({entry.severity}){phrase(': {}', shortened(_line(entry.summary), _SUMMARY))}"
     )
@@ -217,14 +237,14 @@ def _entry(entry: CveEntry) -> list[str]:
     return lines
 
 
-def _reason(row: CveRow) -> str:
+def _reason(row: CarrierRow) -> str:
     fixed = ""
     if row.fixed is not None and row.fixed not in row.why:
         fixed = f"; fixed in {row.fixed}"
     return f"{row.package} {row.version}: {row.why}{fixed} [{row.feed}{phrase(', {}', row.word)}]"
 
 
-def _short(entry: CveEntry) -> str:
+def _short(entry: CveSummary) -> str:
     counts = [
         f"{kind} {number} {state}"
         for kind, states in entry.counts.items()

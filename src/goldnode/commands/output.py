@@ -7,7 +7,7 @@ standard output is one document of schema goldnode.NAME/1; messages go to standa
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -88,6 +88,24 @@ def emit(form: str, content: Mapping[str, Any], text: str | Callable[[], str] = 
     shown = text if isinstance(text, str) else text()
     if shown:
         click.echo(shown, nl=not shown.endswith("\n"))
+
+
+def emit_rows(content: Mapping[str, Any], name: str, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Print `content` as the command's JSON document, with `rows` as its last field `name`, one a line.
+
+    The rows are written as they come: they need not fit in memory. `name` sorts after the other fields.
+    """
+    progress.stop()
+    meta = click.get_current_context().meta
+    head = dumps({"schema": meta[_SCHEMA], **content})
+    meta[_EMITTED] = True
+    click.echo(f'{head.removesuffix("}").rstrip()},\n  "{name}": [', nl=False)
+    before = "\n"
+    for row in rows:
+        line = json.dumps(row, sort_keys=True, ensure_ascii=False, default=str)
+        click.echo(f"{before}    {line}", nl=False)
+        before = ",\n"
+    click.echo("\n  ]\n}" if before != "\n" else "]\n}")
 
 
 def dumps(document: Mapping[str, Any]) -> str:

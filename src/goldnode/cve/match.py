@@ -6,9 +6,10 @@ each has the list of its carriers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import TypeVar
 
 from goldnode.cve.claims import DRIVER, TOOLKIT, AdvisoryClaim, ClaimAnswer, ClaimState, OsRelease
 from goldnode.cve.feeds import Feed
@@ -30,7 +31,7 @@ class CarrierState(StrEnum):
     NOT_AFFECTED = "not-affected"
 
 
-ORDER = {state: place for place, state in enumerate(CarrierState)}
+ORDER: dict[str, int] = {state: place for place, state in enumerate(CarrierState)}
 OPEN = frozenset(
     {
         CarrierState.AFFECTED,
@@ -75,7 +76,7 @@ class PackageComponent:
 
 @dataclass(frozen=True, slots=True)
 class KernelComponent:
-    """The kernels of a node: candidates (source, version) of the running one, of the others by release, and modules.
+    """A running kernel: its candidates (source, version), and modules.
 
     `loaded` are those of the modules that were asked about; None: the capture has no list.
     """
@@ -83,11 +84,15 @@ class KernelComponent:
     system: OsRelease | None
     release: str
     running: tuple[tuple[str, str], ...]
-    installed: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
-    next_boot: str | None
     loaded: frozenset[str] | None
 
-    source = "linux"
+
+@dataclass(frozen=True, slots=True)
+class OtherKernels:
+    """The kernels that nodes have beside the running one, and the next to boot, by release, if a lock knows them."""
+
+    installed: tuple[str, ...]
+    next_boot: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,28 +121,39 @@ class WheelComponent:
     system = None
 
 
-Component = PackageComponent | KernelComponent | ProductComponent | WheelComponent
-Carrier = tuple[str, str]  # kind and name
+Component = PackageComponent | ProductComponent | WheelComponent
 _NAMES = 3  # binary packages that a row names
 _Candidates = tuple[tuple[str, str], ...]  # source and version
+_Answer = tuple[AdvisoryClaim, ClaimAnswer]
+_Split = tuple[tuple[str, ...], str | None, list[str]]  # releases, next boot, nodes
+_Key = TypeVar("_Key", bound=Hashable)
 
 
 @dataclass
 class Inventory:
-    """Components with the names of their carriers by kind, and carriers that could not be read with the reason."""
+    """Components with the names of their carriers by kind, and carriers that could not be read with the reason.
 
-    components: dict[Component, dict[str, list[str]]] = field(default_factory=dict)
-    unread: dict[str, list[Carrier]] = field(default_factory=dict)
-    systems: dict[OsRelease, list[Carrier]] = field(default_factory=dict)
+    Names are in groups that many components share: the nodes of one lock are one group. `releases` are the candidates
+    of the kernels that the locks know.
+    """
 
-    def add(self, component: Component, carrier: Carrier) -> None:
-        """Add a carrier of a component."""
-        kind, name = carrier
-        self.components.setdefault(component, {}).setdefault(kind, []).append(name)
+    components: dict[Component, dict[str, list[list[str]]]] = field(default_factory=dict)
+    kernels: dict[KernelComponent, dict[OtherKernels, list[str]]] = field(default_factory=dict)
+    releases: dict[str, _Candidates] = field(default_factory=dict)
+    unread: dict[str, dict[str, list[str]]] = field(default_factory=dict)
+    systems: dict[OsRelease, dict[str, list[str]]] = field(default_factory=dict)
 
-    def refuse(self, why: str, carrier: Carrier) -> None:
-        """Add a carrier that is not judged, or not as a whole."""
-        self.unread.setdefault(why, []).append(carrier)
+    def add(self, component: Component, kind: str, names: list[str]) -> None:
+        """Add a group of carriers of a component."""
+        self.components.setdefault(component, {}).setdefault(kind, []).append(names)
+
+    def refuse(self, why: str, kind: str, names: Iterable[str]) -> None:
+        """Add carriers that are not judged, or not as a whole."""
+        self.unread.setdefault(why, {}).setdefault(kind, []).extend(names)
+
+    def run(self, system: OsRelease, kind: str, names: Iterable[str]) -> None:
+        """Add carriers of a release."""
+        self.systems.setdefault(system, {}).setdefault(kind, []).extend(names)
 
 
 def _grouped(
@@ -159,69 +175,98 @@ def _grouped(
 def inventory(
     carriers: Carriers, nodes: Sequence[NodeFacts], modules: Set[str] = frozenset()
 ) -> Inventory:
-    """Return the components of all carriers. `modules` are the kernel modules that were asked about."""
-    listed = Inventory()
+    """Return the components of all carriers. `modules` are the kernel modules that were asked about.
+
+    Nodes with the same packages, kernels or products are one group each, so that each distinct set is judged once.
+    """
+    listed = Inventory(
+        releases={release: tuple(sorted(rows)) for release, rows in carriers.kernels.items()}
+    )
     for subject in sorted(carriers.subjects, key=lambda one: one.name):
         _add_subject(listed, subject)
-    # In order: the names of a component then need no sorting, which would be done for each vulnerability.
-    for node in sorted(nodes, key=lambda one: one.name):
-        _add_node(listed, node, carriers, modules)
+    ordered = sorted(nodes, key=lambda one: one.name)
+    packages = _by(ordered, lambda one: (one.system, one.lock, one.drift, one.driver))
+    for (system, digest, drift, driver), names in packages.items():
+        lock = carriers.locks.get(digest or "")
+        _add_packages(listed, system, _NodePackages(digest, lock, drift, driver), names)
+    for toolkit, names in _by(ordered, lambda one: one.toolkit).items():
+        if toolkit is not None:
+            listed.add(ProductComponent(TOOLKIT, toolkit), "node", names)
+    for kernel, names in _by(ordered, lambda one: _kernels(one, listed, modules)).items():
+        if isinstance(kernel, str):
+            listed.refuse(kernel, "node", names)
+        else:
+            listed.kernels.setdefault(kernel[0], {})[kernel[1]] = names
     return listed
 
 
+def _by(nodes: Iterable[NodeFacts], key: Callable[[NodeFacts], _Key]) -> dict[_Key, list[str]]:
+    """Return the names of nodes by a key."""
+    groups: dict[_Key, list[str]] = {}
+    for node in nodes:
+        groups.setdefault(key(node), []).append(node.name)
+    return groups
+
+
 def _add_subject(listed: Inventory, subject: CarrierContents) -> None:
-    carrier = (subject.kind, subject.name)
+    kind, names = subject.kind, [subject.name]
     if subject.unread:
-        listed.refuse(subject.unread, carrier)
+        listed.refuse(subject.unread, kind, names)
         return
     if subject.system is not None:
-        listed.systems.setdefault(subject.system, []).append(carrier)
+        listed.run(subject.system, kind, names)
     for component in _grouped(subject.packages, subject.system):
-        listed.add(component, carrier)
+        listed.add(component, kind, names)
     for name, version in subject.wheels:
-        listed.add(WheelComponent(name, version), carrier)
+        listed.add(WheelComponent(name, version), kind, names)
     products = {DRIVER: subject.driver_version, TOOLKIT: subject.toolkit}
     for product, own in products.items():
         if own is not None:
-            listed.add(ProductComponent(product, own), carrier)
+            listed.add(ProductComponent(product, own), kind, names)
 
 
-def _add_node(listed: Inventory, node: NodeFacts, carriers: Carriers, modules: Set[str]) -> None:
-    carrier = ("node", node.name)
-    if node.system is None:
-        listed.refuse("the capture names no release that is known here", carrier)
+@dataclass(frozen=True, slots=True)
+class _NodePackages:
+    """The lock of some nodes, its contents if it is one of the site's, what differs from it, and the loaded driver."""
+
+    digest: str | None
+    lock: CarrierContents | None
+    drift: tuple[tuple[str, str | None], ...] | None
+    driver: str | None
+
+
+def _add_packages(
+    listed: Inventory, system: OsRelease | None, own: _NodePackages, names: list[str]
+) -> None:
+    """Add the packages and the driver of nodes that have the same."""
+    if system is None:
+        listed.refuse("the capture names no release that is known here", "node", names)
     else:
-        listed.systems.setdefault(node.system, []).append(carrier)
-    lock = carriers.locks.get(node.lock or "")
+        listed.run(system, "node", names)
     packages: dict[str, CarriedPackage] = {}
+    lock = own.lock
     if lock is None:
         why = "the node's lock is not one of the site's"
-        if node.lock is None:
+        if own.digest is None:
             why = "the node has no lock"
-        listed.refuse(f"{why}: only kernel, driver and toolkit are judged", carrier)
-    elif node.drift is None:
-        listed.refuse(
-            "the capture compares no packages: only kernel, driver and toolkit are judged", carrier
-        )
+        listed.refuse(f"{why}: only kernel, driver and toolkit are judged", "node", names)
+    elif own.drift is None:
+        why = "the capture compares no packages: only kernel, driver and toolkit are judged"
+        listed.refuse(why, "node", names)
     else:
-        packages = _installed(lock, dict(node.drift))
-    _add_kernel(listed, node, carriers, modules)
+        packages = _installed(lock, dict(own.drift))
     stack = [item for item in packages.values() if not is_kernel(item.source)]
     held = lock.held if lock is not None else frozenset()
-    for component in _grouped((item for item in stack if item.name in held), node.system):
-        listed.add(component, carrier)
-    for component in _grouped(
-        (item for item in stack if item.name not in held), node.system, base=True
-    ):
-        listed.add(component, carrier)
-    own = lock.driver_version if lock is not None and packages else None
-    if node.driver is not None:
-        other = own if own != node.driver else None
-        listed.add(ProductComponent(DRIVER, node.driver, other), carrier)
-    elif own is not None:
-        listed.add(ProductComponent(DRIVER, own, loaded=False), carrier)
-    if node.toolkit is not None:
-        listed.add(ProductComponent(TOOLKIT, node.toolkit), carrier)
+    for base in (False, True):
+        chosen = (item for item in stack if (item.name not in held) is base)
+        for component in _grouped(chosen, system, base=base):
+            listed.add(component, "node", names)
+    locked = lock.driver_version if lock is not None and packages else None
+    if own.driver is not None:
+        other = locked if locked != own.driver else None
+        listed.add(ProductComponent(DRIVER, own.driver, other), "node", names)
+    elif locked is not None:
+        listed.add(ProductComponent(DRIVER, locked, loaded=False), "node", names)
 
 
 def _installed(lock: CarrierContents, drift: Mapping[str, str | None]) -> dict[str, CarriedPackage]:
@@ -239,13 +284,13 @@ def _installed(lock: CarrierContents, drift: Mapping[str, str | None]) -> dict[s
     return packages
 
 
-def _add_kernel(listed: Inventory, node: NodeFacts, carriers: Carriers, modules: Set[str]) -> None:
-    carrier = ("node", node.name)
+def _kernels(
+    node: NodeFacts, listed: Inventory, modules: Set[str]
+) -> tuple[KernelComponent, OtherKernels] | str:
+    """Return the kernels of a node, or why they are not judged."""
     if node.running is None:
-        listed.refuse("the capture names no running kernel", carrier)
-        return
-    known = carriers.kernels
-    candidates = tuple(sorted(known.get(node.running, ())))
+        return "the capture names no running kernel"
+    candidates = listed.releases.get(node.running, ())
     version = kernel_version(node.running, node.built)
     if version is not None:
         sources = {source for source, own in candidates if own == version} or {
@@ -253,27 +298,18 @@ def _add_kernel(listed: Inventory, node: NodeFacts, carriers: Carriers, modules:
         }
         candidates = tuple((source, version) for source in sorted(sources))
     if not candidates:
-        listed.refuse(
-            f"the running kernel {node.running} does not print its package, and no lock has it",
-            carrier,
-        )
-        return
-    others = tuple(
-        (release, tuple(sorted(known.get(release, ()))))
-        for release in sorted({*node.installed, *([node.next_boot] if node.next_boot else [])})
-        if release != node.running
-    )
+        return f"the running kernel {node.running} does not print its package, and no lock has it"
     loaded = None if node.modules is None else frozenset(node.modules & modules)
-    listed.add(
-        KernelComponent(
-            node.system,
-            release=node.running,
-            running=candidates,
-            installed=others,
-            next_boot=node.next_boot,
-            loaded=loaded,
-        ),
-        carrier,
+    # A kernel that no lock knows is never called good or affected.
+    others = {
+        release
+        for release in (*node.installed, node.next_boot)
+        if release is not None and release != node.running and release in listed.releases
+    }
+    next_boot = node.next_boot if node.next_boot in others else None
+    return (
+        KernelComponent(node.system, node.running, candidates, loaded),
+        OtherKernels(tuple(sorted(others)), next_boot),
     )
 
 
@@ -299,9 +335,6 @@ class Matcher:
     def verdicts(self, component: Component) -> Iterator[CveVerdict]:
         """Yield the verdicts of a component, one for each vulnerability and feed that has a claim."""
         for feed in self.feeds:
-            if isinstance(component, KernelComponent):
-                yield from self._kernel(component, feed)
-                continue
             if isinstance(component, WheelComponent):
                 claims: Mapping[str, AdvisoryClaim] = {}
                 if isinstance(feed.source, OsvRecords):
@@ -309,65 +342,31 @@ class Matcher:
             else:
                 claims = feed.source.claims(component.system, component.source)
             for claim in self._wanted(claims):
-                verdict = _verdict(claim, feed, _judged(component, claim))
+                verdict = _verdict(claim, feed.kind, _judged(component, claim))
                 if isinstance(component, ProductComponent):
                     verdict = _of_product(verdict, component, claim)
                 yield verdict
+
+    def kernels(self, listed: Inventory) -> Iterator[KernelFleet]:
+        """Yield each running kernel with the answers of each feed."""
+        for kernel, others in listed.kernels.items():
+            releases = sorted({release for one in others for release in one.installed})
+            for feed in self.feeds:
+                answers = self._answers(feed, kernel.system, kernel.running)
+                rows = {
+                    release: self._answers(feed, kernel.system, listed.releases[release])
+                    for release in releases
+                }
+                yield KernelFleet(kernel, feed.kind, answers, rows, others, self.modules)
 
     def _wanted(self, claims: Mapping[str, AdvisoryClaim]) -> Iterable[AdvisoryClaim]:
         if self.wanted is None:
             return claims.values()
         return [claims[name] for name in self.wanted if name in claims]
 
-    def _kernel(self, kernel: KernelComponent, feed: Feed) -> Iterator[CveVerdict]:
-        running = self._answers(feed, kernel.system, kernel.running)
-        others = [
-            (release, self._answers(feed, kernel.system, rows))
-            for release, rows in kernel.installed
-            if rows
-        ]
-        runs = f"kernel {kernel.release} runs: "
-        for cve, (claim, judged) in running.items():
-            state, note = _OF_JUDGEMENT[judged.state], ""
-            if state is CarrierState.AFFECTED:
-                good = [release for release, answers in others if _is_good(answers.get(cve))]
-                state, note = self._affected(kernel, good)
-            elif judged.state is not ClaimState.UNKNOWN and any(
-                release == kernel.next_boot and _is_affected(answers.get(cve))
-                for release, answers in others
-            ):
-                state = CarrierState.NEXT_BOOT
-                note = f"; the next boot takes {kernel.next_boot}, which is affected"
-            yield CveVerdict(
-                cve,
-                state=state,
-                feed=feed.kind,
-                severity=claim.severity,
-                summary=claim.summary,
-                fixed=judged.fixed,
-                word=judged.word,
-                why=f"{runs}{judged.why}{note}",
-            )
-
-    def _affected(self, kernel: KernelComponent, good: Sequence[str]) -> tuple[CarrierState, str]:
-        """Return the state of a node whose kernel is affected, by the kernels with the fix that are installed."""
-        if good:
-            boots = ", and is the next to boot" if kernel.next_boot in good else ""
-            note = f"; {', '.join(good)} with the fix is installed and not booted{boots}"
-            return CarrierState.FIX_NOT_BOOTED, note
-        if kernel.loaded:
-            return CarrierState.AFFECTED, f"; module {', '.join(sorted(kernel.loaded))} is loaded"
-        if self.modules and kernel.loaded is not None:
-            listed = ", ".join(sorted(self.modules))
-            note = (
-                f"; {listed} is not among the loaded modules: it can be loaded, unless it is denied"
-            )
-            return CarrierState.NOT_LOADED, note
-        return CarrierState.AFFECTED, ""
-
     def _answers(
         self, feed: Feed, system: OsRelease | None, rows: _Candidates
-    ) -> Mapping[str, tuple[AdvisoryClaim, ClaimAnswer]]:
+    ) -> Mapping[str, _Answer]:
         """Return the answers for a kernel that may be of several package versions, by vulnerability.
 
         Many nodes have the same kernels, so that the answers are stored.
@@ -376,7 +375,7 @@ class Matcher:
         known = self._known.get(key)
         if known is not None:
             return known
-        by_cve: dict[str, list[tuple[AdvisoryClaim, ClaimAnswer]]] = {}
+        by_cve: dict[str, list[_Answer]] = {}
         for source, version in rows:
             for claim in self._wanted(feed.source.claims(system, source)):
                 by_cve.setdefault(claim.cve, []).append((claim, claim.judge(version)))
@@ -385,17 +384,92 @@ class Matcher:
         return answers
 
 
-def _is_good(answer: tuple[AdvisoryClaim, ClaimAnswer] | None) -> bool:
+@dataclass(frozen=True)
+class KernelFleet:
+    """The nodes that run one kernel, with the answers of one feed for it and for the other kernels that they have.
+
+    Nodes differ in the other kernels alone. Vulnerabilities that are fixed in the same of these split the nodes in
+    the same way, so that each split is made once.
+    """
+
+    kernel: KernelComponent
+    feed: str
+    answers: Mapping[str, _Answer]
+    others: Mapping[str, Mapping[str, _Answer]]  # by release
+    nodes: Mapping[OtherKernels, list[str]]
+    modules: Set[str]
+    _splits: dict[tuple[bool, tuple[str, ...]], list[_Split]] = field(default_factory=dict)
+
+    def verdicts(self, cve: str) -> Iterator[tuple[CveVerdict, list[str]]]:
+        """Yield the verdicts on a vulnerability, each with its nodes. Raise KeyError if there is no answer."""
+        claim, judged = self.answers[cve]
+        verdict = _verdict(claim, self.feed, judged)
+        runs = f"kernel {self.kernel.release} runs: {judged.why}"
+        if judged.state is ClaimState.AFFECTED:
+            for good, next_boot, names in self._split(cve, _is_good):
+                state, note = self._affected(good, next_boot)
+                yield replace(verdict, state=state, why=runs + note), names
+            return
+        if judged.state is ClaimState.UNKNOWN:
+            yield replace(verdict, why=runs), self._split_by(False, ())[0][2]
+            return
+        for _, next_boot, names in self._split(cve, _is_affected, next_only=True):
+            if next_boot is None:
+                yield replace(verdict, why=runs), names
+            else:
+                note = f"; the next boot takes {next_boot}, which is affected"
+                yield replace(verdict, state=CarrierState.NEXT_BOOT, why=runs + note), names
+
+    def _split(
+        self, cve: str, test: Callable[[_Answer | None], bool], *, next_only: bool = False
+    ) -> list[_Split]:
+        """Return the nodes by those of their other kernels that pass a test, and by the next boot if it is one."""
+        chosen = tuple(release for release, rows in self.others.items() if test(rows.get(cve)))
+        return self._split_by(next_only, chosen)
+
+    def _split_by(self, next_only: bool, chosen: tuple[str, ...]) -> list[_Split]:
+        known = self._splits.get((next_only, chosen))
+        if known is not None:
+            return known
+        groups: dict[tuple[tuple[str, ...], str | None], list[str]] = {}
+        members = frozenset(chosen)
+        for others, names in self.nodes.items():
+            next_boot = others.next_boot if others.next_boot in members else None
+            installed: tuple[str, ...] = ()
+            if not next_only:
+                installed = tuple(release for release in others.installed if release in members)
+            groups.setdefault((installed, next_boot), []).extend(names)
+        split = [(*key, sorted(names)) for key, names in groups.items()]
+        self._splits[next_only, chosen] = split
+        return split
+
+    def _affected(self, good: Sequence[str], next_boot: str | None) -> tuple[CarrierState, str]:
+        """Return the state of nodes whose kernel is affected, by the kernels with the fix that are installed."""
+        loaded = self.kernel.loaded
+        if good:
+            boots = ", and is the next to boot" if next_boot is not None else ""
+            note = f"; {', '.join(good)} with the fix is installed and not booted{boots}"
+            return CarrierState.FIX_NOT_BOOTED, note
+        if loaded:
+            return CarrierState.AFFECTED, f"; module {', '.join(sorted(loaded))} is loaded"
+        if self.modules and loaded is not None:
+            listed = ", ".join(sorted(self.modules))
+            note = (
+                f"; {listed} is not among the loaded modules: it can be loaded, unless it is denied"
+            )
+            return CarrierState.NOT_LOADED, note
+        return CarrierState.AFFECTED, ""
+
+
+def _is_good(answer: _Answer | None) -> bool:
     return answer is not None and answer[1].state in (ClaimState.FIXED, ClaimState.NOT_AFFECTED)
 
 
-def _is_affected(answer: tuple[AdvisoryClaim, ClaimAnswer] | None) -> bool:
+def _is_affected(answer: _Answer | None) -> bool:
     return answer is not None and answer[1].state is ClaimState.AFFECTED
 
 
-def _agreed(
-    answers: Sequence[tuple[AdvisoryClaim, ClaimAnswer]], rows: _Candidates
-) -> tuple[AdvisoryClaim, ClaimAnswer]:
+def _agreed(answers: Sequence[_Answer], rows: _Candidates) -> _Answer:
     """Return the answer for all candidates: unknown unless all agree."""
     claim, first = answers[0]
     if len({judged.state for _, judged in answers}) == 1:
@@ -440,11 +514,11 @@ def _of_product(verdict: CveVerdict, product: ProductComponent, claim: AdvisoryC
     return verdict
 
 
-def _verdict(claim: AdvisoryClaim, feed: Feed, judged: ClaimAnswer) -> CveVerdict:
+def _verdict(claim: AdvisoryClaim, feed: str, judged: ClaimAnswer) -> CveVerdict:
     return CveVerdict(
         claim.cve,
         state=_OF_JUDGEMENT[judged.state],
-        feed=feed.kind,
+        feed=feed,
         severity=claim.severity,
         summary=claim.summary,
         fixed=judged.fixed,
@@ -453,7 +527,7 @@ def _verdict(claim: AdvisoryClaim, feed: Feed, judged: ClaimAnswer) -> CveVerdic
     )
 
 
-def shown_package(component: Component) -> tuple[str, str]:
+def shown_package(component: Component | KernelComponent) -> tuple[str, str]:
     """Return package and version of a component for a reader."""
     if isinstance(component, PackageComponent):
         if component.names == (component.source,):

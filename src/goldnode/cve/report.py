@@ -1,24 +1,27 @@
-"""The report of what carries vulnerabilities: by vulnerability, state and kind of carrier."""
+"""The report of what carries vulnerabilities: by vulnerability, state and kind of carrier.
+
+A fleet has more rows than fit in memory at once, so that entries are made one by one, in the order of the document.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from goldnode.cve.feeds import Feed
 from goldnode.cve.match import (
     OPEN,
     ORDER,
-    Carrier,
-    CarrierState,
     CveVerdict,
     Inventory,
+    KernelFleet,
     Matcher,
     shown_package,
 )
 from goldnode.cve.nodes import NodeFacts
-from goldnode.documents.cve import CveDocument, CveEntry, CveFeed, CveRow, NotJudged
+from goldnode.documents.cve import CveDocument, CveFeed, NotJudged
 from goldnode.evidence.vulnerabilities import LEVELS, level
 
 KINDS = ("lock", "disk", "image", "derived", "node")
@@ -32,63 +35,114 @@ class CveQuestion:
     at: dt.datetime
 
 
+class CarrierRow(NamedTuple):
+    """Carriers of one kind in the same state, and why. Its fields are those of a row of the document."""
+
+    state: str
+    kind: str
+    names: list[str]
+    package: str
+    version: str
+    fixed: str | None
+    word: str
+    feed: str
+    why: str
+
+
+class CveSummary(NamedTuple):
+    """One vulnerability with its rows, the worst first. Its fields are those of an entry of the document."""
+
+    id: str
+    severity: str
+    summary: str
+    note: str
+    counts: dict[str, dict[str, int]]
+    rows: list[CarrierRow]
+
+    def content(self) -> dict[str, Any]:
+        """Return it as an entry of the document."""
+        return {**self._asdict(), "rows": [row._asdict() for row in self.rows]}
+
+    @property
+    def open_rows(self) -> list[CarrierRow]:
+        """Return the rows of carriers that have the vulnerability, or of which it is not known."""
+        return [row for row in self.rows if row.state in OPEN or row.state == "unknown"]
+
+
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """A verdict with its component's text and its carriers."""
+    """A verdict with its component's text and groups of its carriers by kind."""
 
     verdict: CveVerdict
     package: str
     version: str
-    carriers: Mapping[str, list[str]]
+    carriers: Mapping[str, Sequence[list[str]]]
+
+
+@dataclass(slots=True)
+class _Found:
+    """What is known of one vulnerability: verdicts on components, and running kernels with their texts."""
+
+    placed: list[_Placed] = field(default_factory=list)
+    kernels: list[tuple[KernelFleet, tuple[str, str]]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class CveReport:
+    """The report: the document without its entries, and what these are made of."""
+
+    head: CveDocument
+    _order: list[tuple[str, str, str]]  # name, severity, note
+    _found: Mapping[str, _Found]
+    _open_only: bool
+
+    def entries(self) -> Iterator[CveSummary]:
+        """Yield the vulnerabilities in order; without a question, only those that are open somewhere."""
+        rows = _Rows()
+        for name, severity, note in self._order:
+            entry = rows.entry(name, severity, note, self._found.get(name) or _Found())
+            if entry.open_rows or not self._open_only:
+                yield entry
 
 
 def build(
     question: CveQuestion, listed: Inventory, matcher: Matcher, nodes: Sequence[NodeFacts]
-) -> CveDocument:
-    """Return the document."""
-    by_cve: dict[str, list[_Placed]] = {}
+) -> CveReport:
+    """Return the report."""
+    found: dict[str, _Found] = {}
     for component, carriers in listed.components.items():
         texts: tuple[str, str] | None = None
         for verdict in matcher.verdicts(component):
             texts = texts or shown_package(component)
-            by_cve.setdefault(verdict.cve, []).append(_Placed(verdict, *texts, carriers))
+            placed = _Placed(verdict, *texts, carriers)
+            found.setdefault(verdict.cve, _Found()).placed.append(placed)
+    for fleet in matcher.kernels(listed):
+        texts = shown_package(fleet.kernel)
+        for cve in fleet.answers:
+            found.setdefault(cve, _Found()).kernels.append((fleet, texts))
     notes = {name: _note(name, matcher.feeds) for name in question.wanted or ()}
-    names = [
-        name
-        for name in (question.wanted if question.wanted is not None else sorted(by_cve))
-        if question.wanted is not None or _matters(by_cve[name])
-    ]
-    entries = [
-        _entry(name, by_cve.get(name, []), notes.get(name) or "")
+    names = question.wanted if question.wanted is not None else sorted(found)
+    order = [
+        (name, _worst_severity(name, found.get(name) or _Found()), notes.get(name) or "")
         for name in names
-        if name in by_cve or notes.get(name) is not None
+        if name in found or notes.get(name) is not None
     ]
     if question.wanted is None:
-        entries.sort(key=_severity)
+        order.sort(key=lambda one: (-_rank(one[1]), one[0]))
     today = question.at.date()
-    return CveDocument(
+    head = CveDocument(
         schema="goldnode.cve/1",
         at=question.at.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         feeds=[_feed(feed, today) for feed in matcher.feeds],
-        vulnerabilities=entries,
-        no_record=[name for name in names if name not in by_cve and notes.get(name) is None],
+        vulnerabilities=[],
+        no_record=[name for name in names if name not in found and notes.get(name) is None],
         not_judged=_not_judged(listed, matcher.feeds),
         nodes={
             "captured": len(nodes),
             "simulated": len([node for node in nodes if node.simulated]),
         },
     )
-
-
-def open_rows(entry: CveEntry) -> list[CveRow]:
-    """Return the rows of carriers that have the vulnerability, or of which it is not known."""
-    return [row for row in entry.rows if CarrierState(row.state) in OPEN or row.state == "unknown"]
-
-
-def _matters(rows: Iterable[_Placed]) -> bool:
-    return any(
-        row.verdict.state in OPEN or row.verdict.state is CarrierState.UNKNOWN for row in rows
-    )
+    return CveReport(head, order, found, question.wanted is None)
 
 
 def _note(name: str, feeds: Sequence[Feed]) -> str | None:
@@ -98,54 +152,82 @@ def _note(name: str, feeds: Sequence[Feed]) -> str | None:
     return min(notes) if notes else None
 
 
-def _entry(name: str, rows: Sequence[_Placed], note: str) -> CveEntry:
-    grouped: dict[tuple[str, ...], list[list[str]]] = {}
-    for row in rows:
-        verdict = row.verdict
-        for kind, names in row.carriers.items():
-            key = (
-                verdict.state,
-                kind,
-                row.package,
-                row.version,
-                verdict.fixed or "",
-                verdict.word,
-                verdict.feed,
-                verdict.why,
+class _Rows:
+    """Makes the rows of vulnerabilities, and merges and counts each set of groups of carriers once."""
+
+    def __init__(self) -> None:
+        # By the identities of the groups, which the inventory and the kernels hold as long as this.
+        self._merged: dict[tuple[int, ...], list[str]] = {}
+        self._counted: dict[tuple[tuple[str, str, int], ...], dict[str, dict[str, int]]] = {}
+
+    def entry(self, name: str, severity: str, note: str, found: _Found) -> CveSummary:
+        """Return the entry of a vulnerability."""
+        grouped: dict[tuple[str, ...], list[list[str]]] = {}
+        for row in found.placed:
+            for kind, groups in row.carriers.items():
+                key = _key(row.verdict, kind, row.package, row.version)
+                grouped.setdefault(key, []).extend(groups)
+        for fleet, texts in found.kernels:
+            for verdict, names in fleet.verdicts(name):
+                grouped.setdefault(_key(verdict, "node", *texts), []).append(names)
+        listed = [
+            CarrierRow(
+                key[0],
+                kind=key[1],
+                names=self._names(groups),
+                package=key[2],
+                version=key[3],
+                fixed=key[4] or None,
+                word=key[5],
+                feed=key[6],
+                why=key[7],
             )
-            grouped.setdefault(key, []).append(names)
-    listed = [
-        CveRow.model_construct(
-            state=str(key[0]),
-            kind=key[1],
-            names=names[0] if len(names) == 1 else sorted({one for rows in names for one in rows}),
-            package=key[2],
-            version=key[3],
-            fixed=key[4] or None,
-            word=key[5],
-            feed=key[6],
-            why=key[7],
-        )
-        for key, names in grouped.items()
-    ]
-    listed.sort(key=_order)
-    return CveEntry.model_construct(
-        id=name,
-        severity=_worst_severity(rows),
-        summary=next((row.verdict.summary for row in rows if row.verdict.summary), ""),
-        note=note,
-        counts=_counts(listed),
-        rows=listed,
+            for key, groups in grouped.items()
+        ]
+        listed.sort(key=_order)
+        return CveSummary(name, severity, _summary(name, found), note, self._counts(listed), listed)
+
+    def _names(self, groups: Sequence[list[str]]) -> list[str]:
+        """Return the names of groups, sorted. Each group is sorted by itself."""
+        if len(groups) == 1:
+            return groups[0]
+        key = tuple(map(id, groups))
+        if key not in self._merged:
+            self._merged[key] = sorted(set().union(*groups))
+        return self._merged[key]
+
+    def _counts(self, rows: Sequence[CarrierRow]) -> dict[str, dict[str, int]]:
+        """Return kind -> state -> number of carriers. A carrier counts in the worst of its states: the first."""
+        key = tuple((row.kind, row.state, id(row.names)) for row in rows)
+        if key not in self._counted:
+            self._counted[key] = _counted(rows)
+        return self._counted[key]
+
+
+def _key(verdict: CveVerdict, kind: str, package: str, version: str) -> tuple[str, ...]:
+    return (
+        verdict.state.value,
+        kind,
+        package,
+        version,
+        verdict.fixed or "",
+        verdict.word,
+        verdict.feed,
+        verdict.why,
     )
 
 
-def _order(row: CveRow) -> tuple[int, int, str, str, str]:
-    state = ORDER[CarrierState(row.state)]
-    return state, KINDS.index(row.kind), row.package, row.version, row.why
+def _summary(name: str, found: _Found) -> str:
+    texts = [row.verdict.summary for row in found.placed]
+    texts += [fleet.answers[name][0].summary for fleet, _ in found.kernels]
+    return next((text for text in texts if text), "")
 
 
-def _counts(rows: Iterable[CveRow]) -> dict[str, dict[str, int]]:
-    """Return kind -> state -> number of carriers. A carrier counts in the worst of its states: the first."""
+def _order(row: CarrierRow) -> tuple[int, int, str, str, str]:
+    return ORDER[row.state], KINDS.index(row.kind), row.package, row.version, row.why
+
+
+def _counted(rows: Iterable[CarrierRow]) -> dict[str, dict[str, int]]:
     counts: dict[str, dict[str, int]] = {}
     seen: dict[str, set[str]] = {}
     for row in rows:
@@ -154,23 +236,19 @@ def _counts(rows: Iterable[CveRow]) -> dict[str, dict[str, int]]:
         known.update(row.names)
         if len(known) > before:
             states = counts.setdefault(row.kind, {})
-            state = str(row.state)
-            states[state] = states.get(state, 0) + len(known) - before
+            states[row.state] = states.get(row.state, 0) + len(known) - before
     return counts
 
 
-def _worst_severity(rows: Iterable[_Placed]) -> str:
-    named = {row.verdict.severity for row in rows}
+def _worst_severity(name: str, found: _Found) -> str:
+    named = {row.verdict.severity for row in found.placed}
+    named |= {fleet.answers[name][0].severity for fleet, _ in found.kernels}
     return max(named, key=lambda one: (_rank(one), one), default="not stated")
 
 
 def _rank(severity: str) -> int:
     known = level(severity)
     return LEVELS.index(known) if known in LEVELS else -1
-
-
-def _severity(entry: CveEntry) -> tuple[int, str]:
-    return -_rank(entry.severity), entry.id
 
 
 def _feed(feed: Feed, today: dt.date) -> CveFeed:
@@ -190,16 +268,15 @@ def _feed(feed: Feed, today: dt.date) -> CveFeed:
 
 def _not_judged(listed: Inventory, feeds: Sequence[Feed]) -> list[NotJudged]:
     """Return carriers that were not read, and those of a release that no data of a distribution cover."""
-    reasons: Mapping[str, list[Carrier]] = dict(listed.unread)
+    reasons = dict(listed.unread)
     of_releases = [feed for feed in feeds if feed.kind in ("debian", "osv")]
     for system, carriers in listed.systems.items():
         if not any(feed.source.covers(system) for feed in of_releases):
-            why = f"no data cover the packages of {system.id} {system.version}"
-            reasons = {**reasons, why: carriers}
+            reasons[f"no data cover the packages of {system.id} {system.version}"] = carriers
     rows = []
     for why, carriers in sorted(reasons.items()):
         for kind in KINDS:
-            names = sorted({name for one, name in carriers if one == kind})
+            names = sorted(set(carriers.get(kind, ())))
             if names:
                 rows.append(NotJudged.model_validate({"why": why, "kind": kind, "names": names}))
     return rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -82,7 +83,10 @@ def report(
     listed: Inventory, feeds: Sequence[Feed], *names: str, modules: frozenset[str] = frozenset()
 ) -> CveDocument:
     matcher = Matcher(feeds, set(names) or None, modules)
-    return build(CveQuestion(names or None, AT), listed, matcher, [])
+    made = build(CveQuestion(names or None, AT), listed, matcher, [])
+    content = made.head.model_dump(by_alias=True)
+    content["vulnerabilities"] = [one.content() for one in made.entries()]
+    return CveDocument.model_validate(content)
 
 
 def entry(document: CveDocument, name: str = CVE) -> CveEntry:
@@ -215,3 +219,51 @@ def test_fix_that_is_withdrawn_makes_nodes_affected_again() -> None:
         for text in (tracker({"linux": {CVE: FIXED}}), later)
     ]
     assert states == ["fixed", "affected"]
+
+
+def random_nodes(draw: random.Random, number: int) -> list[NodeFacts]:
+    releases = ["6.1.0-47-amd64", "6.1.0-55-amd64", "6.1.0-56-amd64", "6.1.0-99-amd64"]
+    nodes = []
+    for count in range(number):
+        installed = tuple(draw.sample(releases, draw.randrange(4)))
+        nodes.append(
+            node(
+                f"node{count:02d}",
+                running=draw.choice([*releases, None]),
+                built=draw.choice([None, None, "#1 SMP Debian 6.1.191-1 (2026-11-01)"]),
+                installed=installed,
+                next_boot=draw.choice([None, *installed]),
+                modules=draw.choice([None, frozenset(), frozenset({"algif_aead", "nvidia"})]),
+                lock=draw.choice([None, "sha256:stack", "sha256:gone"]),
+                drift=draw.choice([None, (), (("libssl3", "3.0.17-1~deb12u2"),)]),
+                driver=draw.choice([None, "535.216.01", "535.309.01"]),
+            )
+        )
+    return nodes
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_node_of_a_fleet_is_judged_as_one_that_is_alone(seed: int) -> None:
+    draw = random.Random(seed)  # noqa: S311 - no secret
+    old = CarriedPackage("libssl3", "3.0.17-1~deb12u1", "openssl", "3.0.17-1~deb12u1")
+    stack = lock("stack", old, driver="535.309.01", held=frozenset({"libssl3"}))
+    known = carriers(*KERNELS, stack)
+    text = tracker({"linux": {CVE: FIXED}, "openssl": {"CVE-2026-22222": OPENSSL}})
+    facts = Feed("facts", "facts", "", "2026-11-21", "the facts", FactBulletins())
+    names, modules = (CVE, "CVE-2026-22222", "CVE-2025-23280"), frozenset({"algif_aead"})
+
+    def rows(nodes: Sequence[NodeFacts]) -> set[tuple[str, ...]]:
+        document = report(
+            inventory(known, nodes, modules), [feed(text), facts], *names, modules=modules
+        )
+        return {
+            (one.id, row.state, row.package, row.version, row.why, name)
+            for one in document.vulnerabilities
+            for row in one.rows
+            for name in row.names
+            if row.kind == "node"
+        } | {("", row.why, name) for row in document.not_judged for name in row.names}
+
+    nodes = random_nodes(draw, 30)
+    alone = [rows([one]) for one in nodes]
+    assert rows(nodes) == set().union(*alone)
