@@ -22,6 +22,10 @@ from typing import IO, Any
 
 from tests.e2e.qemu.disk import OVMF_CODE, OVMF_VARS, Archive, GuestError, run
 
+from goldnode.disks import slot_image
+from goldnode.evidence import signatures
+from goldnode.node.slots.builder import PREDICATE
+
 # requirements: Debian packages that the test machine needs for this file; scripts/test installs them.
 REQUIREMENTS = (
     "debian-archive-keyring",
@@ -177,6 +181,21 @@ def release(root: Path) -> str:
     """The kernel of a tree."""
     (found,) = [path.name.removeprefix("vmlinuz-") for path in (root / "boot").glob("vmlinuz-*")]
     return found
+
+
+def sent(image: Path) -> dict[str, Any]:
+    """Return the root of a stream to `slot write`: size and digest of a whole file."""
+    size, sha256 = slot_image.digest(image)
+    return {"size": size, "sha256": sha256}
+
+
+def signed(about: Mapping[str, Any], key: Path) -> dict[str, Any]:
+    """Return the builder's envelope of what a slot gets."""
+    payload = signatures.statement(
+        str(about["name"]), "sha256:" + "1" * 64, PREDICATE, {"documents": [], "slot": about}
+    )
+    envelope: dict[str, Any] = json.loads(signatures.load_signer(key).sign(payload))
+    return envelope
 
 
 def root_image(root: Path, image: Path, size: int = ROOT_SIZE) -> Path:

@@ -22,6 +22,7 @@ from tests.disks.test_disk_slots import apply, document, tree
 from tests.e2e.qemu.disk import run
 from tests.unit.fleet.control.followed import FollowedRollout, SimulatedMachine, free_port, served
 from tests.unit.fleet.control.test_rollout_channel import channel_keys
+from tests.unit.images.registries import make_key
 
 from goldnode.core.files import replace_file
 from goldnode.fleet.control.channel import ChannelPublisher, ChannelRelease
@@ -168,19 +169,21 @@ def following(root: Path, fleet: Fleet) -> dict[str, Any]:
     return {**made, "digest": document_digest(made)}
 
 
-def image_of(build: str, kernel: str, image: Path, *words: str) -> update.UpdateImage:
-    """The root file system as a build, with words on its command line."""
+def image_of(
+    build: str, kernel: str, image: Path, builder: Path, *words: str
+) -> update.UpdateImage:
+    """The root file system as a build that its builder has signed, with words on its command line."""
     options = " ".join(["root=PARTLABEL=root-a", slotdisk.OPTIONS, *words])
-    head = update.StreamHeader(
-        f"{CLASS}-{build}",
-        node_class=CLASS,
-        build_id=build,
-        kernel=kernel,
-        options=options,
-        root=update.digest(image),
-        tries=1,
-        unverified="made by a test",
-    ).data()
+    about = {
+        "name": f"{CLASS}-{build}",
+        "class": CLASS,
+        "build_id": build,
+        "kernel": kernel,
+        "options": options,
+        "root": slotdisk.sent(image),
+    }
+    signature = slotdisk.signed(about, builder)
+    head = update.first_line(about, 1, "made by a test", signature=signature)
     disk: Any = SimpleNamespace(build_id=build, class_=CLASS)
     return update.UpdateImage(disk, image, 0, head)
 
@@ -199,6 +202,9 @@ def started(tree: Path, fleet: Fleet, scratch: Path) -> tuple[Path, Path]:
         root / "etc/goldnode/follow/root.json",
         (fleet.channel / "metadata/1.root.json").read_bytes(),
     )
+    builder, public = make_key(scratch, "builder")
+    # The node demands the builder's signature, and carries the key over to each new slot.
+    replace_file(root / "etc/goldnode/image-keys.pem", public.read_bytes())
     run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", root / "etc/ssh/ssh_host_ed25519_key")
     assert (root / "etc/systemd/system/goldnode-follow.timer").is_file()
     image = slotdisk.root_image(root, scratch / "root.img")
@@ -212,7 +218,8 @@ def started(tree: Path, fleet: Fleet, scratch: Path) -> tuple[Path, Path]:
     made = slotdisk.disk(root, image, about, scratch / "disk.raw", scratch)
     shutil.rmtree(root)
     # The broken image starts no initramfs, and finds no root: the kernel panics.
-    fleet.publish(image_of("bbb", kernel, image), image_of("ccc", kernel, image, "rdinit=/nothing"))
+    broken = image_of("ccc", kernel, image, builder, "rdinit=/nothing")
+    fleet.publish(image_of("bbb", kernel, image, builder), broken)
     return made, slotdisk.payload({"run": RUN}, scratch / "payload.img", scratch, "16M")
 
 

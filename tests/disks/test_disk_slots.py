@@ -143,16 +143,15 @@ def test_broken_image_falls_back_automatically_and_reports_the_cause(
     key.with_suffix(".pub").unlink()
     apply(root, with_gpu(wanted))
     image = slotdisk.root_image(root, tmp_path / "root.img")
-    head = update.StreamHeader(
-        "boot_test-bbb",
-        node_class="boot_test",
-        build_id="bbb",
-        kernel=kernel,
-        options=f"root=PARTLABEL=root-a {slotdisk.OPTIONS}",
-        root=update.digest(image),
-        tries=3,
-        unverified=None,
-    ).data()
+    sent = {
+        "name": "boot_test-bbb",
+        "class": "boot_test",
+        "build_id": "bbb",
+        "kernel": kernel,
+        "options": f"root=PARTLABEL=root-a {slotdisk.OPTIONS}",
+        "root": slotdisk.sent(image),
+    }
+    head = update.first_line(sent, 3)
     with (tmp_path / "image").open("wb") as out:
         update.send(image, 0, head, out.write)
     image.unlink()

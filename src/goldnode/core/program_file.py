@@ -29,19 +29,17 @@ START = b"#!/usr/bin/env -S python3 -I -S\n" + OLD_PYTHON % ((b"goldnode-node",)
 BINDING = "pynvml.py"
 # Only type checkers import these.
 TYPES = ("goldnode/node/ground/document.py", "goldnode/node/state/contract.py")
-WRITER = (
-    # Sent along with an image that is written to a node; never installed there.
-    "goldnode/node/slots/write.py"
-)
+# Sent along with an image that is written to a node; never installed there.
+WRITER = ("goldnode/node/slots/builder.py", "goldnode/node/slots/write.py")
 
 
 def sources(*, writer: bool = False) -> dict[str, bytes]:
     """Return archive name -> content of every file of the program, sorted by name.
 
-    `writer` adds the module that only disk updates need.
+    `writer` adds the modules that only disk updates need.
     """
     modules = {name: content for name, content in inputs().items() if name.startswith("goldnode/")}
-    for name in (*TYPES, *([] if writer else [WRITER])):
+    for name in (*TYPES, *(() if writer else WRITER)):
         modules.pop(name)
     start = modules.pop("goldnode/node/__main__.py")
     modules |= {BINDING: node_binding(), "goldnode/__init__.py": b"", "__main__.py": start}

@@ -19,6 +19,7 @@ from urllib.parse import quote
 
 from goldnode.core.errors import DiskError, ImageError
 from goldnode.core.files import replace_file, sha256_of
+from goldnode.disks import slot_image
 from goldnode.disks.contents import DiskContents, digest_of, read
 from goldnode.disks.model import VERIFIED, BuiltDisk
 from goldnode.evidence import sbom, signatures, vulnerabilities
@@ -41,6 +42,7 @@ from goldnode.evidence.size import human
 from goldnode.evidence.verify import Verification, VerificationRow
 from goldnode.evidence.writer import EvidenceOptions, EvidenceWriter, WrittenEvidence
 from goldnode.node.ground.text import phrase
+from goldnode.node.slots.builder import PREDICATE
 from goldnode.oci.layout import canonical
 
 if TYPE_CHECKING:
@@ -49,7 +51,6 @@ if TYPE_CHECKING:
 
 
 BUILD_TYPE = "urn:goldnode:disk-build:1"
-PREDICATE = "urn:goldnode:disk-evidence:1"
 
 # Document -> suffix of the disk's name.
 SUFFIX: Mapping[str, str] = {
@@ -60,7 +61,7 @@ SUFFIX: Mapping[str, str] = {
     "inspection": ".inspection.json",
     "size": ".size.json",
     "diff": ".diff.json",
-    "signature": ".signature.json",
+    "signature": slot_image.SIGNATURE,
 }
 TITLES: Mapping[str, str] = {
     "cyclonedx": "SBOM (CycloneDX)",
@@ -310,7 +311,7 @@ def provenance(disk: BuiltDisk, contents: DiskContents, *, builder: str = BUILDE
 
 
 def _signed_documents(disk: BuiltDisk) -> bytes:
-    """Return the statement that a disk's signature signs: all documents, and the files of the disk."""
+    """Return the statement that a disk's signature signs: all documents, the files of the disk, and what a slot gets."""
     rows = [
         {"file": path.name, "sha256": sha256_of(path), "size": path.stat().st_size}
         for path in documents(disk)
@@ -319,7 +320,8 @@ def _signed_documents(disk: BuiltDisk) -> bytes:
         disk.name,
         digest_of(disk),
         PREDICATE,
-        {"documents": rows},
+        {"documents": rows}
+        | ({"slot": slot_image.about(disk)} if slot_image.has_slots(disk) else {}),
         {row.file: row.sha256 for row in disk.files},
     )
 

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from goldnode.core.errors import GoldnodeError, nearest
-from goldnode.node.follow.signature import is_signed
 from goldnode.node.ground.errors import NodeError
 from goldnode.node.ground.host import PROGRAM
+from goldnode.node.ground.signature import is_signed
 
 SUMS, SIGNATURE = "SHA256SUMS", "SHA256SUMS.sig"
 # The second one has the writer of images: a node that follows a channel may run it.

@@ -19,6 +19,7 @@ from goldnode.cli import main
 from goldnode.commands.disks.update import update as command
 from goldnode.core import program_file as nodefile
 from goldnode.core.errors import DiskError
+from goldnode.disks import slot_image
 from goldnode.disks.model import VERIFIED, BuiltDisk, DiskFile, DiskSystem, Partition, Raw
 from goldnode.fleet.nodes import disk_update as update
 from goldnode.fleet.nodes import return_tests
@@ -55,7 +56,7 @@ def disk(tmp_path: Path) -> BuiltDisk:
         subprocess.run(words, check=True, capture_output=True)
     root = b"root" * (MIB // 4) + bytes(2 * MIB)
     raw.write_bytes(bytes(MIB) + esp.read_bytes() + root + bytes(MIB))
-    _, whole = update.digest(raw)
+    _, whole = slot_image.digest(raw)
     rows = (("esp", MIB, 2 * MIB), ("root-a", 3 * MIB, 3 * MIB))
     made = BuiltDisk(
         directory=place,

@@ -19,6 +19,7 @@ from tests.unit.disks.disk_samples import make_build, prove
 from goldnode.cli import main
 from goldnode.core.errors import GoldnodeError, ImageError
 from goldnode.disks import requirements as disk_requirements
+from goldnode.disks import slot_image
 from goldnode.disks.model import BuiltDisk
 from goldnode.fleet.nodes import disk_update
 from goldnode.images import requirements as image_requirements
@@ -168,7 +169,7 @@ def edit(disk: BuiltDisk) -> None:
     raw = disk.path("raw")
     data = b"IMPLANT" + raw.read_bytes()[7:]
     raw.write_bytes(data)
-    _, digest = disk_update.digest(raw)
+    _, digest = slot_image.digest(raw)
     for path in (disk.directory / "disk.json", *disk.directory.glob("*verified.json")):
         text = path.read_text(encoding="utf-8").replace(disk.raw.sha256, digest)
         path.write_text(text, encoding="utf-8")

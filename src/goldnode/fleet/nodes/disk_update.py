@@ -9,7 +9,6 @@ on the node does not matter. `node/slots/write.py` describes the protocol and th
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import shlex
@@ -31,7 +30,7 @@ from goldnode.core.data import ansible_environment
 from goldnode.core.errors import DiskError
 from goldnode.core.extras import require
 from goldnode.core.site import load_site
-from goldnode.disks import tools
+from goldnode.disks import slot_image
 from goldnode.disks.channels import channel_head
 from goldnode.disks.lines import line_of
 from goldnode.disks.model import VERIFIED, BuiltDisk, find, store_directory
@@ -42,14 +41,12 @@ from goldnode.fleet.drain.protocol import DrainCaller, Drainer, NoDrainer, by_ha
 from goldnode.fleet.nodes import queue_place, return_tests
 from goldnode.fleet.rollout.queue import QueuedWork, WorkNeed
 from goldnode.fleet.shared import denylist
-from goldnode.node.effective import loader
 from goldnode.node.ground.json_lines import as_dict
 from goldnode.node.ground.text import clean, phrase
 from goldnode.node.slots.write import SCHEMA
 from goldnode.node.state.domains.program import OTHER
 from goldnode.node.state.slots import FAILED, SLOTS
 
-BLOCK = 1 << 20
 PROGRAM = "/run/goldnode/update"  # path on the node, while an update runs
 # Without a prompt, and a node that dies during a write is given up after 8 x 15 s.
 SSH = (
@@ -87,59 +84,26 @@ class UpdateImage:
     first: Mapping[str, Any]
 
 
-def digest(path: Path, start: int = 0, size: int | None = None) -> tuple[int, str]:
-    """Return size and SHA-256 (hex) of a file or a part of it.
+def first_line(
+    about: Mapping[str, Any],
+    tries: int,
+    unverified: str | None = None,
+    signed: Sequence[str] = (),
+    signature: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return the first line of the stream to a node.
 
-    Sizes are in bytes. Raises DiskError if the file is too short.
+    :param about: the fields that the builder signs (:func:`goldnode.disks.slot_image.about`).
+    :param signed: ids of the keys by which it was verified here, `signature` the envelope, which the node verifies.
     """
-    size = path.stat().st_size - start if size is None else size
-    sha256 = hashlib.sha256()
-    with path.open("rb") as opened:
-        opened.seek(start)
-        left = size
-        while left and (data := opened.read(min(BLOCK, left))):
-            sha256.update(data)
-            left -= len(data)
-    if left:
-        raise DiskError(
-            f"the file ends {left} bytes too early",
-            file=path,
-            remedy="run `goldnode disks build` again",
-        )
-    return size, sha256.hexdigest()
-
-
-@dataclass(frozen=True)
-class StreamHeader:
-    """Header of the stream to a node.
-
-    `options` is the kernel command line, `root` the size and SHA-256 of the root file system.
-    """
-
-    name: str
-    node_class: str
-    build_id: str
-    kernel: str
-    options: str
-    root: tuple[int, str]
-    tries: int
-    unverified: str | None
-    signed: tuple[str, ...] = ()
-
-    def data(self) -> dict[str, Any]:
-        """Return the header as plain data."""
-        return {
-            "schema": SCHEMA,
-            "name": self.name,
-            "class": self.node_class,
-            "build_id": self.build_id,
-            "kernel": self.kernel,
-            "options": self.options,
-            "root": {"size": self.root[0], "sha256": self.root[1]},
-            "tries": self.tries,
-            "signed": list(self.signed),
-            "unverified": self.unverified,
-        }
+    return {
+        "schema": SCHEMA,
+        **about,
+        "tries": tries,
+        "signed": list(signed),
+        "signature": signature,
+        "unverified": unverified,
+    }
 
 
 def send(path: Path, start: int, first: Mapping[str, Any], write: Callable[[bytes], Any]) -> None:
@@ -152,7 +116,7 @@ def send(path: Path, start: int, first: Mapping[str, Any], write: Callable[[byte
     with path.open("rb") as opened:
         opened.seek(start)
         left = int(first["root"]["size"])
-        while left and (data := opened.read(min(BLOCK, left))):
+        while left and (data := opened.read(min(slot_image.BLOCK, left))):
             left -= len(data)
             if part := pack.compress(data):
                 write(part)
@@ -233,7 +197,7 @@ def open_image(
     where that could not be checked.
     """
     denylist.check(denylist.read(load_site().deny_list()), disk.class_, disk.build_id)
-    if disk.layout != "ab" or disk.loader != "systemd-boot":
+    if not slot_image.has_slots(disk):
         raise DiskError(
             f"image {disk.name} has layout `{disk.layout}` and loader `{disk.loader}`: only `ab` with "
             "systemd-boot has slots",
@@ -244,16 +208,8 @@ def open_image(
     keys = site_keys()
     authentic(disk, keys)
     reasons = (verified(disk, unverified), unsigned and f"it is not signed: {unsigned}")
-    raw = disk.path("raw")
-    part = {item.name: item for item in disk.partitions}
-    lacking = [name for name in ("esp", "root-a") if name not in part]
-    if lacking:
-        raise DiskError(
-            f"image {disk.name} has no partition {lacking[0]}",
-            file=raw,
-            remedy="run `goldnode disks build` again",
-        )
-    size, whole = digest(raw)
+    raw, root = disk.path("raw"), slot_image.partition(disk, "root-a")
+    size, whole = slot_image.digest(raw)
     if (size, whole) != (disk.raw.size, disk.raw.sha256):
         raise DiskError(
             f"image {disk.name} is damaged: {size} bytes of SHA-256 {whole}, expected {disk.raw.size} of "
@@ -261,41 +217,14 @@ def open_image(
             file=raw,
             remedy=f"run `goldnode disks build {disk.class_}` again, or fetch it again",
         )
-    start = part["root-a"].start
-    options = command_line(raw, part["esp"].start, disk.build_id)
-    first = StreamHeader(
-        disk.name,
-        node_class=disk.class_,
-        build_id=disk.build_id,
-        kernel=disk.kernel,
-        options=options,
-        root=digest(raw, start, part["root-a"].size),
-        tries=tries,
-        unverified="; ".join(filter(None, reasons)) or None,
-        signed=tuple(key.keyid[:16] for key in keys),
-    ).data()
-    return UpdateImage(disk, raw, start, first)
-
-
-def command_line(raw: Path, esp: int, build_id: str) -> str:
-    """Return the kernel's command line from an image's loader entry. Raises DiskError if it is missing."""
-    tools.require("mcopy")
-    entry = f"goldnode-{build_id}-a.conf"
-    done = subprocess.run(
-        ["mcopy", "-n", "-i", f"{raw}@@{esp}", f"::/loader/entries/{entry}", "-"],
-        capture_output=True,
-        check=False,
-        env=tools.environment(0),
+    first = first_line(
+        slot_image.about(disk),
+        tries,
+        "; ".join(filter(None, reasons)) or None,
+        [key.keyid[:16] for key in keys],
+        slot_image.signature(disk),
     )
-    options = loader.fields(done.stdout.decode("utf-8", "replace")).get("options")
-    if done.returncode or not options:
-        said = done.stderr.decode("utf-8", "replace").strip() or "it has no command line"
-        raise DiskError(
-            f"the entry {entry} cannot be read: {said}",
-            file=raw,
-            remedy="run `goldnode disks build` again",
-        )
-    return options
+    return UpdateImage(disk, raw, root.start, first)
 
 
 # -- the node

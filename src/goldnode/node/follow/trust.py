@@ -15,12 +15,12 @@ import hashlib
 import json
 import re
 
-from ..ground import boot
+from ..ground import boot, signature
 from ..ground.errors import NodeError
 from ..ground.host import Host, Json
 from ..ground.json_lines import as_dict
 from ..ground.typed import NamedTuple
-from . import canonical, signature
+from . import canonical
 from .repository import ChannelSource
 
 TYPE_CHECKING = False

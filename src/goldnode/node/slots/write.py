@@ -3,6 +3,7 @@
 The stream is one line of JSON, followed by the root file system, compressed with gzip. The line:
 {schema, name, class, build_id, kernel, options: its command line, root: {size, sha256}, tries,
 signed: ids of the builder's keys by which the sender verified it,
+signature: the builder's signed statement, which a node with keys verifies (:mod:`.builder`),
 unverified: why it may be written although it has never been booted or signed, or null}.
 
 The slot has no entry while it is written. It gets one only when the image is complete, has been
@@ -32,6 +33,7 @@ from ..ground.typed import NamedTuple
 from ..state import bootdisk, slots
 from ..state.domains.program import CLASS
 from ..state.observe import load_json
+from . import builder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -206,7 +208,10 @@ def write(host: Host, stream: IO[bytes], say: Callable[[str], None], by_hand: bo
     the survey afterwards. Raises NodeError.
     """
     image = head(stream.readline(HEAD).decode("utf-8", "replace"))
-    if by_hand and not (image.get("signed") or image.get("unverified")):
+    signer = builder.verified(host, image)
+    if signer is not None:
+        say(f"{image['name']} is signed by the builder's key {signer[:12]}")
+    elif by_hand and not (image.get("signed") or image.get("unverified")):
         raise NodeError(
             "nothing says who signed this image. Write it with `goldnode disks update`, or give a reason as "
             "`unverified` in its first line."

@@ -18,7 +18,7 @@ from tests.unit.node.follow.channels import ECDSA, ED25519, NOW, PAST, ROLES, Ch
 from tuf.api.exceptions import DownloadError, RepositoryError
 from tuf.api.metadata import Metadata
 
-from goldnode.node.follow import canonical, signature
+from goldnode.node.follow import canonical
 from goldnode.node.follow.repository import (
     ChannelAwayError,
     ChannelSource,
@@ -26,6 +26,7 @@ from goldnode.node.follow.repository import (
     download,
 )
 from goldnode.node.follow.trust import ChannelExpiredError, ChannelRefusedError
+from goldnode.node.ground import signature
 from goldnode.node.ground.errors import NodeError
 from goldnode.node.ground.host import Host, Result
 

@@ -1,4 +1,4 @@
-"""Signatures of TUF metadata, verified with the command `openssl` (3.0 or newer): ed25519, and ECDSA P-256 and P-384."""
+"""Signatures, verified with the command `openssl` (3.0 or newer): ed25519, and ECDSA P-256 and P-384."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import shutil
 import tempfile
 from functools import lru_cache
 
-from ..ground.errors import NodeError
-from ..ground.host import Host
-from ..ground.json_lines import as_dict
+from .errors import NodeError
+from .host import Host
+from .json_lines import as_dict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def verified(key: Mapping[str, Any], signature: str, data: bytes) -> bool:
 @lru_cache(maxsize=64)  # a pass looks at stored documents more than once
 def is_signed(pem: str, digest: str, signature: str, data: bytes) -> bool:
     # openssl reads an ed25519 message from a file only. Nothing here is secret.
-    place = tempfile.mkdtemp(prefix="goldnode-follow-")
+    place = tempfile.mkdtemp(prefix="goldnode-signature-")
     try:
         files = {"key": pem.encode(), "signature": bytes.fromhex(signature), "data": data}
         for name, content in files.items():
