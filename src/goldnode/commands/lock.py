@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from goldnode.commands.options import DIRECTORY, DRY_RUN, FILE, OFFLINE_INDEXES
+from goldnode.commands.options import DIRECTORY, DRY_RUN, FILE, OFFLINE_INDEXES, grouped
 from goldnode.commands.output import emit, reports
 from goldnode.node.ground.text import phrase
 
@@ -26,6 +26,32 @@ class _ResolveOptions:
     allow_unknown: bool
     only_check: bool
     dry_run: bool
+
+
+@dataclass(frozen=True)
+class _NotesOptions:
+    """The options of `goldnode lock` about notes for a reviewer."""
+
+    notes: bool
+    feeds: tuple[str, ...]
+
+
+_NOTES = grouped(
+    "noting",
+    _NotesOptions,
+    click.option(
+        "--notes",
+        is_flag=True,
+        help="With --diff, add changelogs, findings of the classes, and vulnerabilities. Fetches a package of each source.",
+    ),
+    click.option(
+        "--feed",
+        "feeds",
+        multiple=True,
+        metavar="KIND=FILE|URL[@DATE]",
+        help="With --notes, vulnerability data as for `goldnode cve`. Repeatable.",
+    ),
+)
 
 
 @click.command()
@@ -80,11 +106,13 @@ class _ResolveOptions:
     metavar="FILE",
     help="Show the differences between this lock file and the current lock. Reads no archive.",
 )
+@_NOTES
 @reports("lock-report")
 def lock(
     stack: str,
     out: Path | None,
     before: Path | None,
+    noting: _NotesOptions,
     form: str,
     **given: Any,
 ) -> None:
@@ -107,6 +135,10 @@ def lock(
 
     options = _ResolveOptions(**given)
     _refuse(options, before)
+    if noting.notes and before is None:
+        raise click.UsageError("--notes belongs to --diff")
+    if noting.feeds and not noting.notes:
+        raise click.UsageError("--feed belongs to --notes")
     catalog, site = load_catalog(), load_site()
     entry = catalog.stack(stack)
     if options.upgrade:
@@ -118,9 +150,22 @@ def lock(
     if before is not None:
         path = out / model.lock_name(stack) if out is not None else model.find_lock(entry, site)[1]
         diff = updates.compare_files(before, path)
-        emit(
-            form, {"stack": stack, "diff": diff.data()}, diff.text() or "the two locks are the same"
-        )
+        content = {"stack": stack, "diff": diff.data()}
+        text = diff.text() or "the two locks are the same"
+        if noting.notes:
+            from goldnode.commands.lock_notes import notes  # start-up time
+
+            noted = notes(
+                diff,
+                model.load_lock(before),
+                model.load_lock(path),
+                catalog=catalog,
+                site=site,
+                feeds=noting.feeds,
+            )
+            content["notes"] = noted.data()
+            text = f"{text}\n\n{noted.text()}"
+        emit(form, content, text)
         return
     request = updates.LockRequest(
         mode=mode,
