@@ -2075,13 +2075,10 @@ def rocm_os(host: CompatHost | None, workload: Workload | None) -> Iterator[Comp
         )
         return
     exact = [item for item in release.os if lists_system(item, host.os)]
+    served = _serving(release, host)
     # Unknown, not a block: the list has the systems that AMD has tested.
-    if not exact:
-        listed = [
-            item.version
-            for item in facts.rocms().values()
-            if item.os and any(lists_system(name, host.os or "") for name in item.os)
-        ]
+    if not served:
+        listed = [item.version for item in facts.rocms().values() if _serving(item, host)]
         remedy = CompatRemedy.of(
             [
                 _rocm_option(workload, item, f"ROCm {item}, which lists it")
@@ -2089,10 +2086,16 @@ def rocm_os(host: CompatHost | None, workload: Workload | None) -> Iterator[Comp
             ],
             otherwise="use an operating system of its list",
         )
+        message = (
+            f"the list of operating systems of ROCm {release.version} has no {_os(host.os)}, which "
+            f"{host.subject} runs: {', '.join(release.os)}"
+        )
+        if exact:
+            boards = _and([gpu.sku for gpu in _models(host)])
+            message = f"ROCm {release.version} lists {exact[0]}, and {host.subject} has {boards}"
         yield about(workload).unknown(
             "rocm-os",
-            f"the list of operating systems of ROCm {release.version} has no {_os(host.os)}, which "
-            f"{host.subject} runs: {', '.join(release.os)}",
+            message,
             release.sources,
             remedy=remedy,
             doubt=(
@@ -2100,16 +2103,26 @@ def rocm_os(host: CompatHost | None, workload: Workload | None) -> Iterator[Comp
                 release.doubt,
             ),
         )
-    elif "(" in exact[0]:
+    elif "(" in served[0] and facts.boards_of(served[0]) is None:
         yield about(workload).warn(
             "rocm-os",
-            f"ROCm {release.version} supports {exact[0]} only; {host.subject} runs {_os(host.os)}",
+            f"ROCm {release.version} supports {served[0]} only; {host.subject} runs {_os(host.os)}",
             release.sources,
             doubt=(
                 release.os_derived,
                 release.doubt,
             ),
         )
+
+
+def _serving(release: facts.RocmVersion, host: CompatHost) -> list[str]:
+    """Return the entries of a ROCm release's list that have the host's system, for all of its boards."""
+    boards = [gpu.sku for gpu in _models(host)]
+    return [
+        item
+        for item in release.os or ()
+        if lists_system(item, host.os or "") and all(facts.is_for(item, sku) for sku in boards)
+    ]
 
 
 def _os(text: str) -> str:

@@ -813,6 +813,24 @@ def lists_system(listed: str, have: str) -> bool:
     return any(same(version, item) for item in versions)
 
 
+def boards_of(listed: str) -> tuple[str, ...] | None:
+    """Return the boards for which an entry of AMD's lists has a system, or None if it names none.
+
+    "RHEL 9.4 (Instinct)" is for all Instinct boards, "Ubuntu 22.04.5 (not MI350P)" for all but one. Other words in
+    brackets, as in "Debian 12 (MI300X single node)", are limits of another kind.
+    """
+    inside = re.search(r"\(((?:not )?[\w-]+(?:, [\w-]+)*)\)$", listed)
+    return tuple(inside[1].split(", ")) if inside is not None else None
+
+
+def is_for(listed: str, board: str) -> bool:
+    """Return whether an entry of AMD's lists has a system for a board ("MI300X")."""
+    boards = boards_of(listed)
+    if boards is None or boards[0].startswith("not "):
+        return boards != (f"not {board}",)
+    return board in boards or (boards == ("Instinct",) and board.startswith("MI"))
+
+
 # -- operating systems of images
 
 

@@ -769,7 +769,7 @@ CASES: list[Any] = [
     (
         "rocm-driver",
         node(MI300X, amdgpu="31.40.1"),
-        {"rocm": "7.14"},
+        {"rocm": "10.0"},
         "unknown",
         ("amdgpu 31.40.1",),
     ),
@@ -781,6 +781,16 @@ CASES: list[Any] = [
         ("the amdgpu driver of its kernel (6.12.117)",),
     ),
     ("rocm-driver", node(A100, "535.309.01"), {"rocm": "7.1"}, None, ()),
+    ("rocm-driver", node(MI300X, amdgpu="31.40.1"), {"rocm": "7.14"}, None, ()),
+    (
+        "rocm-os",
+        node(MI355X, os="debian 12"),
+        {"rocm": "7.1.1"},
+        "unknown",
+        (
+            "lists Debian 12 (MI325X, MI300X, MI300A, MI250X, MI250, MI210), and class it has MI355X",
+        ),
+    ),
     ("rocm-gpu", node(MI300X), {"rocm": "7.1"}, None, ()),
     (
         "rocm-gpu",

@@ -30,7 +30,7 @@ BROKEN = {
     ),
     "unknown-source": (
         "rocm.yml",
-        "  source: [trans, chg]",
+        "  source: [trans, n100, inst, eco]",
         "  source: [trans, gossip]",
         'source "gossip" is not in the table',
     ),
