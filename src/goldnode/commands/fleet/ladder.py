@@ -249,7 +249,9 @@ def sentence(action: LadderAction) -> str:
     if kind == "StoreEvidence":
         return f"{content['node']}: evidence {content['evidence'][:16]} is stored"
     if kind == "ChangeLeave":
-        return f"{content['node']}: its leave {'begins' if content['leave'] else 'ends'}"
+        if content["leave"]:
+            return f"{content['node']}: its part begins, as {content['run']}"
+        return f"{content['node']}: its part has ended"
     outcome = f"{content['outcome']}; " if content["outcome"] else ""
     return f"{content['node']}: {content['rung']}: {outcome}{content['phase']}: {content['why']}"
 

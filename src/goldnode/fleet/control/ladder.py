@@ -22,6 +22,7 @@ from goldnode.fleet.rollout.ladder import (
     ChangeLeave,
     Holder,
     LadderAction,
+    LadderBounds,
     LadderPolicy,
     LadderState,
     MoveCase,
@@ -34,6 +35,7 @@ from goldnode.fleet.shared import identity
 from goldnode.fleet.store import repairs
 from goldnode.fleet.store.database import StoreDatabase
 from goldnode.fleet.store.errors import GrantRefusedError, StoreUnavailableError
+from goldnode.fleet.store.queue import QueueError
 from goldnode.fleet.store.repairs import LadderBehindError, LadderRecord
 
 LOGGER = logging.getLogger("goldnode.ladder")
@@ -53,8 +55,8 @@ class LadderHands(Protocol):
     def drain(self, case: RepairCase) -> None:
         """Take a node out of service, or continue with that. Waits for no work."""
 
-    def resume(self, name: str) -> None:
-        """Return a node that the ladder has drained. A node of another holder stays as it is."""
+    def resume(self, case: RepairCase) -> None:
+        """Return a node that the run of a case has drained. A node of another holder stays as it is."""
 
     def act(self, case: RepairCase) -> str:
         """Carry out the rung of a case, and return what was done. Raises RefusedRungError before any effect."""
@@ -111,6 +113,7 @@ class LadderController:
     _pool: ThreadPoolExecutor | None = None
     # Cases whose ticket is open, and those whose ticket failed with the time of the next try.
     _tickets: dict[tuple[str, float], float] = field(default_factory=dict)
+    _waits: dict[str, str] = field(default_factory=dict)  # node -> the reason that was logged last
 
     @property
     def state(self) -> LadderState:
@@ -151,11 +154,9 @@ class LadderController:
     def _read(self) -> None:
         with self.store.read() as connection:
             self.record.read(connection)
-            held = repairs.held(connection)
-        # A hold that a person has released.
-        for name, case in self.state.cases.items():
-            if case.leave and name not in held:
-                self._append([ChangeLeave(name, False)])
+            ended = repairs.ended_leaves(connection, self.state.cases, self.clock())
+        if ended:
+            self._append(ended)
 
     def _append(self, actions: list[LadderAction]) -> None:
         now = self.clock()
@@ -195,10 +196,22 @@ class LadderController:
             elif case.phase is CasePhase.TICKET:
                 self._ticket(case)
 
-        # A drain without a case: a kill or a race left it, and nothing orders it.
-        for name, node in seen.items():
-            if node.holder is Holder.LADDER and name not in self.state.cases:
-                self._start("resume", _stray(name), self._resumed)
+        self._return_strays(seen)
+
+    def _return_strays(self, seen: Mapping[str, NodeSeen]) -> None:
+        """Return nodes with a drain of the ladder and without a case: a kill or a race left it, and nothing orders it."""
+        names = [
+            name
+            for name, node in seen.items()
+            if node.holder is Holder.TURN and name not in self.state.cases
+        ]
+        if not names:
+            return
+        with self.store.read() as connection:
+            left = repairs.left_drains(connection, names)
+        for name, run in left.items():
+            if seen[name].drained_by == identity.rollout_run(run):
+                self._start("resume", _stray(name, run), self._resumed)
 
     def _abandoned(self, case: RepairCase) -> bool:
         """Return whether the process of a rung has ended. Of another machine it is known by the deadline alone."""
@@ -219,24 +232,28 @@ class LadderController:
             self._start("ticket", case, self.desk.open)
 
     def _take(self, case: RepairCase, seen: NodeSeen | None) -> None:
-        """Ask for leave, then drain. A refusal is no error: the case waits."""
-        if not case.leave:
-            holder = seen.holder if seen is not None else Holder.NONE
-            limit = self.policies[case.node].bounds
-            try:
-                now = self.clock()
-                self.store.run(
-                    lambda connection: repairs.grant(
-                        connection, self.record, case, holder, (now, limit.drain + limit.tests)
-                    )
-                )
-            except GrantRefusedError as problem:
-                LOGGER.info("%s waits: %s", case.node, problem)
-                return
-            with self.store.read() as connection:
-                self.record.read(connection)
-        elif seen is not None and seen.holder is Holder.NONE and seen.in_service is not False:
-            self._start("drain", case, self._drained)
+        """Ask the queue, and drain once the part begins. A refusal is no error: the case waits."""
+        if case.leave:
+            if seen is not None and seen.holder is Holder.NONE and seen.in_service is not False:
+                self._start("drain", case, self._drained)
+            return
+        holder = Holder.NONE
+        if seen is not None:
+            holder = seen.holder
+        limit = part_limit(self.policies[case.node].bounds)
+        now = self.clock()
+        try:
+            wait = self.store.run(
+                lambda connection: repairs.take(connection, self.record, case, holder, (now, limit))
+            )
+        except (GrantRefusedError, QueueError) as problem:
+            wait = str(problem)
+        if wait != self._waits.get(case.node):
+            self._waits[case.node] = wait
+            if wait:
+                LOGGER.info("%s waits: %s", case.node, wait)
+        with self.store.read() as connection:
+            self.record.read(connection)
 
     def _drained(self, case: RepairCase) -> str:
         self.hands.drain(case)
@@ -246,12 +263,16 @@ class LadderController:
         if any(name == case.node for name, _ in self._running):
             return  # a drain that is under way must not come after the return
         if seen is None or seen.holder is Holder.LADDER:
-            self._start("resume", case, self._resumed)
+            if case.leave:
+                now = self.clock()
+                self.store.run(lambda connection: repairs.prolong(connection, case.node, now))
+            if case.run:
+                self._start("resume", case, self._resumed)
         elif case.leave:
             self._append([ChangeLeave(case.node, False)])
 
     def _resumed(self, case: RepairCase) -> str:
-        self.hands.resume(case.node)
+        self.hands.resume(case)
         return ""
 
     def _collect(self, report: LadderReport) -> None:
@@ -293,7 +314,13 @@ class LadderController:
             return type(problem).__name__, True
 
 
-def _stray(name: str) -> RepairCase:
+def part_limit(bounds: LadderBounds) -> float:
+    """Return the seconds after which a repair without an end is lost: each rung at its limits, one drain and the tests."""
+    rung = bounds.evidence + bounds.act + bounds.check
+    return bounds.drain + bounds.tests + bounds.per_node * rung
+
+
+def _stray(name: str, run: str) -> RepairCase:
     """Return a case for the return of a node that has none."""
     return RepairCase(
         name,
@@ -304,4 +331,5 @@ def _stray(name: str) -> RepairCase:
         rung="inspect",
         changed_at=0.0,
         deadline=0.0,
+        run=run,
     )

@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -33,7 +33,6 @@ from goldnode.fleet.rollout.ladder import (
 )
 from goldnode.fleet.rollout.model import Prior, SchedulerObservation
 from goldnode.fleet.shared import identity
-from goldnode.fleet.store.repairs import STREAM
 from goldnode.node.ground.drained import mark
 
 LOGGER = logging.getLogger("goldnode.ladder")
@@ -58,14 +57,22 @@ class LadderDrains(RolloutDrains):
         return "repair, see `goldnode fleet ladder explain`"
 
 
-def holder_of(seen: SchedulerObservation) -> Holder:
+def holder_of(seen: SchedulerObservation, case: RepairCase | None) -> Holder:
     """Return who holds a node out of service, by the reason that its scheduler shows."""
     if seen.in_service:
         return Holder.NONE
-    held = mark(seen.reason)
-    if held is not None and held.run == identity.rollout_run(STREAM):
+    run = drained_by(seen)
+    if run and case is not None and case.run and run == identity.rollout_run(case.run):
         return Holder.LADDER
+    if identity.is_rollout(run):
+        return Holder.TURN
     return Holder.GATE if seen.reason.startswith(GATE) else Holder.OTHER
+
+
+def drained_by(seen: SchedulerObservation) -> str:
+    """Return the id of the run whose mark a scheduler shows; empty for a drain of another."""
+    held = mark(seen.reason)
+    return held.run if held is not None else ""
 
 
 @dataclass
@@ -113,7 +120,7 @@ class LadderNodes:
         return {
             name: node
             for name, node in seen.items()
-            if node is not None and (node.findings or name in cases or node.holder is Holder.LADDER)
+            if node is not None and (node.findings or name in cases or node.holder is Holder.TURN)
         }
 
     def _verdict(self, name: str, case: RepairCase | None) -> tuple[float, Verdict | None]:
@@ -161,7 +168,7 @@ class LadderNodes:
         place = self.places[name]
         holder, in_service, busy = Holder.NONE, None, False
         if state is not None:
-            holder, in_service = holder_of(state), state.in_service
+            holder, in_service = holder_of(state, cases.get(name)), state.in_service
             busy = state.free_at > self.clock()
         return NodeSeen(
             name,
@@ -174,6 +181,7 @@ class LadderNodes:
             busy=busy,
             outstanding=self._outstanding(name, cases.get(name)),
             offender=self.offender(name) if name in cases else "",
+            drained_by=drained_by(state) if state is not None else "",
             can=self.can,
             rack=place.get("rack"),
             leaf=place.get("leaf"),
@@ -228,13 +236,17 @@ class LadderNodes:
 
     def drain(self, case: RepairCase) -> None:
         """See LadderHands."""
-        self.drains.drain(case.node, Prior(True, None, None))
+        self._drains(case).drain(case.node, Prior(True, None, None))
 
-    def resume(self, name: str) -> None:
+    def resume(self, case: RepairCase) -> None:
         """See LadderHands."""
-        seen = self.drains.resume(name, Prior(True, None, None))
+        seen = self._drains(case).resume(case.node, Prior(True, None, None))
         if not seen.in_service:
-            LOGGER.warning("%s is not back in service: %s", name, seen.reason)
+            LOGGER.warning("%s is not back in service: %s", case.node, seen.reason)
+
+    def _drains(self, case: RepairCase) -> LadderDrains:
+        """Return the drains of the turn of a case: each part of it continues with the same drain."""
+        return replace(self.drains, rollout=case.run)
 
     def act(self, case: RepairCase) -> str:
         """See LadderHands."""
@@ -249,14 +261,14 @@ class LadderNodes:
             raise GoldnodeError("this controller has no rungs")
         return self.tools
 
-    def guard(self, name: str) -> str:
+    def guard(self, case: RepairCase) -> str:
         """Return why a node may not be touched now; empty if it is out of service for the ladder and empty."""
-        if not self.schedulers.asks(name):
+        if not self.schedulers.asks(case.node):
             return ""
-        state = next(iter(self.schedulers.read([name])), None)
+        state = next(iter(self.schedulers.read([case.node])), None)
         if state is None:
             return "its scheduler does not know it"
-        holder = holder_of(state)
+        holder = holder_of(state, case)
         if holder not in (Holder.LADDER, Holder.GATE):
             return f"it is {'in service' if state.in_service else f'held: {state.reason}'}"
         return "work is left on it" if state.free_at > self.clock() else ""

@@ -24,7 +24,6 @@ from goldnode.fleet.rollout.ladder import DAY, LadderBounds, LadderMode, LadderP
 from goldnode.fleet.shared import identity
 from goldnode.fleet.store import repairs
 from goldnode.fleet.store.database import StoreDatabase
-from goldnode.fleet.store.repairs import STREAM
 from goldnode.inventory.fleet import InventoryNode
 
 
@@ -80,7 +79,7 @@ def controller(site: Site, store: StoreDatabase, fleet: LadderFleet) -> LadderCo
     nodes = LadderNodes(
         reach,
         schedulers,
-        LadderDrains(STREAM, drains, clock=fleet.clock),
+        LadderDrains("", drains, clock=fleet.clock),
         places,
         Path(settings.evidence),
         can=_can(settings),

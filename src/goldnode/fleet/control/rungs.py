@@ -111,7 +111,7 @@ class RungTools:
 
     site: SiteLadder
     reach: Callable[[str], SshNode]
-    guard: Callable[[str], str]
+    guard: Callable[[RepairCase], str]
     resolve: Callable[[str], Path]
     class_: Callable[[str], str]
     slurm: Mapping[str, str] = field(default_factory=dict)  # node -> its name in Slurm
@@ -122,7 +122,7 @@ class RungTools:
 
     def act(self, case: RepairCase) -> str:
         """Carry out the rung of a case. Raises RefusedRungError before any effect, and GoldnodeError."""
-        why = self.guard(case.node)
+        why = self.guard(case)
         if why:
             raise RefusedRungError(f"{case.node}: {why}")
         work = {

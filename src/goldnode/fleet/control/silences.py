@@ -26,10 +26,9 @@ from sqlalchemy import and_, select
 from goldnode.core.errors import GoldnodeError
 from goldnode.core.site import Site, SiteHookAlertmanager
 from goldnode.fleet.events.hooks import EventHookError, alertmanager
-from goldnode.fleet.store import tables
+from goldnode.fleet.store import repairs, tables
 from goldnode.fleet.store.database import StoreDatabase
 from goldnode.fleet.store.log import LogLine, append
-from goldnode.fleet.store.repairs import OWNER
 from goldnode.fleet.store.rollouts import SILENCE
 from goldnode.fleet.store.status import HELD_PHASES
 
@@ -223,12 +222,8 @@ class RepairSilences(NodeSilences):
         return f"goldnode: {node} is repaired; removed when it returns or has a ticket"
 
     def _held(self) -> dict[str, float]:
-        hold = tables.hold
-        query = select(hold.c.node, hold.c.deadline).where(
-            hold.c.owner == OWNER, hold.c.deadline.is_not(None)
-        )
         with self.store.read() as connection:
-            return {row.node: row.deadline for row in connection.execute(query)}
+            return repairs.silenced(connection)
 
 
 def silences_of(site: Site, store: StoreDatabase, rollout: str, holder: str) -> NodeSilences | None:

@@ -52,7 +52,8 @@ class Holder(StrEnum):
     NONE = "none"
     LADDER = "ladder"
     GATE = "gate"  # the health check on the node drained it for a finding
-    OTHER = "other"  # a person, a rollout or another system
+    TURN = "turn"  # another part of a turn in the queue, or a rollout: a repair may share its drain
+    OTHER = "other"  # a person, or another system
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,7 @@ class NodeSeen:
     `findings`: findings that drain, each with a way; None if it does not answer or could not check.
     `boot_id`: of that check. `can`: rungs that can be carried out on this node. `outstanding`: tests
     before its return that have not passed. `offender`: why nothing but a person returns it; empty if something may.
+    `drained_by`: id of the run whose mark its scheduler shows.
     """
 
     node: str
@@ -105,6 +107,7 @@ class NodeSeen:
     busy: bool | None = None  # None: not known
     outstanding: str = ""
     offender: str = ""
+    drained_by: str = ""
     can: frozenset[str] = frozenset()
     rack: str | None = None
     leaf: str | None = None
@@ -132,6 +135,7 @@ class RepairCase:
     cured: bool = False
     cohort: str | None = None
     worker: str = ""  # process that carries out the rung
+    run: str = ""  # name of the run that drains the node: of its turn in the queue
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,10 +212,14 @@ class StoreEvidence:
 
 @dataclass(frozen=True, slots=True)
 class ChangeLeave:
-    """The node of a case got its leave, or the leave ended."""
+    """The part of a case in the turn of its node began, or has ended.
+
+    `run`: the run that drains the node from now on; empty where other parts of the turn return it, None for no change.
+    """
 
     node: str
     leave: bool
+    run: str | None = None
 
 
 LadderAction = OpenCase | MoveCase | StopLadder | LiftStop | StoreEvidence | ChangeLeave
@@ -235,7 +243,9 @@ class LadderState:
         elif isinstance(action, StoreEvidence):
             self.cases[action.node] = replace(self.cases[action.node], evidence=action.evidence)
         elif isinstance(action, ChangeLeave):
-            self.cases[action.node] = replace(self.cases[action.node], leave=action.leave)
+            case = self.cases[action.node]
+            run = case.run if action.run is None else action.run
+            self.cases[action.node] = replace(case, leave=action.leave, run=run)
         elif isinstance(action, OpenCase):
             self.cases[action.case.node] = action.case
         else:
@@ -343,7 +353,8 @@ class _Decision:
             policy = self.policies.get(name)
             if policy is None or policy.mode is LadderMode.OFF or name in self.state.cases:
                 continue
-            if not seen.findings or seen.holder is Holder.OTHER:
+            # Findings in the middle of a change are those of the change.
+            if not seen.findings or seen.holder in (Holder.OTHER, Holder.TURN):
                 continue
             # Of several findings, the one whose repair affects most covers the others.
             finding, climb = max(
@@ -447,7 +458,7 @@ class _Decision:
         elif seen is not None and seen.holder is Holder.LADDER and not case.leave:
             # A person has released its hold: nothing stays drained without one.
             yield self._to(case, CasePhase.RETURN, "a person released it")
-        elif seen is not None and seen.holder is Holder.OTHER:
+        elif seen is not None and _taken_by_other(case, seen):
             yield self._end(case, CasePhase.VOID, f"another holds it: {seen.reason}")
         elif self._was_returned(case, seen) and case.phase is not CasePhase.CHECK:
             yield self._end(case, CasePhase.VOID, _RETURNED)
@@ -537,12 +548,12 @@ class _Decision:
         self, case: RepairCase, policy: LadderPolicy, seen: NodeSeen | None
     ) -> Iterator[MoveCase]:
         """Begin the rung on a node that is out of service and empty."""
+        if self._gone(case, seen):
+            yield self._healthy(case, seen)
+            return
         if not case.leave:
             if self.now > case.deadline:
                 yield self._back(case, "it got no leave in time")
-            return
-        if self._gone(case, seen):
-            yield self._healthy(case, seen)
             return
         wait = self.hindered(case, policy, seen)
         if seen is None or seen.in_service is True or seen.busy is not False:
@@ -662,6 +673,11 @@ _ORDER = (
     "slot-write",
     TICKET,
 )
+
+
+def _taken_by_other(case: RepairCase, seen: NodeSeen) -> bool:
+    """Return whether another holds the node, so that the case ends. It waits for its own part of a turn of others."""
+    return seen.holder is Holder.OTHER or (case.leave and seen.holder is Holder.TURN)
 
 
 def _weight(climb: tuple[str, ...]) -> int:

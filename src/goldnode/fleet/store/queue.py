@@ -18,6 +18,7 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping, and_, or_, select
 
+from goldnode.fleet.drain.protocol import GATE
 from goldnode.fleet.rollout import queue as model
 from goldnode.fleet.rollout.queue import (
     ALREADY_OUT,
@@ -840,8 +841,11 @@ def _nodes(connection: Connection, names: Sequence[str], now: float) -> dict[str
         .order_by(hold.c.node, hold.c.owner)
     )
     for row in connection.execute(query).mappings():
+        kind = row["kind"]
+        if kind == "person" and row["reason"].startswith(GATE):
+            kind = "failed"  # a rollout records each drain of others as a person's: this one is of the node itself
         holds.setdefault(row["node"], []).append(
-            QueueHold(row["owner"], row["kind"], row["reason"], row["deadline"])
+            QueueHold(row["owner"], kind, row["reason"], row["deadline"])
         )
         if row["kind"] == "planned" and row["phase"]:
             steps[row["node"]] = row["phase"]

@@ -27,14 +27,17 @@ from goldnode.fleet.rollout.ladder import (
     NodeSeen,
     RepairCase,
 )
+from goldnode.fleet.rollout.queue import QUEUE, QueuedWork, WorkNeed
 from goldnode.fleet.shared import identity
-from goldnode.fleet.store import grants, nodes, repairs, tables, tickets
+from goldnode.fleet.store import grants, nodes, orders, queue, repairs, tables, tickets
 from goldnode.fleet.store.database import StoreDatabase
 from goldnode.fleet.store.grants import PersonsOrder
 from goldnode.fleet.store.limits import FleetLimits
 from goldnode.fleet.store.nodes import StoredNode
+from goldnode.fleet.store.queue import NodeAsk, QueueClaim
 
 CLASS = "h100"
+REAL_WORKS = identity.works
 
 
 class Kill(BaseException):
@@ -126,7 +129,7 @@ class Site:
         if self.now < self.scheduler_back:
             return {}  # as LadderNodes: no state is known without it
         seen = {
-            name: node.seen(self.now)
+            name: node.seen(self.now, cases.get(name))
             for name, node in self.nodes.items()
             if node.fault or name in cases or node.holder is Holder.LADDER
         }
@@ -149,14 +152,15 @@ class Site:
         self.point()
         self.scheduler()
         if self.nodes[case.node].holder is Holder.NONE:
-            self.nodes[case.node].holder = Holder.LADDER
+            self.nodes[case.node].drain(case.run)
         self.point()
 
-    def resume(self, name: str) -> None:
+    def resume(self, case: RepairCase) -> None:
         self.point()
         self.scheduler()
-        if self.nodes[name].holder is Holder.LADDER:
-            self.nodes[name].holder = Holder.NONE
+        node = self.nodes[case.node]
+        if node.holder is Holder.LADDER and node.run == case.run:
+            node.holder = Holder.NONE
         self.point()
 
     def act(self, case: RepairCase) -> str:
@@ -201,8 +205,13 @@ class Site:
     def holds(self) -> dict[str, str]:
         with self.store.read() as connection:
             hold = tables.hold
-            query = select(hold.c.node, hold.c.kind).where(hold.c.owner == repairs.OWNER)
+            query = select(hold.c.node, hold.c.kind).where(hold.c.owner.in_((repairs.OWNER, QUEUE)))
             return {row.node: row.kind for row in connection.execute(query)}
+
+    def queued(self) -> list[dict[str, Any]]:
+        with self.store.read() as connection:
+            rows: list[dict[str, Any]] = queue.listed(connection, self.now)["requests"]
+        return rows
 
     def without_order(self) -> list[str]:
         """Return what is drained or off, and has no hold of the ladder."""
@@ -229,10 +238,14 @@ def made(migrated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count:
         )
     )
     own = Site(store, {name: SimulatedNode(name) for name in names})
+
     # A process of these tests is alive while its controller is.
-    monkeypatch.setattr(
-        identity, "works", lambda run: own.live is not None and own.live.worker == run
-    )
+    def works(run: str) -> bool | None:
+        if not run.startswith("w"):
+            return REAL_WORKS(run)
+        return own.live is not None and own.live.worker == run
+
+    monkeypatch.setattr(identity, "works", works)
     return own
 
 
@@ -321,10 +334,155 @@ def test_two_controllers_do_not_carry_out_one_rung_twice(site: Site) -> None:
     assert len(site.acts) == len(set(site.acts)) == 2
 
 
-def test_node_that_is_drained_without_a_case_is_returned(site: Site) -> None:
-    site.nodes["n3"].holder = Holder.LADDER
+def test_drain_that_came_too_late_is_returned_and_that_of_others_is_not(site: Site) -> None:
+    site.rng.random = lambda: 0.5  # type: ignore[method-assign]
+    late, other = site.nodes["n0"], site.nodes["n1"]
+    late.fault, late.cure = "gpu.lost", "reboot"
+    for _ in range(40):
+        site.tick()
+    assert site.controller().state.ended[0].phase is CasePhase.CURED
+    assert late.holder is Holder.NONE
+    late.drain("queue turn 1")
+    other.drain("queue turn 7")
     site.tick()
-    assert [node.holder for node in site.nodes.values()] == [Holder.NONE] * 4
+    assert late.holder is Holder.NONE
+    assert other.holder is Holder.LADDER, "no turn of the ladder"
+
+
+def test_repair_is_in_the_list_of_the_queue(site: Site) -> None:
+    site.policy = LadderPolicy(LadderMode.RUN, bounds=LadderBounds(common=99))
+    site.nodes["n0"].fault = "gpu.lost"
+    site.nodes["n0"].job = True
+    frozen = orders.Scope("class", CLASS)
+    order = PersonsOrder("ann@host", site.now, "an audit")
+    site.store.run(lambda connection: orders.freeze(connection, frozen, order))
+    for _ in range(5):
+        site.tick()
+    (row,) = site.queued()
+    assert (row["work"], row["node"], row["who"], row["state"]) == (
+        "repair",
+        "n0",
+        "ladder",
+        "waiting",
+    )
+    assert row["reason"] == "gpu.lost: reboot"
+    assert "an audit" in row["wait"]
+    site.store.run(lambda connection: orders.unfreeze(connection, frozen, order))
+    site.tick()
+    site.tick()
+    (row,) = site.queued()
+    assert (row["state"], row["under"]) == ("running", "queue")
+    assert site.nodes["n0"].run == f"queue turn {row['turn']}"
+
+
+def asked(site: Site, number: int, work: QueuedWork = QueuedWork.APPLY) -> QueueClaim:
+    """Ask for a node as site.yml does."""
+    needs = (WorkNeed.DRAIN, WorkNeed.DRIVER)
+    given = NodeAsk(
+        work, "driver 580", "ann", "m/1", f"n{number}", needs=needs, lease=10**6, limit=10**6
+    )
+    return site.store.run(lambda connection: queue.ask(connection, given, site.now))
+
+
+@pytest.mark.parametrize("cure", ["reboot", None])
+def test_driver_change_and_repair_share_one_drain(site: Site, cure: str | None) -> None:
+    site.rng.random = lambda: 0.5  # type: ignore[method-assign]
+    node, claim = site.nodes["n0"], asked(site, 0)
+    node.fault, node.cure = "gpu.lost", cure
+    for _ in range(40):
+        site.tick()
+    standing = site.store.run(lambda connection: queue.poll(connection, claim, site.now))
+    # The repair came first, and has left the node out of service for the change.
+    assert standing.may_begin
+    assert (node.holder, node.run) == (Holder.LADDER, standing.run)
+    assert len({row["turn"] for row in site.queued()}) == 1
+    site.store.run(lambda connection: queue.begin(connection, claim, site.now))
+    done = queue.WorkOutcome(True, "installed")
+    ending = site.store.run(lambda connection: queue.finish(connection, claim, done, site.now))
+    if cure is None:
+        assert not ending.returns, "the repair has failed, and a person has its ticket"
+        assert site.holds() == {"n0": "failed"}
+        assert site.controller().state.cases["n0"].phase is CasePhase.TICKET
+        return
+    assert [row.phase for row in site.controller().state.ended] == [CasePhase.CURED]
+    assert ending.returns
+    site.tick()
+    assert node.holder is Holder.LADDER, "its return is that of site.yml"
+
+
+def test_repair_waits_for_a_change_that_has_the_node_and_joins_it(site: Site) -> None:
+    site.rng.random = lambda: 0.5  # type: ignore[method-assign]
+    node, claim = site.nodes["n0"], asked(site, 0)
+    node.fault, node.cure = "gpu.lost", "reboot"
+    for _ in range(2):
+        site.tick()  # a case, and its evidence
+    standing = site.store.run(lambda connection: queue.begin(connection, claim, site.now))
+    node.drain(standing.run)
+    for _ in range(5):
+        site.tick()
+    assert site.acts == []
+    assert sorted((row["work"], row["state"]) for row in site.queued()) == [
+        ("apply", "running"),
+        ("repair", "granted"),
+    ]
+    done = queue.WorkOutcome(True, "installed")
+    ending = site.store.run(lambda connection: queue.finish(connection, claim, done, site.now))
+    assert not ending.returns
+    for _ in range(30):
+        site.tick()
+    assert site.controller().state.ended[0].phase is CasePhase.CURED
+    assert node.holder is Holder.NONE, "the repair was the last part, and returned it"
+    assert site.queued() == []
+
+
+def test_request_that_a_person_cancels_ends_the_repair(site: Site) -> None:
+    asked(site, 1)
+    asked(site, 2)
+    asked(site, 3)  # no room is left
+    site.store.run(lambda connection: queue.advance(connection, site.now))
+    site.nodes["n0"].fault = "gpu.lost"
+    for _ in range(5):
+        site.tick()
+    (row,) = [row for row in site.queued() if row["work"] == "repair"]
+    order = PersonsOrder("ann@host", site.now, "I am on it")
+    site.store.run(lambda connection: queue.cancel(connection, row["request"], order))
+    site.tick()
+    (ended,) = site.controller().state.ended
+    assert ended.phase is CasePhase.VOID
+    assert [row["work"] for row in site.queued()] == ["apply"] * 3
+
+
+def test_repair_that_no_controller_ends_is_lost_and_gets_a_ticket(site: Site) -> None:
+    site.nodes["n0"].fault = "gpu.lost"
+    site.nodes["n0"].job = True
+    for _ in range(6):
+        site.tick()
+    assert site.controller().state.cases["n0"].leave
+    site.now += 4 * 86400.0  # no controller ran, and another asks
+    site.store.run(lambda connection: queue.advance(connection, site.now))
+    assert site.holds() == {"n0": "failed"}
+    site.tick()
+    assert site.controller().state.cases["n0"].phase is CasePhase.TICKET
+    order = PersonsOrder("ann@host", site.now, "seen to")
+    site.store.run(lambda connection: grants.release(connection, "n0", order))
+    site.nodes["n0"].heal()
+    for _ in range(4):
+        site.tick()
+    assert site.nodes["n0"].holder is Holder.NONE
+    assert site.controller().state.cases == {}
+
+
+def test_drain_of_the_gate_that_a_rollout_has_recorded_is_no_persons(site: Site) -> None:
+    site.rng.random = lambda: 0.5  # type: ignore[method-assign]
+    node = site.nodes["n0"]
+    node.fault, node.cure, node.holder = "gpu.lost", "reboot", Holder.GATE
+    values = {"node": "n0", "owner": "outside", "kind": "person", "since": 1.0}
+    with site.store.write() as connection:
+        connection.execute(tables.hold.insert().values(reason="goldnode: gpu.lost", **values))
+    for _ in range(30):
+        site.tick()
+    assert [rung for _, rung, _ in site.acts] == ["reboot"]
+    assert site.holds() == {}
 
 
 def test_plan_mode_writes_what_it_would_do_and_does_nothing(site: Site) -> None:

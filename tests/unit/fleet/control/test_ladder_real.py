@@ -129,7 +129,7 @@ def controller(
     seen = SimulatedVerdicts(
         lambda name: machine,  # type: ignore[arg-type,return-value]
         SiteSchedulers({"n1": own}),
-        LadderDrains(repairs.STREAM, {"n1": own}),
+        LadderDrains("", {"n1": own}),
         {"n1": {"class": CLASS}},
         tmp_path / "repairs",
         can=frozenset(("gpu-reset", "module-reload", "reboot", "power-cycle")),

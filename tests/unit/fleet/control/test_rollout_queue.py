@@ -11,9 +11,17 @@ import pytest
 from tests.unit.fleet.control.controlled import ControlledRollout, controlled
 
 from goldnode.fleet.control.controller import ControllerReport, RolloutController
+from goldnode.fleet.rollout.ladder import (
+    CasePhase,
+    Holder,
+    LadderAction,
+    MoveCase,
+    OpenCase,
+    RepairCase,
+)
 from goldnode.fleet.rollout.model import RolloutPhase, StepPhase
 from goldnode.fleet.rollout.queue import QueuedWork, RequestState, WorkNeed
-from goldnode.fleet.store import grants, log, queue, rollouts
+from goldnode.fleet.store import grants, log, queue, repairs, rollouts
 from goldnode.fleet.store.database import StoreDatabase
 from goldnode.fleet.store.errors import GrantRefusedError
 from goldnode.fleet.store.grants import LeaveRequest
@@ -131,6 +139,53 @@ def test_repair_that_waits_for_a_node_of_the_wave_waits_for_the_rollout(shared: 
     claim = shared.ask(node)
     shared.until(lambda: shared.poll(claim).may_begin)
     assert shared.poll(claim).run == shared.rollout.settings.name
+    assert (shared.lines("Grant", node), shared.lines("GrantTurn", node)) == (1, 0)
+
+
+def test_repair_of_the_ladder_shares_the_drain_of_a_rollout(shared: Shared) -> None:
+    worker = shared.controller.parts.worker
+    work = worker.work
+    worker.work = lambda tasks: None  # type: ignore[method-assign]
+    node, store = begun(shared), shared.store
+    record = repairs.LadderRecord()
+
+    def read() -> None:
+        with store.read() as connection:
+            record.read(connection)
+
+    def written(*actions: LadderAction) -> None:
+        store.run(lambda c: repairs.write(c, record, actions, shared.rollout.world.now))
+        read()
+
+    now = shared.rollout.world.now
+    written(
+        OpenCase(
+            RepairCase(
+                node,
+                finding="gpu.lost",
+                climb=("reboot",),
+                opened_at=now,
+                phase=CasePhase.DRAIN,
+                rung="reboot",
+                changed_at=now,
+                deadline=now,
+            )
+        )
+    )
+    case = record.state.cases[node]
+    times = (now, 1e6)
+    assert store.run(lambda c: repairs.take(c, record, case, Holder.NONE, times)) == ""
+    read()
+    assert record.state.cases[node].run == shared.rollout.settings.name
+    worker.work = work  # type: ignore[method-assign]
+    for _ in range(10):
+        shared.tick()
+    assert shared.phase(node) is StepPhase.GRANTED, "the change waits for the repair"
+    written(MoveCase(node, CasePhase.RETURN, "reboot", "cured by reboot", cured=True))
+    after = record.state.cases[node]
+    assert (after.leave, after.run) == (False, ""), "the rollout returns the node"
+    shared.until(lambda: shared.phase(node) is StepPhase.DONE)
+    assert shared.rollout.world.nodes[node].in_service
     assert (shared.lines("Grant", node), shared.lines("GrantTurn", node)) == (1, 0)
 
 

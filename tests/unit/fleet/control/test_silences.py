@@ -240,7 +240,7 @@ def test_repair_silences_its_node_until_it_has_a_ticket(
     store.run(lambda c: repairs.write(c, record, [OpenCase(case)], now))
     with store.read() as connection:
         record.read(connection)
-    store.run(lambda c: repairs.grant(c, record, case, Holder.NONE, (now, 3600.0)))
+    assert store.run(lambda c: repairs.take(c, record, case, Holder.NONE, (now, 3600.0))) == ""
     silences.update()
     assert {author for author, _, _ in silenced(url)} == {"goldnode repairs"}
     with store.read() as connection:

@@ -48,15 +48,15 @@ def stored(site: Site, limits: FleetLimits | None = ONE) -> StoreDatabase:
     return store
 
 
-def turn(site: Site, node: str, work: QueuedWork, told: list[str]) -> Turn:
-    return in_turn(site, node, work, needs=(WorkNeed.DRAIN,), reason="a reason", tell=told.append)
+def turn(site: Site, node: str, work: QueuedWork, lines: list[str]) -> Turn:
+    return in_turn(site, node, work, needs=(WorkNeed.DRAIN,), reason="a reason", tell=lines.append)
 
 
 def test_site_without_a_store_has_no_queue(site: Site) -> None:
-    told: list[str] = []
-    with turn(site, "n00", QueuedWork.DISK_UPDATE, told) as (_, place):
+    lines: list[str] = []
+    with turn(site, "n00", QueuedWork.DISK_UPDATE, lines) as (_, place):
         assert place is None
-    assert told == ["no queue: this site has no store of its fleet"]
+    assert lines == ["no queue: this site has no store of its fleet"]
 
 
 def test_node_that_the_store_does_not_limit_has_no_queue(site: Site) -> None:
@@ -69,15 +69,15 @@ def test_node_that_the_store_does_not_limit_has_no_queue(site: Site) -> None:
 
 
 def test_node_is_held_until_the_work_has_returned_it(site: Site) -> None:
-    store, told = stored(site), list[str]()
-    with turn(site, "n00", QueuedWork.DISK_UPDATE, told) as (caller, place):
+    store, lines = stored(site), list[str]()
+    with turn(site, "n00", QueuedWork.DISK_UPDATE, lines) as (caller, place):
         assert place is not None
         assert caller.actor.run != DrainCaller().actor.run
         assert held(store) == {"n00": "planned"}
         assert place.finish(True, "booted").returns
         place.returned(True)
     assert held(store) == {}
-    assert told == []
+    assert lines == []
     store.close()
 
 
@@ -99,27 +99,27 @@ def test_node_of_a_work_that_failed_stays_out(site: Site, when: str) -> None:
 
 
 def test_place_shows_what_it_waits_for_and_ends(site: Site) -> None:
-    store, told = stored(site), list[str]()
+    store, lines = stored(site), list[str]()
     first = queue.NodeAsk(QueuedWork.REPAIR, "Xid 79", "bob", "m/1", "n01")
     now = 2 * NOW  # its lease does not end during the test
     store.run(lambda c: queue.ask(c, first, now))
     store.run(lambda c: queue.advance(c, now))
     wanted = queue.NodeAsk(QueuedWork.APPLY, "x", "ann", "m/2", "n00")
-    place = QueuePlace(store, wanted, told.append, sleep=lambda seconds: None)
+    place = QueuePlace(store, wanted, lines.append, sleep=lambda seconds: None)
     with pytest.raises(QueueWaitError, match="was not granted within 0 hours"):
         place.wait(limit=0)
-    assert told == ["n00 waits in the queue, place 1: class h100: 1 of 1 nodes are planned"]
+    assert lines == ["n00 waits in the queue, place 1: class h100: 1 of 1 nodes are planned"]
     with store.read() as connection:
         assert len(queue.view(connection, now).requests) == 1, "it has left the queue"
     store.close()
 
 
 def test_mirror_is_published_while_no_driver_is_changed(site: Site) -> None:
-    store, told = stored(site), list[str]()
+    store, lines = stored(site), list[str]()
     driver = queue.NodeAsk(
         QueuedWork.APPLY, "x", "bob", "m/1", "n01", needs=(WorkNeed.DRAIN, WorkNeed.DRIVER)
     )
-    with in_turn(site, None, QueuedWork.MIRROR, needs=(), reason="new lock", tell=told.append) as (
+    with in_turn(site, None, QueuedWork.MIRROR, needs=(), reason="new lock", tell=lines.append) as (
         _,
         place,
     ):
@@ -130,7 +130,7 @@ def test_mirror_is_published_while_no_driver_is_changed(site: Site) -> None:
         place.finish(True, "published")
     store.run(lambda c: queue.advance(c, time.time()))
     assert held(store) == {"n01": "planned"}
-    assert told == []
+    assert lines == []
     store.close()
 
 

@@ -6,7 +6,7 @@ The actions of `decide` are applied here as the store applies them. A schedule i
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from goldnode.fleet.rollout.queue import (
@@ -50,19 +50,24 @@ WORKS = {
     QueuedWork.RETURN_TEST: (),
 }
 HOUR = 3600.0
+Limits = Mapping[str, tuple[int | None, int | None, int | None]]
+LIMITS: Limits = {"class": (PLANNED, FAILED, TOTAL), "rack": (PER_RACK, None, None)}
+SMALL = {
+    f"n{number}": (("class", CLASS), ("rack", f"r{number % RACKS}")) for number in range(NODES)
+}
 
 
 class QueueWorld:
     """Nodes, holds and requests, with the invariants checked after each action."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, domains: Mapping[str, tuple[tuple[str, str], ...]] = SMALL, limits: Limits = LIMITS
+    ) -> None:
         self.now = 1000.0
-        self.nodes = {
-            f"n{number}": QueueNode(
-                f"n{number}", (("class", CLASS), ("rack", f"r{number % RACKS}"))
-            )
-            for number in range(NODES)
-        }
+        self.limits = limits
+        self.number = 0  # of the last request
+        self.nodes = {name: QueueNode(name, own) for name, own in domains.items()}
+        self.held: set[str] = set()  # nodes with a hold
         self.requests: dict[int, QueueRequest] = {}
         self.freezes: tuple[QueueFreeze, ...] = ()
         self.dead: set[str] = set()
@@ -82,29 +87,34 @@ class QueueWorld:
         return [one for one in self.open() if one.node == node and one.state in HOLDING]
 
     def room(self) -> dict[tuple[str, str], DomainRoom]:
-        limits = {"class": (PLANNED, FAILED, TOTAL), "rack": (PER_RACK, None, None)}
         counts: dict[tuple[str, str], Counter[str]] = {}
-        for node in self.nodes.values():
+        for name in self.held | self.wanted():
+            node = self.nodes[name]
             for domain in node.domains:
                 counted = counts.setdefault(domain, Counter())
                 counted.update(hold.kind for hold in node.holds)
                 counted["total"] += bool(node.holds)
         return {
             domain: DomainRoom(
-                counted["planned"], counted["failed"], counted["total"], *limits[domain[0]]
+                counted["planned"], counted["failed"], counted["total"], *self.limits[domain[0]]
             )
             for domain, counted in counts.items()
         }
 
+    def wanted(self) -> set[str]:
+        """Return the nodes that a view needs: those with an open request. A schedule looks at all of them."""
+        return set(self.nodes)
+
     def view(self) -> QueueView:
         changing = [
             name
-            for name, node in self.nodes.items()
+            for name in sorted(self.held)
+            for node in [self.nodes[name]]
             if any(hold.owner == "kernel" and hold.kind == "planned" for hold in node.holds)
         ]
         nodes = {
-            name: replace(node, ended=frozenset(self.ended_of(name)))
-            for name, node in self.nodes.items()
+            name: replace(self.nodes[name], ended=frozenset(self.ended_of(name)))
+            for name in self.wanted()
         }
         return QueueView(
             self.open(), nodes, self.room(), self.freezes, {CLASS: changing}, frozenset(self.dead)
@@ -193,7 +203,8 @@ class QueueWorld:
                     (room.total, room.total_limit),
                 ):
                     assert limit is None or count <= limit or room == before[domain], domain
-            assert self.room()["class", CLASS].failed <= FAILED
+            failed = self.limits["class"][1]
+            assert failed is None or self.room()["class", CLASS].failed <= failed
         else:
             assert action.under == ALREADY_OUT
             assert node.holds
@@ -213,11 +224,14 @@ class QueueWorld:
         node = self.nodes[name]
         rest = tuple(one for one in node.holds if one.owner != hold.owner)
         self.nodes[name] = replace(node, holds=(*rest, hold))
+        self.held.add(name)
 
     def drop(self, name: str, owner: str) -> None:
         node = self.nodes[name]
         holds = tuple(one for one in node.holds if one.owner != owner)
         self.nodes[name] = replace(node, holds=holds)
+        if not holds:
+            self.held.discard(name)
 
     # Askers
 
@@ -240,17 +254,18 @@ class QueueWorld:
         work: QueuedWork,
         security: bool = False,
         together: str | None = None,
+        holder: str = "",
     ) -> None:
         if any(one.node == node and one.work is work for one in self.open()):
             return
-        number = len(self.requests) + 1
+        number = self.number = self.number + 1
         self.requests[number] = QueueRequest(
             id=number,
             work=work,
             class_=CLASS,
             reason="a reason",
             who="ann",
-            holder=f"m/{together or number}",
+            holder=holder or f"m/{together or number}",
             since=self.now,
             beat_at=self.now,
             node=node,

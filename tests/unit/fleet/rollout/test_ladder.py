@@ -11,7 +11,6 @@ from tests.unit.fleet.rollout.ladder_world import WAYS, SimulatedNode, World
 
 from goldnode.fleet.rollout.ladder import (
     CasePhase,
-    ChangeLeave,
     Holder,
     LadderBounds,
     LadderMode,
@@ -22,6 +21,7 @@ from goldnode.fleet.rollout.ladder import (
     StopLadder,
     decide,
 )
+from goldnode.fleet.rollout.queue import QueuedWork
 
 RUN = LadderPolicy(LadderMode.RUN)
 
@@ -70,7 +70,7 @@ def test_fault_that_no_rung_cures_ends_with_a_ticket() -> None:
     assert holder(made) is Holder.LADDER
     assert made.state.cases["n0"].leave  # the order for which it stays drained
     # A person releases the node: the ladder returns what it had drained.
-    made.state.cases["n0"] = replace(made.state.cases["n0"], leave=False)
+    made.release("n0")
     made.nodes["n0"].heal()
     ticks(made, 10)
     assert holder(made) is Holder.NONE
@@ -297,7 +297,10 @@ def schedule(seed: int) -> World:
             node.boot += 1
         elif event < 0.88 and node.name in made.state.cases:
             # A person releases the hold in the middle of a repair.
-            made.state.apply(ChangeLeave(node.name, False), made.now)
+            made.release(node.name)
+        elif event >= 0.94:
+            work = rng.choice((QueuedWork.APPLY, QueuedWork.ROLLBACK, QueuedWork.DISK_UPDATE))
+            made.queue.ask(node.name, work)
         made.tick()
         assert not made.violations, (seed, made.violations)
         assert not made.at_rest(), (seed, made.at_rest())
@@ -323,16 +326,19 @@ def quiet(made: World) -> None:
 
 @pytest.mark.parametrize("block", range(4))
 def test_invariants_hold_in_random_schedules(block: int) -> None:
-    begun = 0
-    for seed in range(block * 20, block * 20 + 20):
-        begun += len(schedule(seed).state.rungs)
-    assert begun > 20  # the schedules do exercise the rungs
+    made = [schedule(seed) for seed in range(block * 20, block * 20 + 20)]
+    assert sum(len(one.state.rungs) for one in made) > 20  # the schedules do exercise the rungs
+    assert sum(one.queue.shared for one in made) > 0  # and turns that a repair shares
 
 
 @pytest.mark.long
 def test_invariants_hold_in_2000_random_schedules() -> None:
-    begun = sum(len(schedule(seed).state.rungs) for seed in range(1000, 3000))
+    begun, shared = 0, 0
+    for seed in range(1000, 3000):
+        made = schedule(seed)
+        begun, shared = begun + len(made.state.rungs), shared + made.queue.shared
     assert begun > 5000
+    assert shared > 500
 
 
 def test_every_case_ends_or_waits_for_a_person() -> None:
@@ -345,7 +351,7 @@ def test_check_of_the_boot_before_does_not_judge_a_boot() -> None:
         "n0", "gpu.lost", ("reboot",), 0.0, CasePhase.CHECK, "reboot", 100.0, 900.0, "b1", "e", True
     )
     state = LadderState({"n0": before})
-    seen = SimulatedNode("n0", holder=Holder.LADDER).seen(200.0)
+    seen = SimulatedNode("n0", holder=Holder.LADDER).seen(200.0, before)
     assert decide({"n0": RUN}, state, {"n0": seen}, 200.0) == []
     (move,) = decide({"n0": RUN}, state, {"n0": replace(seen, boot_id="b2")}, 200.0)
     assert isinstance(move, MoveCase)
@@ -398,7 +404,7 @@ def month(count: int) -> tuple[World, float, float]:
             # Persons repair what has a ticket, on the next working day too.
             if case.phase is CasePhase.TICKET and made.now - case.changed_at > 86400.0:
                 made.nodes[name].heal()
-                made.state.cases[name] = replace(case, leave=False)
+                made.release(name)
         assert not made.violations, made.violations
     return made, lost, by_hand
 
