@@ -178,7 +178,7 @@ def _own_hold(node: str) -> ColumnElement[bool]:
 
 
 def _close(connection: Connection, node: str, why: str, now: float) -> None:
-    """End the part of a node, whatever state it is in. A node that nothing else holds is back, as far as the queue knows."""
+    """End the part of a node. A node that nothing else holds is back, as far as the queue knows."""
     connection.execute(tables.hold.delete().where(_own_hold(node)))
     part = _part(connection, node)
     if part is None:
@@ -242,7 +242,7 @@ def take(
     :param times: the time now, and the seconds that the part may take.
 
     Returns why it waits; empty once it has leave. Raises LadderBehindError, and StoreError for a node that the store does
-    not know or that failed in a rollout, or while somebody else asks for its repair.
+    not know or that failed in a rollout, or while another process asks for its repair.
     """
     _current(connection, record)
     now, limit = times
