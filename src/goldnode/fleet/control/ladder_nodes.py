@@ -21,7 +21,6 @@ from goldnode.facts import ladder as facts
 from goldnode.fleet.control.drains import RolloutDrains
 from goldnode.fleet.control.rungs import RungTools
 from goldnode.fleet.control.schedulers import SiteSchedulers
-from goldnode.fleet.drain.protocol import GATE
 from goldnode.fleet.nodes import return_delivery
 from goldnode.fleet.nodes.disk_update import SshNode, last_line, run_installed
 from goldnode.fleet.nodes.return_delivery import HeldNode
@@ -33,7 +32,7 @@ from goldnode.fleet.rollout.ladder import (
 )
 from goldnode.fleet.rollout.model import Prior, SchedulerObservation
 from goldnode.fleet.shared import identity
-from goldnode.node.ground.drained import mark
+from goldnode.node.ground.drained import GATE, mark
 
 LOGGER = logging.getLogger("goldnode.ladder")
 CHECK = 300.0  # seconds for a check

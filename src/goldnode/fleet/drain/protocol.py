@@ -30,11 +30,10 @@ from goldnode.fleet.drain.questions import Ask, ScheduledNode
 from goldnode.fleet.drain.record import DrainRecord, DrainRecords
 from goldnode.fleet.shared import identity
 from goldnode.fleet.shared.identity import Actor
-from goldnode.node.ground.drained import FILE, LEASE, Mark, mark, reason
+from goldnode.node.ground.drained import FILE, GATE, LEASE, Mark, mark, reason
 
 Run = Callable[[Sequence[str]], str]
 
-GATE = "goldnode:"  # with which a reason of the gate on a node begins
 TRIES = 5  # of a change that another one got in the way of
 # How a person returns a node. Here, and not with each scheduler: the record of a node can name another one than its
 # inventory.

@@ -18,7 +18,6 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping, and_, or_, select
 
-from goldnode.fleet.drain.protocol import GATE
 from goldnode.fleet.rollout import queue as model
 from goldnode.fleet.rollout.queue import (
     ALREADY_OUT,
@@ -55,6 +54,7 @@ from goldnode.fleet.store.errors import StoreError
 from goldnode.fleet.store.grants import PersonsOrder
 from goldnode.fleet.store.log import LogLine, append
 from goldnode.fleet.store.many import padded
+from goldnode.node.ground.drained import GATE
 
 _ROUNDS = 100  # decisions of one transaction: each serves at least one request
 _LIVE = 60.0  # seconds since the last sign of life of a rollout's controller

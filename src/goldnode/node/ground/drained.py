@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 # Schema goldnode.drain/1 (goldnode.fleet.drain.protocol). Exists while a run has the node out of
 # service.
 FILE = "/var/lib/goldnode/drain.json"
-PREFIX = "goldnode run "  # distinct from reasons of the gate, which begin with "goldnode:"
+PREFIX = "goldnode run "
+GATE = "goldnode:"  # with which a reason of the gate on a node begins
 LONGEST = 240  # characters of the text
 # Seconds after which a run without news counts as cut off: a day for jobs to end, four hours for
 # changes, boot and check.
