@@ -53,7 +53,7 @@ _SOURCES = grouped(
         "feeds",
         multiple=True,
         metavar="KIND=FILE|URL[@DATE]",
-        help="Vulnerability data, with their date: KIND is debian (the security tracker's JSON), osv or csaf. "
+        help="Vulnerability data, with their date: KIND is debian (the security tracker's JSON), osv, oval or csaf. "
         "Repeatable.",
     ),
     click.option(
@@ -161,10 +161,11 @@ class _Seen:
 
 
 def carriers_of(site: Site) -> Carriers:
-    """Return the locks, disks and images of a site, and the derived images of its store."""
+    """Return the locks, disks and images of a site, and the derived images and channels of its stores."""
     from goldnode.classdoc.load import load_catalog
     from goldnode.cve import subjects
     from goldnode.disks.model import builds, store_directory
+    from goldnode.disks.places import ChannelStore
     from goldnode.images.matrix import load_matrix
     from goldnode.images.store import DEFAULT, VARIABLE, open_store
 
@@ -176,7 +177,12 @@ def carriers_of(site: Site) -> Carriers:
         carriers.add(subject)
     # Opening a store creates it.
     store = open_store() if DEFAULT.is_dir() or os.environ.get(VARIABLE) else None
-    for subject in subjects.images(load_matrix(), store):
+    matrix = load_matrix()
+    for subject in subjects.images(matrix, store):
+        carriers.add(subject)
+    for subject in subjects.disk_channels(catalog, ChannelStore(store_directory()), carriers):
+        carriers.add(subject)
+    for subject in subjects.image_channels(matrix, store) if store is not None else ():
         carriers.add(subject)
     return carriers
 

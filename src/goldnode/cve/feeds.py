@@ -5,15 +5,18 @@ An address is read from the cache. It is fetched only on request, and the old co
 
 from __future__ import annotations
 
+import bz2
 import datetime as dt
 import email.utils
 import hashlib
+import io
 import json
 import re
 import zipfile
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from urllib3.exceptions import HTTPError
 
@@ -24,17 +27,19 @@ from goldnode.cve.claims import ClaimSource, OsRelease
 from goldnode.cve.csaf import CsafDocuments
 from goldnode.cve.debian import DebianTracker
 from goldnode.cve.osv import OsvRecords
+from goldnode.cve.oval import OvalDefinitions
 from goldnode.evidence.vulnerabilities import documents_in, file_date, named_file
 from goldnode.lock.transport import Transport
 from goldnode.node.ground.text import phrase
 
-KINDS = ("debian", "osv", "csaf")
+KINDS = ("debian", "osv", "oval", "csaf")
 WHAT = "vulnerability data"
 # The Debian tracker lists some 4,000 source packages: a file with fewer is an excerpt.
 _WHOLE = 1000
 _DATED = re.compile(r"@(\d{4}-\d\d-\d\d)$")
 _MOST = 1 << 30  # bytes of a fetched file
 _OK = 200
+_BZIP2 = b"BZh"
 
 
 @dataclass(frozen=True)
@@ -100,10 +105,13 @@ def _read(kind: str, path: Path, name: str, dated: tuple[str, str], request: Fee
     try:
         hasher = hashlib.sha256()
         documents = []
-        for data in documents_in(path):
+        for data in _definitions_in(path) if kind == "oval" else documents_in(path):
             hasher.update(data)
             documents.append(data)
-        if kind == "debian":
+        if kind == "oval":
+            source = definitions = OvalDefinitions(map(_opened, documents))
+            newest = definitions.newest
+        elif kind == "debian":
             codenames = {one.codename for one in request.systems if one.id == "debian"}
             source = tracker = DebianTracker(b"".join(documents).decode(), codenames)
             if tracker.sources < _WHOLE:
@@ -114,7 +122,7 @@ def _read(kind: str, path: Path, name: str, dated: tuple[str, str], request: Fee
         else:
             source = bulletins = CsafDocuments(documents)
             newest = bulletins.newest
-    except (OSError, ValueError, zipfile.BadZipFile) as problem:
+    except (OSError, EOFError, ValueError, zipfile.BadZipFile) as problem:
         raise GoldnodeError(
             f"the {WHAT} cannot be read as {kind}: {problem}",
             file=path,
@@ -125,6 +133,20 @@ def _read(kind: str, path: Path, name: str, dated: tuple[str, str], request: Fee
             (newest, "its newest record") if newest else (file_date(path), "the file's own date")
         )
     return Feed(kind, name, hasher.hexdigest(), *dated, source=source, note=note)
+
+
+def _definitions_in(path: Path) -> Iterator[bytes]:
+    """Yield the XML files of a directory, or a file. They may be compressed, as the publishers have them."""
+    files = [path]
+    if path.is_dir():
+        files = sorted(file for file in path.rglob("*.xml*") if file.suffix in (".xml", ".bz2"))
+    yield from (file.read_bytes() for file in files)
+
+
+def _opened(data: bytes) -> IO[bytes]:
+    """Return an XML document to read from. One release is 300 MB, so that it is unpacked while it is read."""
+    stream = io.BytesIO(data)
+    return bz2.BZ2File(stream) if data.startswith(_BZIP2) else stream
 
 
 def _facts() -> Feed:

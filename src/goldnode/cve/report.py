@@ -24,7 +24,7 @@ from goldnode.cve.nodes import NodeFacts
 from goldnode.documents.cve import CveDocument, CveFeed, NotJudged
 from goldnode.evidence.vulnerabilities import LEVELS, level
 
-KINDS = ("lock", "disk", "image", "derived", "node")
+KINDS = ("lock", "disk", "image", "derived", "channel", "node")
 
 
 @dataclass(frozen=True)
@@ -269,7 +269,7 @@ def _feed(feed: Feed, today: dt.date) -> CveFeed:
 def _not_judged(listed: Inventory, feeds: Sequence[Feed]) -> list[NotJudged]:
     """Return carriers that were not read, and those of a release that no data of a distribution cover."""
     reasons = dict(listed.unread)
-    of_releases = [feed for feed in feeds if feed.kind in ("debian", "osv")]
+    of_releases = [feed for feed in feeds if feed.kind in ("debian", "osv", "oval")]
     for system, carriers in listed.systems.items():
         if not any(feed.source.covers(system) for feed in of_releases):
             reasons[f"no data cover the packages of {system.id} {system.version}"] = carriers

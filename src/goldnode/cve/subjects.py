@@ -1,13 +1,16 @@
-"""Carriers of packages, by their locks: stacks, disks, images, and derived images of a store."""
+"""Carriers of packages, by their locks: stacks, disks, images, derived images of a store, and what channels point to."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from goldnode.catalog.load import Catalog
+from goldnode.channels import signed
+from goldnode.channels.lines import CHANNELS, ChannelLine
+from goldnode.channels.locks import StoreDirectory
 from goldnode.core.errors import GoldnodeError
 from goldnode.core.site import Site
 from goldnode.cve.claims import TOOLKIT, OsRelease, upstream
@@ -15,11 +18,12 @@ from goldnode.disks.definition import load_definition
 from goldnode.disks.locking import load_disk_lock
 from goldnode.disks.locking import lock_file as disk_lock_file
 from goldnode.disks.model import BuiltDisk
+from goldnode.disks.places import ChannelStore
 from goldnode.evidence.contents import EvidenceLock
 from goldnode.evidence.sources import source_of_path
 from goldnode.images.imagelock import find_lock as find_image_lock
 from goldnode.images.imagelock import lock_file as image_lock_file
-from goldnode.images.locked_packages import derived_builds
+from goldnode.images.locked_packages import derived_builds, locks_of
 from goldnode.images.matrix import ImageMatrix
 from goldnode.images.store import ImageStore
 from goldnode.lock.model import Lock
@@ -239,3 +243,51 @@ def _image(
         wheels=tuple(sorted(wheels.items())),
         digest=locks[-1].digest,
     )
+
+
+def _pointed(store: StoreDirectory) -> Iterator[tuple[str, str, ChannelLine, str]]:
+    """Yield what the channels of a store and of the places that it has seen point to: channel, place, line, digest."""
+    for place in signed.seen_places(store):
+        channels = signed.unverified(signed.read_folder(signed.copy_of(store, place)))
+        for line in channels.lines():
+            history = channels.history(line)
+            for channel in CHANNELS:
+                move = history.current(channel)
+                if move is not None:
+                    yield channel, place, line, move.now
+
+
+def disk_channels(
+    catalog: Catalog, store: ChannelStore, known: Carriers
+) -> Iterator[CarrierContents]:
+    """Yield the disk images that channels point to. Sources of their packages are those of `known`."""
+    sources = {item.name: item.source for one in known.subjects for item in one.packages}
+    systems = releases(catalog)
+    for channel, place, line, digest in _pointed(store):
+        name = f"{channel} of {line.repository} at {place}"
+        disk = store.disk(digest)
+        if disk is None:
+            why = f"the disk is not in {store.root}: goldnode disks pull {line.repository}"
+            yield CarrierContents("channel", name, None, digest=digest, unread=why)
+            continue
+        contents = _old_disk(disk, systems.get(disk.stack), sources)
+        yield replace(contents, kind="channel", name=name)
+
+
+def image_channels(matrix: ImageMatrix, store: ImageStore) -> Iterator[CarrierContents]:
+    """Yield the images that channels point to, by the locks that they were built from."""
+    systems = {row.name: row.system for row in matrix.images.values()}
+    built = {one.digest: one for one in store.built().values()}
+    for channel, place, line, digest in _pointed(store):
+        name = f"{channel} of {line} at {place}"
+        row = built.get(digest)
+        locks = locks_of(store, row.image, row.lock) if row is not None else []
+        if row is None or not locks or locks[-1].digest != row.lock:
+            why = "the lock of what the channel points to is not known here"
+            yield CarrierContents("channel", name, None, digest=digest, unread=why)
+            continue
+        system = systems.get(row.image)
+        release = None
+        if system is not None:
+            release = OsRelease(system.id, system.release, system.codename)
+        yield _image("channel", name, release, locks)

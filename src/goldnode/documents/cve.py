@@ -8,7 +8,7 @@ from pydantic import Field
 
 from goldnode.documents.base import Day, Moment, Part
 
-CarrierKind = Literal["lock", "disk", "image", "derived", "node"]
+CarrierKind = Literal["lock", "disk", "image", "derived", "channel", "node"]
 CarrierStateName = Literal[
     "affected", "fix-not-booted", "next-boot", "not-loaded", "unknown", "fixed", "not-affected"
 ]
@@ -17,7 +17,7 @@ CarrierStateName = Literal[
 class CveFeed(Part):
     """Data that were used. `date` is that of the data; null with `age_days`: not known."""
 
-    kind: Literal["debian", "osv", "csaf", "facts"]
+    kind: Literal["debian", "osv", "oval", "csaf", "facts"]
     name: str
     sha256: str = Field(description='"" for the facts')
     date: Day | None

@@ -43,6 +43,53 @@ def tracker_of_changelog(text: str, source: str, codename: str, urgency: str = "
     return json.dumps({source: issues})
 
 
+def csaf_of_packages(rows: Mapping[str, tuple[str, str, str]]) -> bytes:
+    """Return CSAF with package URLs: vulnerability -> source package, a version that is affected, and the fixed one."""
+    products, vulnerabilities = [], []
+    for cve, (package, affected, fixed) in rows.items():
+        for version in (affected, fixed):
+            product = _version(version, f"{package} {version}", f"{cve} {version}")
+            purl = f"pkg:deb/debian/{package}@{version}?distro=bookworm"
+            product["product"]["product_identification_helper"] = {"purl": purl}
+            products.append(product)
+        status = {"known_affected": [f"{cve} {affected}"], "fixed": [f"{cve} {fixed}"]}
+        vulnerabilities.append({"cve": cve, "product_status": status})
+    return _document([_system("linux", *products)], vulnerabilities)
+
+
+def oval_debian(rows: Mapping[str, tuple[str, str]], release: str = "12") -> bytes:
+    """Return OVAL in the shape of Debian's: vulnerability -> source package and fixed version."""
+    definitions = "".join(
+        f"""<definition class="vulnerability" id="oval:org.debian:def:{number}"><metadata><title>{cve} {package}</title>
+        <reference source="CVE" ref_id="{cve}"/><description>sample</description></metadata>
+        <criteria operator="AND"><criterion test_ref="r" comment="Debian {release} is installed"/><criteria operator="OR"><criteria operator="AND">
+        <criterion test_ref="a" comment="all architecture"/>
+        <criterion test_ref="t" comment="{package} DPKG is earlier than {fixed}"/></criteria></criteria></criteria></definition>"""
+        for number, (cve, (package, fixed)) in enumerate(rows.items(), 1)
+    )
+    return _oval(definitions)
+
+
+def oval_ubuntu(*definitions: tuple[str, Sequence[str]], codename: str = "noble") -> bytes:
+    """Return OVAL in the shape of Ubuntu's: title and comments of each definition."""
+    texts = []
+    for number, (title, comments) in enumerate(definitions, 1):
+        rows = "".join(f'<criterion test_ref="t" comment="{comment}"/>' for comment in comments)
+        texts.append(
+            f"""<definition class="vulnerability" id="oval:com.ubuntu.{codename}:def:{number}"><metadata><title>{title}</title>
+            <description>sample</description><advisory><severity>High</severity>
+            <cve priority="medium">CVE-2026-7777</cve></advisory></metadata><criteria>{rows}</criteria></definition>"""
+        )
+    return _oval("".join(texts))
+
+
+def _oval(definitions: str) -> bytes:
+    space = "http://oval.mitre.org/XMLSchema/"
+    text = f"""<?xml version="1.0"?><oval_definitions xmlns="{space}oval-definitions-5" xmlns:oval="{space}oval-common-5">
+    <generator><oval:timestamp>2026-11-27T03:00:00</oval:timestamp></generator><definitions>{definitions}</definitions></oval_definitions>"""
+    return text.encode()
+
+
 def osv_record(
     name: str, package: str, events: Sequence[Mapping[str, str]], ecosystem: str = "Debian:12"
 ) -> bytes:

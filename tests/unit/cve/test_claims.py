@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from typing import Any
 
@@ -9,13 +10,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.case_tables import table
-from tests.unit.cve.samples import CVE, bulletin, osv_record, toolkit_bulletin, tracker
+from tests.unit.cve.samples import (
+    CVE,
+    bulletin,
+    osv_record,
+    oval_debian,
+    oval_ubuntu,
+    toolkit_bulletin,
+    tracker,
+)
 
 from goldnode.cve.claims import DRIVER, TOOLKIT, ClaimState, OsRelease
 from goldnode.cve.csaf import CsafDocuments
 from goldnode.cve.debian import DebianTracker, top_level
 from goldnode.cve.nodes import kernel_version
 from goldnode.cve.osv import OsvRecords, cves_of
+from goldnode.cve.oval import OvalDefinitions
 from goldnode.evidence.sources import source_of_path
 
 BOOKWORM = OsRelease("debian", "12", "bookworm")
@@ -199,3 +209,57 @@ def test_reader_of_any_product_tree_answers(tree: Any, status: Any) -> None:
     }
     data = CsafDocuments([json.dumps(content).encode()])
     assert data.knows(CVE) == ""
+
+
+@pytest.mark.parametrize("case", table("cve/oval_ubuntu.yml"), ids=lambda case: case["comment"])
+def test_comment_of_ubuntus_oval_gives_the_answer(case: dict[str, Any]) -> None:
+    title = f"{CVE} on Ubuntu 24.04 LTS (noble) - high"
+    data = OvalDefinitions([io.BytesIO(oval_ubuntu((title, [case["comment"]])))])
+    claims = data.claims(NOBLE, case["package"] or "brotli")
+    answers = {version: claims[CVE].judge(version).state.value for version in case["answers"]}
+    assert answers == case["answers"]
+    # A package whose state nobody has determined has no claim: it is not called fixed.
+    assert bool(claims) is (case["package"] is not None)
+
+
+def test_definition_of_a_whole_package_names_its_vulnerabilities() -> None:
+    fixed = "was vulnerable but has been fixed (note: '1.7.24-0ubuntu1')."
+    comments = [f"({name}) containerd package in noble {fixed}" for name in (CVE, "CVE-2026-7777")]
+    data = OvalDefinitions([io.BytesIO(oval_ubuntu(("containerd", comments)))])
+    claims = data.claims(NOBLE, "containerd")
+    assert {name: claim.severity for name, claim in claims.items()} == {
+        CVE: "high",
+        "CVE-2026-7777": "medium",
+    }
+    assert (data.covers(NOBLE), data.covers(BOOKWORM), data.newest) == (True, False, "2026-11-27")
+
+
+def test_version_of_a_kernel_counts_and_not_the_question_whether_it_runs() -> None:
+    fixed = "linux package in noble was vulnerable but has been fixed (note: '6.8.0-60.63')."
+    for comments in (["Is kernel linux running?", fixed], [fixed, "Is kernel linux running?"]):
+        data = OvalDefinitions([io.BytesIO(oval_ubuntu((CVE, comments)))])
+        assert data.claims(NOBLE, "linux")[CVE].judge("6.8.0-60.63").state is ClaimState.FIXED
+
+
+def test_debians_oval_is_of_one_release_and_version_0_is_unknown() -> None:
+    rows = {CVE: ("linux", "6.1.192-1"), "CVE-2026-7777": ("linux", "0")}
+    data = OvalDefinitions([io.BytesIO(oval_debian(rows))])
+    claims = data.claims(BOOKWORM, "linux")
+    states = {version: claims[CVE].judge(version).state for version in ("6.1.190-1", "6.1.192-1")}
+    assert states == {"6.1.190-1": ClaimState.AFFECTED, "6.1.192-1": ClaimState.FIXED}
+    assert claims["CVE-2026-7777"].judge("6.1.190-1").state is ClaimState.UNKNOWN
+    assert not data.claims(OsRelease("debian", "13", "trixie"), "linux")
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        (b"<oval_definitions><definitions>", "cut short"),
+        (b"<other><definition class='vulnerability'/></other>", "no OVAL document"),
+        (b"<oval_definitions/>", "no OVAL definition"),
+        (b"{}", "no XML"),
+    ],
+)
+def test_what_is_no_oval_is_refused(text: bytes, part: str) -> None:
+    with pytest.raises(ValueError, match=part):
+        OvalDefinitions([io.BytesIO(text)])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bz2
+import io
 import json
 import os
 import shutil
@@ -20,13 +22,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests import documents
 from tests.simulators.fleet import NOW, fleet, put, store
-from tests.unit.cve.samples import CVE, osv_record, tracker, tracker_of_changelog
+from tests.unit.cve.samples import (
+    CVE,
+    csaf_of_packages,
+    osv_record,
+    oval_debian,
+    tracker,
+    tracker_of_changelog,
+)
 
 from goldnode.catalog.load import builtin_catalog
 from goldnode.cli import main
 from goldnode.commands import cve as command
 from goldnode.commands.schema.kinds import schema
 from goldnode.core.site import load_site
+from goldnode.cve.claims import OsRelease
+from goldnode.cve.csaf import CsafDocuments
+from goldnode.cve.debian import DebianTracker
+from goldnode.cve.oval import OvalDefinitions
 from goldnode.cve.subjects import Carriers
 from goldnode.lock.model import load_lock
 from goldnode.node.state.debversion import compare
@@ -129,6 +142,19 @@ def test_locks_disks_and_images_are_judged_by_their_packages(tmp_path: Path) -> 
         CVE, "--feed", f"debian={data(tmp_path / 'z.json', '1:99', 'zlib')}", "--no-nodes"
     )
     assert states(content, "image")
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_oval_is_read_from_a_file_as_it_is_published(tmp_path: Path, packed: bool) -> None:
+    text = oval_debian({CVE: ("linux", f"{VERSION}+x")})
+    file = tmp_path / "oval-definitions-bookworm.xml.bz2"
+    file.write_bytes(bz2.compress(text) if packed else text)
+    content = document(CVE, "--feed", f"oval={file}", "--no-nodes")
+    assert states(content, "lock")[STACK] == "affected"
+    assert content["feeds"][0]["date"] == "2026-11-27"
+    file.write_bytes(bz2.compress(text)[:-20])
+    done = run(CVE, "--feed", f"oval={file}", "--no-nodes")
+    assert (done.exit_code, "cannot be read as oval" in done.stderr) == (2, True), done.stderr
 
 
 def test_fixed_everywhere_ends_with_0(tmp_path: Path) -> None:
@@ -252,3 +278,24 @@ def test_sample_from_a_changelog_names_the_first_version_with_each_fix() -> None
         ("CVE-2026-31431", "CVE-2026-20001", "CVE-2026-20002"), "6.1.190-1"
     )
     assert "not by the tracker" in rows["CVE-2026-20001"]["description"]
+
+
+def test_formats_made_from_one_changelog_agree_on_each_kernel() -> None:
+    """With the changelog of linux 6.1.192-3 they agree on 4,442 vulnerabilities of 20 kernels."""
+    text = tracker_of_changelog(CHANGELOG, "linux", "bookworm")
+    rows = json.loads(text)["linux"]
+    fixed = {cve: row["releases"]["bookworm"]["fixed_version"] for cve, row in rows.items()}
+    bookworm = OsRelease("debian", "12", "bookworm")
+    oval = oval_debian({cve: ("linux", version) for cve, version in fixed.items()})
+    csaf = csaf_of_packages(
+        {cve: ("linux", "6.1.189-1", version) for cve, version in fixed.items()}
+    )
+    sources = (
+        DebianTracker(text, {"bookworm"}),
+        OvalDefinitions([io.BytesIO(oval)]),
+        CsafDocuments([csaf]),
+    )
+    for version in ("6.1.189-1", "6.1.190-1", "6.1.192-1"):
+        for cve in fixed:
+            answers = {one.claims(bookworm, "linux")[cve].judge(version).state for one in sources}
+            assert len(answers) == 1, (version, cve, answers)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import multiprocessing
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from goldnode.channels.promotion import Move, Repair, repair, rollback
 from goldnode.channels.requirements import Approval, Decisions, RequirementWaiver
 from goldnode.channels.updates import UpdateError
 from goldnode.core.errors import DiskError, GoldnodeError, ImageError
+from goldnode.cve.subjects import Carriers, disk_channels
 from goldnode.disks import requirements
 from goldnode.disks.channels import channel_head, promote
 from goldnode.disks.contents import digest_of
@@ -324,6 +326,29 @@ def test_from_candidate_to_known_good(world: World) -> None:
     }
     assert "is there already" not in str(moved.notes)
     assert "already" in str(world.promote("a", "stable").notes)
+
+
+def test_packages_of_vulnerabilities_are_those_of_what_each_channel_points_to(world: World) -> None:
+    from goldnode.classdoc.load import load_catalog
+
+    world.publish("a")
+    world.publish("b")
+    world.promote("a", "candidate")
+    world.promote("b", "candidate")
+    world.promote("b", "canary")
+    catalog, known = load_catalog(), Carriers()
+    carried = list(disk_channels(catalog, world.store, known))
+    names = [f"{channel} of {CLASS} at {world.place.name}" for channel in ("candidate", "canary")]
+    assert [(one.kind, one.name, one.unread) for one in carried] == [
+        ("channel", name, "") for name in names
+    ]
+    assert {one.digest for one in carried} == {world.disks["b"].disk_lock}
+    assert [item.source for item in carried[0].packages] == ["bash"]
+    assert carried[0].system is not None
+    shutil.rmtree(world.disks["b"].directory)
+    carried = list(disk_channels(catalog, world.store, known))
+    assert [one.name for one in carried] == names
+    assert all("goldnode disks pull" in one.unread for one in carried)
 
 
 def test_a_disk_that_never_booted_is_never_promoted(world: World) -> None:

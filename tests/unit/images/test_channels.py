@@ -39,9 +39,14 @@ from goldnode.channels.promotion import (
 )
 from goldnode.channels.requirements import NO_SOAK, Approval, RequirementWaiver
 from goldnode.core.errors import GoldnodeError, ImageError
+from goldnode.cve.subjects import image_channels
 from goldnode.images.channels import ImageStorePlace, RegistryPlace, promote
+from goldnode.images.imagelock import find_lock, lock_file
+from goldnode.images.matrix import load_matrix
 from goldnode.images.pull import pull
+from goldnode.images.store import ImageStore
 from goldnode.oci.layout import Layout, canonical
+from goldnode.oci.model import Built
 from goldnode.oci.registry import UnreachableError, registry_address
 
 pytestmark = pytest.mark.usefixtures("unsynced")
@@ -183,6 +188,22 @@ def test_a_tag_belongs_to_the_line_of_its_short_name() -> None:
     assert line_of("cuda", "12.8.1-torch2.9-debian12-0123456789ab").name == "12.8-torch2.9-debian12"
     with pytest.raises(ImageError, match=r"is no immutable tag"):
         line_of("cuda", "12.4-runtime-debian12")
+
+
+def test_packages_of_vulnerabilities_are_those_of_what_a_channel_points_to(world: World) -> None:
+    digest = world.publish("a")
+    world.promote("a", "candidate")
+    matrix, store = load_matrix(), ImageStore(world.layout.root)
+    (unknown,) = image_channels(matrix, store)
+    assert unknown.name.startswith(f"candidate of {LINE} at ")
+    assert "lock of what the channel points to is not known" in unknown.unread
+    name = next(name for name, row in matrix.images.items() if lock_file(row) is not None)
+    lock = find_lock(matrix.chain(name)[-1])
+    store.record(Built(name, BUILDS["a"], "r" * 64, lock.digest, digest))
+    (known,) = image_channels(matrix, store)
+    assert (known.kind, known.unread, known.digest) == ("channel", "", lock.digest)
+    assert {item.name for item in lock.debs} <= {item.name for item in known.packages}
+    assert known.system is not None
 
 
 def test_an_image_goes_from_channel_to_channel(world: World) -> None:
