@@ -26,6 +26,7 @@ class CarrierState(StrEnum):
     FIX_NOT_BOOTED = "fix-not-booted"
     NEXT_BOOT = "next-boot"
     NOT_LOADED = "not-loaded"
+    DENIED = "denied"
     UNKNOWN = "unknown"
     FIXED = "fixed"
     NOT_AFFECTED = "not-affected"
@@ -38,6 +39,7 @@ OPEN = frozenset(
         CarrierState.FIX_NOT_BOOTED,
         CarrierState.NEXT_BOOT,
         CarrierState.NOT_LOADED,
+        CarrierState.DENIED,
     }
 )
 _OF_JUDGEMENT = {
@@ -78,13 +80,15 @@ class PackageComponent:
 class KernelComponent:
     """A running kernel: its candidates (source, version), and modules.
 
-    `loaded` are those of the modules that were asked about; None: the capture has no list.
+    `loaded` are those of the modules that were asked about; None: the capture has no list. `denied` are those that
+    modprobe does not load.
     """
 
     system: OsRelease | None
     release: str
     running: tuple[tuple[str, str], ...]
     loaded: frozenset[str] | None
+    denied: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,7 +312,7 @@ def _kernels(
     }
     next_boot = node.next_boot if node.next_boot in others else None
     return (
-        KernelComponent(node.system, node.running, candidates, loaded),
+        KernelComponent(node.system, node.running, candidates, loaded, node.denied & modules),
         OtherKernels(tuple(sorted(others)), next_boot),
     )
 
@@ -454,9 +458,10 @@ class KernelFleet:
             return CarrierState.AFFECTED, f"; module {', '.join(sorted(loaded))} is loaded"
         if self.modules and loaded is not None:
             listed = ", ".join(sorted(self.modules))
-            note = (
-                f"; {listed} is not among the loaded modules: it can be loaded, unless it is denied"
-            )
+            if self.modules <= self.kernel.denied:
+                note = f"; {listed} is not loaded, and modprobe does not load it on the node"
+                return CarrierState.DENIED, note
+            note = f"; {listed} is not among the loaded modules, and can be loaded"
             return CarrierState.NOT_LOADED, note
         return CarrierState.AFFECTED, ""
 

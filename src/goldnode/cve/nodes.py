@@ -22,6 +22,7 @@ _KEYS = {
     "os.kernel.next_boot": "next_boot",
     "os.kernel.installed": "installed",
     "os.modules": "modules",
+    "os.denied": "denied",
     "driver.loaded": "driver",
     "driver.vendor": "vendor",
     "runtime.toolkit": "toolkit",
@@ -66,6 +67,7 @@ class NodeFacts:
     driver: str | None
     toolkit: str | None
     drift: tuple[tuple[str, str | None], ...] | None
+    denied: frozenset[str] = frozenset()  # modules that modprobe does not load
 
 
 def system_of(id_: str | None, version: str | None) -> OsRelease | None:
@@ -135,4 +137,5 @@ def _node(
         driver=values.get("driver") if values.get("vendor") == "nvidia" else None,
         toolkit=values.get("toolkit"),
         drift=others,
+        denied=frozenset(values.get("denied", "").split()),
     )

@@ -68,6 +68,9 @@ class CapturedOperatingSystem(Part):
     kernel: CapturedKernel | MissingValue | None = None
     secure_boot: Flag = None
     modules: list[str] | MissingValue | None = None
+    denied: list[str] | MissingValue | None = Field(
+        default=None, description="modules that modprobe does not load even by name"
+    )
     module_files: (
         dict[str, dict[str, dict[str, Text] | MissingValue] | MissingValue] | MissingValue | None
     ) = None

@@ -10,7 +10,14 @@ from goldnode.documents.base import Day, Moment, Part
 
 CarrierKind = Literal["lock", "disk", "image", "derived", "channel", "node"]
 CarrierStateName = Literal[
-    "affected", "fix-not-booted", "next-boot", "not-loaded", "unknown", "fixed", "not-affected"
+    "affected",
+    "fix-not-booted",
+    "next-boot",
+    "not-loaded",
+    "denied",
+    "unknown",
+    "fixed",
+    "not-affected",
 ]
 
 

@@ -59,8 +59,9 @@ def node(name: str = "gpu01", **given: Any) -> NodeFacts:
     }
     if isinstance(given.get("installed"), list):
         given["installed"] = tuple(given["installed"])
-    if isinstance(given.get("modules"), list):
-        given["modules"] = frozenset(given["modules"])
+    for key in ("modules", "denied"):
+        if isinstance(given.get(key), list):
+            given[key] = frozenset(given[key])
     return NodeFacts(name, **{**values, **given})
 
 

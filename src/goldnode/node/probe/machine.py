@@ -8,6 +8,7 @@ import json
 import os
 import time
 
+from ..effective import kmod
 from ..effective.boot_choice import boot_choice
 from ..ground.boot import uptime
 from ..ground.host import Json
@@ -202,10 +203,33 @@ def system(context: Context) -> Json:
         "kernel": kernel,
         "secure_boot": _secure_boot(context),
         "modules": modules,
+        "denied": _denied(context),
     }
     if seen is not None:
         section["module_files"] = module_files(context)
     return section
+
+
+def _denied(context: Context) -> Any:
+    """Return the modules that modprobe does not load even by name, for the running kernel.
+
+    `blacklist` alone is not among them: it holds for aliases.
+    """
+    release, words = (
+        context.files.text(name) for name in ("/proc/sys/kernel/osrelease", "/proc/cmdline")
+    )
+    try:
+        lines = kmod.read(context.host, words if isinstance(words, str) else "")
+        kinds = ("install", "module_blacklist")
+        names = sorted({line.name for line in lines if line.command in kinds})
+        if not names:
+            return []
+        lines = kmod.settled(
+            context.host, lines, names, release if isinstance(release, str) else ""
+        )
+    except OSError as problem:
+        return unread(f"{problem.filename}: {problem.strerror}")
+    return [name for name in names if kmod.against(lines, [name], by_alias=False)]
 
 
 def letters(taint: int) -> str:

@@ -463,3 +463,24 @@ def open_files() -> dict[str, str]:
         with contextlib.suppress(OSError):  # the listing's own
             found[link.name] = str(link.readlink())
     return found
+
+
+def test_denied_modules_are_those_that_modprobe_does_not_load_by_name(tmp_path: Path) -> None:
+    release = "6.1.0-56-amd64"
+    files = {
+        "/proc/sys/kernel/osrelease": release,
+        "/proc/cmdline": "quiet module_blacklist=dccp,sctp",
+        "/etc/modprobe.d/site.conf": "install algif_aead /bin/false\nblacklist af_alg\n"
+        "install rds /sbin/modprobe --ignore-install rds\ninstall tipc /bin/true\n",
+        # modprobe ignores `install` for a module whose softdep names a module that exists.
+        f"/lib/modules/{release}/modules.softdep": "softdep tipc pre: udp_tunnel\n",
+        f"/lib/modules/{release}/modules.dep": "kernel/net/udp_tunnel.ko:\n",
+    }
+    assert machine.system(context(make(tmp_path, files)))["denied"] == [
+        "algif_aead",
+        "dccp",
+        "sctp",
+    ]
+    (tmp_path / "etc/modprobe.d/site.conf").unlink()
+    (tmp_path / "proc/cmdline").write_text("quiet\n")
+    assert machine.system(context(Host(tmp_path)))["denied"] == []
