@@ -126,6 +126,8 @@ def tags(files: Iterable[str]) -> dict[str, str]:
             found_in = (name for key, name in _MACHINES if re.search(key, tag.platform))
             machine = next(found_in, None)
             python = f"{tag.interpreter}+" if tag.abi == "abi3" else tag.interpreter
+            # Any Python from 3.9 on installs a wheel of the tag py39-none.
+            python = re.sub(r"^py(3\d+)$", r"cp\1+", python)
             if machine is not None and re.fullmatch(r"cp3\d+\+?|py3", python):
                 found.setdefault(machine, set()).add(python)
     return {machine: " ".join(sorted(found[machine], key=_number)) for machine in sorted(found)}

@@ -35,10 +35,8 @@ _ON_LINUX = re.compile(
 
 def tags(files: Iterable[str]) -> dict[str, str]:
     """Return the tags for Python of wheels for Linux; machines with equal tags share a row."""
-    # Any Python from 3.9 on installs a wheel of the tag py39.
-    named = [re.sub(r"-py3(\d+)-none-", r"-cp3\1-abi3-", file) for file in files]
     machines: dict[str, list[str]] = {}
-    for machine, text in gpu_wheels.tags(named).items():
+    for machine, text in gpu_wheels.tags(files).items():
         if machine in LINUX:
             machines.setdefault(text, []).append(machine)
     return {" ".join(sorted(names, reverse=True)): text for text, names in machines.items()}

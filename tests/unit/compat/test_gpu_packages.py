@@ -5,11 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from packaging.tags import compatible_tags, cpython_tags
+from packaging.utils import parse_wheel_filename
+from tests.gpu_wheels import tags
 from tests.unit.compat.test_rules_workload import node
 
 from goldnode.compat import gpu_packages, workloads
 from goldnode.compat.check import check
 from goldnode.compat.model import CompatFinding
+from goldnode.facts import wheels
 from goldnode.facts.host import load
 
 # Packages of the index that use a GPU: RAPIDS, NVIDIA's libraries, extensions of PyTorch, engines, and others.
@@ -194,3 +198,27 @@ def test_tensorrt_is_judged_by_its_matrix(
     own = [item for item in findings(tmp_path, pin, gpu=gpu) if item.rule == "gpu-package"]
     names = {"block": "blocked", "unknown": "unknown"}
     assert ([names[item.severity] for item in own] or ["fits"]) == [judgement]
+
+
+# Names of wheels on the index, one for each form of tag. py39-none is that of xformers, py312-none that of torchrec.
+_FORMS = (
+    "a-1-cp39-cp39-manylinux_2_28_x86_64.whl",
+    "a-1-cp39-abi3-manylinux_2_28_x86_64.whl",
+    "a-1-py3-none-manylinux_2_28_x86_64.whl",
+    "a-1-py39-none-manylinux_2_28_x86_64.whl",
+    "a-1-py312-none-any.whl",
+    "a-1-py2.py3-none-any.whl",
+)
+
+
+@pytest.mark.parametrize("file", _FORMS)
+def test_tag_of_a_wheel_is_for_the_pythons_that_pip_takes_it_for(file: str) -> None:
+    wheel = wheels.GpuWheel("a", "1", (), None, (), (), source="wheel", wheels=tags([file]))
+    for minor in range(8, 16):
+        interpreter, platforms = (3, minor), ["manylinux_2_28_x86_64"]
+        taken = {
+            *cpython_tags(interpreter, [f"cp3{minor}"], platforms),
+            *compatible_tags(interpreter, f"cp3{minor}", platforms),
+        }
+        answer = wheel.is_known_for("x86_64", f"3.{minor}")
+        assert answer is bool(taken & parse_wheel_filename(file)[3]), f"3.{minor}"
