@@ -37,8 +37,11 @@ GUIDES = (
     "docs/how-to/ladder.md",
     "docs/how-to/provision.md",
     "docs/how-to/queue.md",
+    "docs/how-to/tickets.md",
     *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs/tutorials").glob("*.md")),
 )
+# Sections of further pages whose console blocks are run.
+SECTIONS = ("docs/how-to/canary.md#find-the-bad-node",)
 EXAMPLES = ("python", "sql")
 # Reasons for which a block is not run.
 REASONS = ("an archive", "a GPU", "a service")
@@ -116,7 +119,8 @@ def blocks() -> dict[str, Block]:
     for path in PAGES:
         page = str(path.relative_to(ROOT))
         for block in blocks_of(page, path.read_text(encoding="utf-8")):
-            if block.kind in EXAMPLES or (block.kind == "console" and page in GUIDES):
+            guide = page in GUIDES or f"{page}#{slug(block.heading)}" in SECTIONS
+            if block.kind in EXAMPLES or (block.kind == "console" and guide):
                 found[block.key] = block
     return found
 
@@ -177,10 +181,11 @@ _CHECK, _INSTALL, _NODE = (
 _FLEET, _DRIFT, _ROLLOUT, _IMAGE = (
     f"docs/tutorials/first-{name}.md" for name in ("fleet", "drift", "rollout", "image")
 )
-_DEVELOPMENT, _KEYS, _LADDER = (
+_DEVELOPMENT, _KEYS, _LADDER, _TICKETS = (
     "docs/development.md",
     "docs/how-to/keys.md",
     "docs/how-to/ladder.md",
+    "docs/how-to/tickets.md",
 )
 _RELEASE = _keys(_INSTALL, "install-the-commands")
 # Run by tests/unit/test_documented.py.
@@ -203,6 +208,7 @@ CHEAP = (
             # On the store with the nodes of the page on the queue.
             *_keys(_LADDER, "watch-for-a-week*2")[1:],
             *_keys(_LADDER, "a-stop-and-a-ticket"),
+            *_keys(_TICKETS, "by-hand"),
             *_keys(_KEYS, "keys", "make-a-key", "revoke-the-certificate-of-a-node", "rotate-a-key"),
             *_keys(_NODE, "describe-a-machine"),
         ),

@@ -1281,10 +1281,22 @@ class LadderRule(Strict):
     """The rungs of the remediation ladder that nodes of a class may get (docs/how-to/ladder.md)."""
 
     forbid: list[
-        Literal[
-            "service-restart", "gpu-reset", "module-reload", "reboot", "power-cycle", "slot-write"
+        Annotated[
+            Literal[
+                "service-restart",
+                "gpu-reset",
+                "module-reload",
+                "reboot",
+                "power-cycle",
+                "slot-write",
+            ],
+            Field(title="rungs"),
         ]
-    ] = Field(default_factory=list, description="Rungs that are passed over.")
+    ] = Field(
+        default_factory=list,
+        description="Rungs that are passed over: `service-restart`, `gpu-reset`, `module-reload`, `reboot`, "
+        "`power-cycle` and `slot-write` can be.",
+    )
     last: (
         Literal["inspect", "service-restart", "gpu-reset", "module-reload", "reboot", "power-cycle"]
         | None

@@ -165,9 +165,10 @@ class _KeyReader:
         if isinstance(kind, list):
             return " or ".join(self.type({"type": item}) for item in kind)
         if kind == "array":
-            return f"list of {self.types(way.get('items', {}))}" + (
-                ", one at least" if way.get("minItems") else ""
-            )
+            items = way.get("items", {})
+            # Values with a name of their own are in the meaning: a cell of the type has no room for many.
+            words = items["title"] if "enum" in items and "title" in items else self.types(items)
+            return f"list of {words}" + (", one at least" if way.get("minItems") else "")
         if kind == "object" and "properties" in way:
             return "keys"
         if kind == "object":

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 
 from goldnode.core.errors import GoldnodeError
-from goldnode.fleet.drain.protocol import GATE, DrainState, Run, SchedulerDrainer, run
+from goldnode.fleet.drain.protocol import DrainState, Run, SchedulerDrainer, run
 from goldnode.fleet.drain.questions import Ask, ScheduledNode, expected_end
 from goldnode.node.ground import scheduler
 from goldnode.node.ground.drained import PREFIX, mark
