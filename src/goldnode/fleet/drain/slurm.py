@@ -18,7 +18,7 @@ from goldnode.core.errors import GoldnodeError
 from goldnode.fleet.drain.protocol import DrainState, Run, SchedulerDrainer, run
 from goldnode.fleet.drain.questions import Ask, ScheduledNode, expected_end
 from goldnode.node.ground import scheduler
-from goldnode.node.ground.drained import PREFIX, mark
+from goldnode.node.ground.drained import GATE, PREFIX, mark
 from goldnode.node.ground.text import shortened
 
 _MOST_HOSTS = 100_000  # of one list; no cluster has as many nodes
