@@ -360,9 +360,21 @@ class _Turn:
             )
         self.store.name_as(local_name(place.name, line, channel), last.now)
 
+    def prepared(self, moved: MoveResult) -> MoveResult:
+        """Report a move that was not signed yet."""
+        file = self.how.signers.prepare
+        moved.notes.append(
+            f"nothing was moved: sign it with `goldnode rollout sign-metadata {file} --key KEY`, then run the same command "
+            f"with --signed {file} in place of --prepare"
+        )
+        return moved
+
     def finish(self, last: RecordedMove, moved: MoveResult) -> MoveResult:
         """Complete the move of an earlier run, which was stopped before it moved the tag."""
         moved.now, moved.tag = last.now, last.tag
+        if self.how.signers.prepare is not None:
+            moved.notes = ["nothing has to be signed: run it without --prepare", *moved.notes]
+            return moved
         self.present(last.now)
         self.point(last)
         _save(self.store, self.place.name, self.channels.files)
@@ -372,7 +384,7 @@ class _Turn:
         """Sign a move, then move the tag. Raises GoldnodeError if another writer interferes."""
         move = self.how
         assert isinstance(move, Move)  # noqa: S101
-        moved.entry = entry = RecordedMove(
+        entry = RecordedMove(
             self.channels.next,
             action=action,
             channel=move.channel,
@@ -387,7 +399,10 @@ class _Turn:
             notes=tuple(moved.notes),
             size=size,
         )
-        after = signed.with_move(self.channels, self.line, entry, move.signers)
+        entry, after = signed.with_move(self.channels, self.line, entry, move.signers)
+        if move.signers.prepare is not None:
+            return self.prepared(moved)
+        moved.entry = entry
         commit(self.place, self.store, self.channels.files, after, move.settle)
         self.point(entry, after)  # the move is decided
         return moved

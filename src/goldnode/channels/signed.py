@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 from goldnode.channels import updates
@@ -295,23 +295,64 @@ def _moves(name: str, target: TargetFile) -> tuple[RecordedMove, ...]:
 
 @dataclass(frozen=True)
 class ChannelSigners:
-    """Keys that sign: `roles` are those of targets, or of roles that targets delegates to."""
+    """Keys that sign: `roles` are those of targets, or of roles that targets delegates to.
+
+    Where their keys are on another machine, a move is written to the file `prepare`, or read from the file `signed`.
+    """
 
     roles: Sequence[EnvelopeSigner] = ()
     online: Sequence[EnvelopeSigner] = ()
     days: int = DAYS
     release_days: int = RELEASE_DAYS
+    prepare: Path | None = None
+    signed: Path | None = None
 
 
 def with_move(
     channels: SignedChannels, line: ChannelLine, move: RecordedMove, signers: ChannelSigners
-) -> dict[str, bytes]:
-    """Return the metadata with one more move, signed. Raises UpdateError if the keys may not sign it."""
+) -> tuple[RecordedMove, Files]:
+    """Return the move and the metadata with it, signed. Raises UpdateError if the keys may not sign it.
+
+    A move that was signed elsewhere is that of the signed file. A move that is prepared changes no metadata.
+    """
     name = line.target(move.channel)
-    target = target_of(name, (*channels.moves.get(name, ()), move))
     with opened(channels.files) as repository:
-        release(repository, {**channels.targets, name: target}, signers)
-        return read_folder(repository / FOLDER)
+        role = _owner(updates.next_release(repository).signed, name)
+        document = updates.next_release(repository, role, signers.release_days)
+        past = channels.moves.get(name, ())
+        document.signed.targets[name] = target_of(name, (*past, move))
+        if signers.prepare is not None:
+            updates.write_document(signers.prepare, document)
+            return move, channels.files
+        if signers.signed is not None:
+            signed = updates.read_document(signers.signed)
+            prepared = _elsewhere(signed.signed, document.signed, name, move)
+            if prepared is None:
+                raise UpdateError(
+                    f"what was signed is not this move of {name} after the present state",
+                    file=signers.signed,
+                    remedy="prepare it again with --prepare, and sign that",
+                )
+            move, document = prepared, signed
+        keys = [key for key in signers.roles if key.keyid in _keys_of(repository, role)]
+        updates.accept(repository, role, updates.sign(document, keys))
+        updates.refresh(repository, signers.online, signers.days)
+        return move, read_folder(repository / FOLDER)
+
+
+def _elsewhere(signed: Any, wanted: Targets, name: str, move: RecordedMove) -> RecordedMove | None:
+    """Return the move that was prepared and signed elsewhere; None if more than the wanted one was signed, or less."""
+    try:
+        *past, last = _moves(name, signed.targets[name])
+        present = _moves(name, wanted.targets[name])[:-1]
+        others = {**signed.targets, name: None} == {**wanted.targets, name: None}
+        same = others and signed.delegations == wanted.delegations and tuple(past) == present
+    except FORM:
+        return None
+    # The person who prepared it decided why, and by which requirements.
+    decided = (last.number, last.action, last.was, last.now, last.tag, last.size)
+    own = (move.number, move.action, move.was, move.now, move.tag, move.size)
+    return last if same and decided == own else None
 
 
 def stamped(files: Files, signers: ChannelSigners) -> dict[str, bytes]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from goldnode.channels.product import Location
-from goldnode.commands.options import FILE, Decorator, KeyParameter, grouped, options
+from goldnode.commands.options import FILE, NEW_FILE, Decorator, KeyParameter, grouped, options
 from goldnode.commands.output import emit, say
 from goldnode.core.errors import GoldnodeError, ImageError, nearest
 from goldnode.node.ground.text import phrase
@@ -41,13 +41,16 @@ if TYPE_CHECKING:
 class Keys:
     """The files of public keys to trust, and the secret keys to sign with: files, or URIs of keys in tokens.
 
-    `more` sign with `key` where a role needs several. `online` signs which state is the newest.
+    `more` sign with `key` where a role needs several. `online` signs which state is the newest. A move that is signed on
+    another machine is written to `prepare`, or read from `signed`.
     """
 
     trust: tuple[Path, ...] = ()
     key: KeyPlace | None = None
     more: tuple[KeyPlace, ...] = ()
     online: KeyPlace | None = None
+    prepare: Path | None = None
+    signed: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -139,6 +142,19 @@ SIGNERS = grouped(
         help="Further secret key, where a channel needs several signatures. Repeatable.",
     ),
     ONLINE,
+    click.option(
+        "--prepare",
+        type=NEW_FILE,
+        metavar="FILE",
+        help="Write the move without signatures to FILE, and move nothing. `goldnode rollout sign-metadata` signs it on "
+        "another machine.",
+    ),
+    click.option(
+        "--signed",
+        type=FILE,
+        metavar="FILE",
+        help="Publish the move of --prepare, which enough keys have signed.",
+    ),
 )
 _SIGNED = options(
     click.option(
@@ -290,6 +306,12 @@ def signers_of(keys: Keys, days: int | None = None) -> ChannelSigners:
     from goldnode.core.site import load_site
     from goldnode.evidence.signatures import load_key
 
+    if keys.prepare is not None and keys.signed is not None:
+        raise ImageError(
+            "--prepare and --signed are two steps", remedy="give --prepare first, then --signed"
+        )
+    if keys.prepare is not None:
+        return ChannelSigners(prepare=keys.prepare)
     site, online = load_site(), keys.online
     if online is None:
         if site.images.online_key is None:
@@ -298,6 +320,8 @@ def signers_of(keys: Keys, days: int | None = None) -> ChannelSigners:
                 remedy="name it with --online-key, or as images.online_key in the site file",
             )
         online = _site_key(site, site.images.online_key)
+    if keys.signed is not None:
+        return ChannelSigners((), [load_key(online)], days or DAYS, signed=keys.signed)
     roles = [signer_of(keys.key), *(load_key(place) for place in keys.more)]
     return ChannelSigners(roles, [load_key(online)], days or DAYS)
 
@@ -430,7 +454,7 @@ def promote(
     # Options and keys before the place is opened: a wrong one must not wait for a registry.
     signers, trust = signers_of(keys), trusted(keys.trust)
     limits = load_site().images.vulnerability_limits
-    with _delivered(product.store), product.place(signers.roles[0]) as place:
+    with _delivered(product.store), product.place(*signers.roles[:1]) as place:
         line, tag = product.find(place, text)
         move = Move(
             line,
@@ -507,7 +531,7 @@ def rollback(
         roots=product.location.trusted_roots(),
         say=say,
     )
-    with _delivered(product.store), product.place(signers.roles[0]) as place:
+    with _delivered(product.store), product.place(*signers.roles[:1]) as place:
         return place.name, roll_back(place, product.store, move)
 
 

@@ -9,6 +9,8 @@ import click
 
 from goldnode.commands.options import FILE, RotationKeys, TwoMachines, key_option
 from goldnode.commands.output import emit, reports
+from goldnode.node.ground.json_lines import as_dict
+from goldnode.node.ground.text import clean
 
 
 @click.command("sign-metadata")
@@ -48,7 +50,7 @@ def sign_metadata(file: Path, keys: tuple[Any, ...], form: str) -> None:
     }
     lines = [f"{signed.type} version {signed.version}, until {signed.expires:%Y-%m-%d}:"]
     lines += [
-        f"  {name}  {about['length']} bytes, sha256 {about['sha256']}"
+        f"  {name}  {about['length']} bytes, sha256 {about['sha256']}{_last_move(signed.targets[name])}"
         for name, about in files.items()
     ]
     lines += [
@@ -57,6 +59,16 @@ def sign_metadata(file: Path, keys: tuple[Any, ...], form: str) -> None:
     ]
     lines.append(f"{file} has {len(document.signatures)} signatures now")
     emit(form, content, "\n".join(lines))
+
+
+def _last_move(target: Any) -> str:
+    """Return the last move of a channel of images in words; empty for another file."""
+    moves = as_dict(target.unrecognized_fields.get("custom")).get("moves")
+    last = as_dict(moves[-1]) if isinstance(moves, list) and moves else {}
+    shown = clean(
+        f"{last.get('action')} to {last.get('tag')} by {last.get('by')}, {last.get('date')}"
+    )
+    return f", {shown}" if last else ""
 
 
 def rotate_published(

@@ -1,6 +1,6 @@
 """Histories of the last release become signed channels: with their whole past, once, also after an interruption.
 
-`former/` has two histories that goldnode wrote and signed before its channels were signed targets, each with seven moves.
+`former/` has two histories that version 0.2.0 wrote and signed (`former/make.py` made them), each with seven moves.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from tests.unit.channels import signing
+from tests.unit.evidence.tokens import PLACE, token
 from tests.unit.images.registries import Simulated, make_key, running
 
 from goldnode.channels import migration, promotion, signed
@@ -28,6 +29,7 @@ from goldnode.images.channels import RegistryPlace
 from goldnode.oci.layout import EMPTY, MANIFEST, Descriptor, Layout, digest_of
 from goldnode.oci.registry import artifact_manifest, registry_address
 
+__all__ = ["token"]  # a fixture
 FORMER = Path(__file__).parent / "former"
 LINES = {
     "cpu_node": line_of("cpu_node"),
@@ -246,6 +248,27 @@ def test_directory_and_registry_of_the_last_release_migrate_by_the_commands(
     directory = DirectoryPlace(disks, ChannelStore(tmp_path / "disk-store"))
     for place, one in ((directory, LINES["cpu_node"]), (registry, line)):
         assert len(signed.verified(place.files(), "x").history(one).entries) == MOVES
+
+
+def test_a_token_migrates_a_directory_of_the_last_release(token: Path, tmp_path: Path) -> None:
+    """The key of targets is in SoftHSM, and signs the past and the next move."""
+    old = tmp_path / "disks/cpu_node/channels/history.jsonl"
+    old.parent.mkdir(parents=True)
+    old.write_bytes((FORMER / "cpu_node.jsonl").read_bytes())
+    online, root = (signing.key_of(tmp_path / "keys", name) for name in ("online", "root"))
+    where = ["disks", "--to", str(old.parents[2]), "--store", str(tmp_path / "store")]
+    trust = ["--trust", str(FORMER / "builder.pub"), "--key", PLACE, "--apply"]
+    for words in (
+        ["keys", *where, "--root-key", str(root), "--targets-key", PLACE],
+        ["migrate", *where, *trust],
+    ):
+        done = CliRunner().invoke(main, ["channels", *words, "--online-key", str(online)])
+        assert done.exit_code == 0, done.output
+    place = DirectoryPlace(old.parents[2], ChannelStore(tmp_path / "store"))
+    seen = signed.verified(place.files(), "x")
+    assert len(seen.history(LINES["cpu_node"]).entries) == MOVES
+    names = {one["keyid"] for one in json.loads(place.files()["2.targets.json"])["signatures"]}
+    assert names == {signatures.load_signer(token).keyid}
 
 
 def test_channels_are_made_before_they_are_migrated(

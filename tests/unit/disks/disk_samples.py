@@ -15,7 +15,7 @@ from tests.unit.vulnerability_samples import vulnerability_report
 from goldnode.core.files import sha256_of
 from goldnode.disks import assemble
 from goldnode.disks.contents import digest_of
-from goldnode.disks.evidence import PREDICATE, document, documents
+from goldnode.disks.evidence import document, documents
 from goldnode.disks.model import (
     BuiltDisk,
     DiskDriver,
@@ -28,6 +28,7 @@ from goldnode.disks.model import (
 )
 from goldnode.evidence import signatures
 from goldnode.evidence.signatures import load_signer
+from goldnode.node.slots.builder import PREDICATE
 
 BUILDS = {"a": "a" * 12, "b": "b" * 12, "c": "c" * 12, "d": "d" * 12}
 CLASS = "cpu_node"

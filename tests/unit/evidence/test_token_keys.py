@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from tests.unit.evidence.tokens import PLACE, token
 
 from goldnode.cli import main
 from goldnode.commands.channel_moves import Keys, signers_of
 from goldnode.core.errors import SigningKeyError
 from goldnode.evidence.signatures import PIN, load_key, public_half
 
-LIBRARY = Path("/usr/lib/softhsm/libsofthsm2.so")
-PLACE = "hsm:2?label=goldnode"
+__all__ = ["token"]  # a fixture
 
 
 def test_token_without_its_library_is_an_error_that_names_the_variables(
@@ -26,31 +23,6 @@ def test_token_without_its_library_is_an_error_that_names_the_variables(
     with pytest.raises(SigningKeyError, match="hsm:2 cannot be used") as refusal:
         load_key("hsm:2")
     assert "PKCS11" in str(refusal.value.remedy)
-
-
-@pytest.fixture(scope="module")
-def token(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The file of the key that a token has. The library reads its settings once per process."""
-    pytest.importorskip("pkcs11", reason="optional: `pip install securesystemslib[PKCS11]`")
-    if shutil.which("softhsm2-util") is None or not LIBRARY.exists():
-        pytest.skip("needs softhsm2 of Debian")
-    place = tmp_path_factory.mktemp("token")
-    (place / "tokens").mkdir()
-    (place / "softhsm2.conf").write_text(f"directories.tokendir = {place / 'tokens'}\n")
-    key, pins = place / "key.pem", ("--pin", "1234")
-    curve = ("-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256")
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("SOFTHSM2_CONF", str(place / "softhsm2.conf"))
-        environment.setenv("PYKCS11LIB", str(LIBRARY))
-        environment.setenv(PIN, "1234")
-        for words in (
-            f"softhsm2-util --init-token --free --label goldnode --so-pin 123456 {' '.join(pins)}",
-            f"openssl genpkey {' '.join(curve)} -out {key}",
-            f"softhsm2-util --import {key} --token goldnode --label k --id 02 {' '.join(pins)}",
-        ):
-            subprocess.run(words.split(), check=True, capture_output=True)
-        key.chmod(0o600)
-        yield key
 
 
 def test_key_of_a_token_signs_what_its_public_half_verifies(token: Path) -> None:
