@@ -1,7 +1,7 @@
 """Measure the Python of the project: `python -m tests.suite.measure [--write] [DIRECTORY …]`.
 
 Prints the figures of the directories (default: src/goldnode). `--write` puts them into the last column of the
-table in docs/development.md. The generated module of facts (`known.py`) is left out.
+table in docs/development.md. The generated modules of facts are left out.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.suite.duplicates import CodeLine, code_lines, pairs
+from tests.suite.duplicates import code_lines, pairs
 from tests.suite.timings import ROOT
 
 PAGE = ROOT / "docs/development.md"
 WIDTH = 100
+GENERATED = ("known.py", "log_lines.py")
 BLANK = (
     tokenize.COMMENT,
     tokenize.NL,
@@ -36,7 +37,7 @@ DOCUMENTED = (ast.Module, ast.ClassDef, *FUNCTIONS)
 
 @dataclass
 class Numbers:
-    """Counts over files."""
+    """Counts over files. Those that need the tokens of a file, which take half of the time, are made when asked for."""
 
     files: list[int] = field(default_factory=list)  # lines of each
     functions: list[int] = field(default_factory=list)
@@ -44,17 +45,17 @@ class Numbers:
     conditionals: int = 0
     positional: int = 0  # calls with more than five positional arguments
     found: int = 0  # bindings of a local named `found`
-    code: int = 0
-    comments: int = 0
     wide: int = 0
-    lines: dict[str, list[CodeLine]] = field(default_factory=dict)  # by file, for duplicates
+    texts: list[str] = field(default_factory=list)
+    docstrings: list[set[int]] = field(default_factory=list)  # numbers of their lines, of each file
 
     def add(self, text: str) -> None:
         """Count one file."""
         lines, tree = text.splitlines(), ast.parse(text)
         self.files.append(len(lines))
         self.wide += sum(len(line) > WIDTH for line in lines)
-        code, comments = code_and_comments(text)
+        self.texts.append(text)
+        docstrings: set[int] = set()
         for node in ast.walk(tree):
             self.statements += isinstance(node, ast.stmt)
             self.conditionals += isinstance(node, ast.IfExp)
@@ -66,15 +67,23 @@ class Numbers:
                 self.functions.append((node.end_lineno or node.lineno) - node.lineno + 1)
             if isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
                 docstring = node.body[0]
-                code -= set(range(docstring.lineno, (docstring.end_lineno or 0) + 1))
-        self.code += len(code)
-        self.comments += len(comments)
-        self.lines[str(len(self.files))] = code_lines(text)
+                docstrings |= set(range(docstring.lineno, (docstring.end_lineno or 0) + 1))
+        self.docstrings.append(docstrings)
+
+    def code_and_comments(self) -> tuple[int, int]:
+        """Return the number of lines with code, docstrings left out, and of those with comments."""
+        code = comments = 0
+        for text, docstrings in zip(self.texts, self.docstrings, strict=True):
+            of_code, of_comments = code_and_comments(text)
+            code += len(of_code - docstrings)
+            comments += len(of_comments)
+        return code, comments
 
     def duplicates(self) -> dict[str, str]:
         """Return the pairs of near-duplicates as text, by the names of their rows in the page."""
-        shared = pairs(self.lines).values()
-        per = 10_000 / sum(map(len, self.lines.values()))
+        lines = {str(number): code_lines(text) for number, text in enumerate(self.texts)}
+        shared = pairs(lines).values()
+        per = 10_000 / sum(map(len, lines.values()))
         kinds = {
             "near-duplicate pairs of logic": [pair for pair in shared if pair.logic],
             "near-duplicate pairs of declarations": [pair for pair in shared if not pair.logic],
@@ -84,19 +93,26 @@ class Numbers:
             for kind, of_kind in kinds.items()
         }
 
+    def sizes(self) -> dict[str, str]:
+        """Return the two figures that a test compares with the page."""
+        return {
+            "lines / files of Python": f"{sum(self.files):,} / {len(self.files)}",
+            "statements": f"{self.statements:,}",
+        }
+
     def rows(self) -> dict[str, str]:
         """Return the figures as text, by the names of the rows in the page."""
         lines = sum(self.files)
         sizes = sorted(self.functions)
         tenth = sizes[len(sizes) * 9 // 10]
+        code, comments = self.code_and_comments()
         return {
-            "lines / files of Python": f"{lines:,} / {len(self.files)}",
-            "statements": f"{self.statements:,}",
+            **self.sizes(),
             "function, median / p90 / max": f"{statistics.median(sizes):.0f} / {tenth} / {sizes[-1]}",
             "functions over 50 lines": f"{100 * sum(size > 50 for size in sizes) / len(sizes):.1f} %",
             "conditional expressions per 1,000 lines": f"{1000 * self.conditionals / lines:.1f}",
             "calls with more than five positional arguments": f"{self.positional}",
-            "comments per 100 lines of code": f"{100 * self.comments / self.code:.1f}",
+            "comments per 100 lines of code": f"{100 * comments / code:.1f}",
             "lines over 100 columns": f"{100 * self.wide / lines:.1f} %",
             "locals named `found`": f"{self.found}",
         }
@@ -118,7 +134,7 @@ def count(directories: Iterable[Path]) -> Numbers:
     numbers = Numbers()
     for directory in directories:
         for path in sorted(directory.rglob("*.py")):
-            if path.name not in ("known.py", "log_lines.py"):
+            if path.name not in GENERATED:
                 numbers.add(path.read_text(encoding="utf-8"))
     return numbers
 

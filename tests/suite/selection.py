@@ -318,7 +318,12 @@ class TestFiles:
             rf"\b{re.escape(package)}\.{name}\b"
             rf"|\bfrom {re.escape(package)} import (?:\([^)]*|[^\n(]*)\b{name}\b"
         )
-        return {file for file, text in self.texts.items() if file != path and named.search(text)}
+        # Most texts lack one of both words, and finding that out takes a hundredth of a search for the pattern.
+        return {
+            file
+            for file, text in self.texts.items()
+            if file != path and name in text and package in text and named.search(text)
+        }
 
     def naming(self, path: str) -> set[str]:
         """Return the tests that name a file: its path, or between the tests its name."""

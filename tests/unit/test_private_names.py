@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -60,7 +61,7 @@ def uses_of(source: str | bytes) -> Iterator[PrivateUse]:
         if isinstance(node, ast.Attribute) and is_private(node.attr):
             if (owned := ast.unparse(node.value)) in names:
                 yield PrivateUse("read", f"{names[owned]}.{node.attr}", node.lineno)
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".setattr"):
+        elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "setattr":
             given = [one.value if isinstance(one, ast.Constant) else one for one in node.args]
             match given:
                 case [str(name), _] if name.startswith("goldnode."):
@@ -73,6 +74,7 @@ def uses_of(source: str | bytes) -> Iterator[PrivateUse]:
                 yield PrivateUse("replaced", name, node.lineno)
 
 
+@cache
 def all_uses() -> list[tuple[Path, PrivateUse]]:
     """Return the uses of all tests."""
     return [
