@@ -169,7 +169,7 @@ def test_starts_at_once_all_succeed_and_leave_a_program_that_starts(
     tmp_path: Path, desk: list[str]
 ) -> None:
     found = program(tmp_path)
-    for number in range(6):
+    for number in range(3):
         shutil.rmtree(found.place, ignore_errors=True)
         kinds = [["answer"], desk, desk, ["answer"], ["--version"], desk, ["--version"], desk]
         random.Random(number).shuffle(kinds)  # noqa: S311 - no secret
@@ -291,36 +291,41 @@ DAMAGE: Mapping[str, Callable[[bytes], bytes | None]] = {
 }
 
 
+Answer = tuple[int, str, str]  # exit status, standard output, standard error
+
+
 @pytest.fixture(scope="module")
-def aged(tmp_path_factory: pytest.TempPathFactory) -> Program:
-    """A program that changed long enough ago to get a stamp."""
+def aged(
+    tmp_path_factory: pytest.TempPathFactory, desk: list[str]
+) -> tuple[Program, list[tuple[list[str], Answer]]]:
+    """A program that changed long enough ago to get a stamp, and its commands with their answers from a sound copy."""
     found = program(tmp_path_factory.mktemp("aged"))
     time.sleep(2.1)
-    return found
+    commands = [["--version"], desk, ["check", "--cached", "--root", str(found.root)]]
+    answers = [(words, reported(found.run(*words))) for words in commands]
+    assert [status for _, (status, _, _) in answers] == [0, 2, 3]
+    return found, answers
 
 
 @pytest.mark.parametrize("what", ["copy", "stamp"])
 @pytest.mark.parametrize("how", DAMAGE)
 def test_a_damaged_copy_changes_no_answer_and_is_made_again(
-    aged: Program, desk: list[str], what: str, how: str
+    aged: tuple[Program, list[tuple[list[str], Answer]]], what: str, how: str
 ) -> None:
-    shutil.rmtree(aged.place, ignore_errors=True)
-    commands = [["--version"], desk, ["check", "--cached", "--root", str(aged.root)]]
-    want = [reported(aged.run(*words)) for words in commands]
-    assert [status for status, _, _ in want] == [0, 2, 3]
-    assert len(aged.copies()) == 3, "the copy, the stamp, the lock"
-    for words, expected in zip(commands, want, strict=True):
-        for name, data in aged.copies().items():
+    found, answers = aged
+    assert len(found.copies()) == 3, "the copy, the stamp, the lock"
+    for words, expected in answers:
+        for name, data in found.copies().items():
             if name != starting.LOCK and (name == starting.STAMP) == (what == "stamp"):
                 spoilt = DAMAGE[how](data)
-                (aged.place / name).unlink() if spoilt is None else (aged.place / name).write_bytes(
-                    spoilt
-                )
-        assert reported(aged.run(*words)) == expected
-        assert aged.sound(), "the start makes the copy again"
+                (found.place / name).unlink() if spoilt is None else (
+                    found.place / name
+                ).write_bytes(spoilt)
+        assert reported(found.run(*words)) == expected
+        assert found.sound(), "the start makes the copy again"
 
 
-def reported(answer: tuple[int, str, str]) -> tuple[int, str, str]:
+def reported(answer: Answer) -> Answer:
     """An answer without the time at which it was given."""
     status, out, err = answer
     return status, re.sub(r" at [0-9T:Z-]{20} ", " at TIME ", out), err
@@ -438,6 +443,14 @@ def test_without_room_it_runs_from_its_archive(
 # -- crashes
 
 
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Program:
+    """A program with its copy, for tests that damage neither."""
+    found = program(tmp_path_factory.mktemp("sound"))
+    assert found.run("--version")[0] == 0
+    return found
+
+
 def raising(
     text: str, file: str = "goldnode/node/program/main.py"
 ) -> Callable[[dict[str, bytes]], None]:
@@ -533,9 +546,8 @@ def test_a_crash_shows_its_traceback_where_that_is_asked_for(
     ],
     ids=" ".join,
 )
-def test_no_words_end_with_a_verdict_that_is_invalid(tmp_path: Path, words: list[str]) -> None:
-    found = program(tmp_path)
-    status, _, err = found.run(*words, stdin="{")
+def test_no_words_end_with_a_verdict_that_is_invalid(sound: Program, words: list[str]) -> None:
+    status, _, err = sound.run(*words, stdin="{")
     assert status == 3, err
     assert "Traceback" not in err
 
@@ -577,9 +589,10 @@ def test_an_interrupted_check_is_could_not_check(tmp_path: Path, desk: list[str]
 )
 @pytest.mark.parametrize("broken", ["full", "closed"])
 def test_output_that_cannot_be_written_is_could_not_check(
-    tmp_path: Path, desk: list[str], words: list[str], broken: str
+    tmp_path: Path, sound: Program, desk: list[str], words: list[str], broken: str
 ) -> None:
-    found = program(tmp_path)
+    # `answer` would remove everything of the program from its root, the copy included.
+    found = program(tmp_path) if words == ["answer"] else sound
     asked = question(found) if words == ["answer"] else ""
     words = desk if words == ["check"] else words
     if broken == "full":
