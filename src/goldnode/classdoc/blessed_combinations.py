@@ -7,9 +7,10 @@ catalog, locks and facts give the same matrix.
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import jinja2
 
 from goldnode.catalog import models
 from goldnode.catalog.load import Catalog
-from goldnode.classdoc.view import host_of_stack, read_class, release_numbers
+from goldnode.classdoc.view import host_of_stack, read_class, read_stack, release_numbers
 from goldnode.compat.check import check
 from goldnode.compat.model import CompatFinding, CompatHost, Workload
 from goldnode.compat.rules_host import unmeasured
@@ -27,6 +28,7 @@ from goldnode.core.site import Site
 from goldnode.facts import host as facts
 from goldnode.facts import module_builds
 from goldnode.facts import workload as software
+from goldnode.lock.model import Lock
 from goldnode.node.ground.text import phrase
 
 NONE = "-"
@@ -51,14 +53,28 @@ class CombinationNote:
 
 
 @dataclass(frozen=True)
+class CellSource:
+    """The source of a cell: its text, and an address where it has one."""
+
+    text: str
+    where: str | None = None
+
+
+@dataclass(frozen=True)
 class CombinationRow:
-    """One line of a table: name, cells by column, verdict of a check (`ok`, or the worst), and notes."""
+    """One line of a table: name, cells by column, verdict of a check (`ok`, or the worst), and notes.
+
+    `sources` are those of the cells, by column. `facets` are the values that the page filters by: os, kernel, driver,
+    gpu, cuda, framework.
+    """
 
     name: str
     cells: Mapping[str, str]
     verdict: str
     notes: tuple[CombinationNote, ...]
     remarks: tuple[str, ...] = ()
+    sources: Mapping[str, CellSource] = field(default_factory=dict)
+    facets: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def summary(self) -> str:
@@ -78,11 +94,26 @@ class CombinationTable:
 
 
 @dataclass(frozen=True)
+class CombinationProof:
+    """A signed statement about a class: kind, state (current, stale …), since when, on which hardware, and why."""
+
+    kind: str
+    state: str
+    since: str
+    hardware: str
+    why: str
+
+
+@dataclass(frozen=True)
 class BlessedCombinations:
-    """Both tables, and the date of the facts, which is also the day judged for."""
+    """Both tables, and the date of the facts, which is also the day judged for.
+
+    `proofs` are those of the site, by class; None: its evidence was not read.
+    """
 
     date: dt.date
     tables: tuple[CombinationTable, ...]
+    proofs: Mapping[str, Sequence[CombinationProof]] | None = None
 
 
 def blessed_combinations(catalog: Catalog, site: Site) -> BlessedCombinations:
@@ -90,6 +121,7 @@ def blessed_combinations(catalog: Catalog, site: Site) -> BlessedCombinations:
     day = facts.compiled()
     stacks = tuple(_stack(name, catalog, site, day) for name in sorted(catalog.stacks))
     classes = tuple(_class(name, catalog, site, day) for name in sorted(catalog.classes))
+    stacks = tuple(_with_classes(row, classes) for row in stacks)
     tables = (
         CombinationTable(
             "Stacks",
@@ -132,9 +164,24 @@ def blessed_combinations(catalog: Catalog, site: Site) -> BlessedCombinations:
     return BlessedCombinations(day, tables)
 
 
+def _with_classes(stack: CombinationRow, classes: Sequence[CombinationRow]) -> CombinationRow:
+    """Return a stack with the facets of the classes that use it: a filter by GPU shows their stacks too."""
+    facets = dict(stack.facets)
+    for facet in ("gpu", "cuda", "framework"):
+        own = {
+            row.facets[facet]
+            for row in classes
+            if row.cells["Stack"] == stack.name and facet in row.facets
+        }
+        if own:
+            facets[facet] = "|".join(sorted(own))
+    return replace(stack, facets=facets)
+
+
 def _stack(name: str, catalog: Catalog, site: Site, day: dt.date) -> CombinationRow:
     stack, host = catalog.stacks[name].item, host_of_stack(name, catalog, site, on=day)
     findings = check(host)
+    lock = read_stack(catalog.stacks[name], site, on=day).lock
     cells = {
         "OS": f"{stack.os.id.capitalize()} {stack.os.version}"
         + ("" if stack.os.architecture == "amd64" else f", {stack.os.architecture}"),
@@ -150,7 +197,58 @@ def _stack(name: str, catalog: Catalog, site: Site, day: dt.date) -> Combination
     how = unmeasured(host, host.flavour or "proprietary")
     if cells["Module build"] == NOT_MEASURED and how is not None:
         notes = (*notes, CombinationNote(None, f"Module build: {how}"))
-    return CombinationRow(name, cells, _heaviest(findings), notes, tuple(stack.limits))
+    return CombinationRow(
+        name,
+        cells,
+        _heaviest(findings),
+        notes,
+        tuple(stack.limits),
+        _stack_sources(stack, host, lock),
+        _facets(host),
+    )
+
+
+def _stack_sources(
+    stack: models.Stack, host: CompatHost, lock: Lock | None
+) -> dict[str, CellSource]:
+    """Return the source of each cell of a stack."""
+    versions = CellSource("what the stack declares: it has no lock")
+    if lock is not None:
+        versions = CellSource(f"the lock, resolved on {lock.resolved}")
+    sources = {
+        "OS": CellSource("the stack's file"),
+        "Kernel": versions,
+        "Driver": versions,
+        "Containers": versions,
+        "Support ends": CellSource(stack.end_of_life.source),
+        "Tried out": CellSource("the stack's file"),
+    }
+    build = _measured(host)
+    if build is not None:
+        sources["Module build"] = _source(build.origins, f"built on {build.date}, {build.compiler}")
+    if host.vendor == "nvidia" and host.branch is not None:
+        with contextlib.suppress(FactsError):  # the cell is "not known"
+            sources["Security"] = _source(facts.security_floor(host.branch).origins)
+    return sources
+
+
+def _source(origins: Sequence[facts.Origin], detail: str = "") -> CellSource:
+    """Return the first source of a fact."""
+    if not origins:
+        return CellSource(detail or "no source")
+    first = origins[0]
+    where = first.where if (first.where or "").startswith("https://") else None
+    return CellSource(f"{first.title}{phrase(', {}', detail)}", where)
+
+
+def _facets(host: CompatHost) -> dict[str, str]:
+    """Return what the page filters a row by."""
+    driver = f"{host.vendor} {host.branch or ''}".strip() if host.vendor else "none"
+    if host.kernel_module:
+        driver = host.kernel_module
+    kernel = ".".join(str(host.kernel or "").split("-")[0].split(".")[:2])
+    facets = {"os": str(host.os), "kernel": kernel, "driver": driver}
+    return {**facets, "gpu": host.gpus[0].sku} if host.gpus else facets
 
 
 def _kernel(host: CompatHost) -> str:
@@ -167,6 +265,8 @@ def _driver(stack: models.Stack, host: CompatHost) -> str:
         return NONE
     if stack.driver.vendor == "amd":
         return f"amdgpu {host.amdgpu}" if host.amdgpu else "amdgpu of the kernel"
+    if stack.driver.vendor == "intel":
+        return f"{stack.driver.module} of the kernel"
     flavour = phrase(", {} modules", stack.driver.flavour)
     return f"NVIDIA {host.driver or host.branch + '.x' if host.branch else ''}{flavour}"
 
@@ -177,14 +277,21 @@ def _module_build(stack: models.Stack, host: CompatHost) -> str:
         return NONE
     if host.driver_package is None or host.kernel is None:
         return "not locked"
-    build = module_builds.measured(
+    build = _measured(host)
+    return f"{build.outcome}, measured on {build.date}" if build is not None else NOT_MEASURED
+
+
+def _measured(host: CompatHost) -> module_builds.ModuleBuildFact | None:
+    """Return the measured build of the host's driver package on its kernel."""
+    if host.driver_package is None or host.kernel is None:
+        return None
+    return module_builds.measured(
         host.driver_package,
         host.flavour or "proprietary",
         host.kernel,
         host.kernel_version,
         host.architecture,
     )
-    return f"{build.outcome}, measured on {build.date}" if build is not None else NOT_MEASURED
 
 
 def _containers(stack: models.Stack, host: CompatHost) -> str:
@@ -245,7 +352,35 @@ def _class(name: str, catalog: Catalog, site: Site, day: dt.date) -> Combination
         more = _cuda(_Asked(host, findings), cells)
     elif host.gpus and host.vendor == "amd":
         more = _rocm(_Asked(host, findings), cells)
-    return CombinationRow(name, cells, _heaviest(findings), (*_notes(findings), *more))
+    facets = {**_facets(host), "cuda": cells["CUDA"], "framework": cells["PyTorch"].split()[0]}
+    return CombinationRow(
+        name,
+        cells,
+        _heaviest(findings),
+        (*_notes(findings), *more),
+        sources=_class_sources(cells),
+        facets={facet: value for facet, value in facets.items() if value != NONE},
+    )
+
+
+def _class_sources(cells: Mapping[str, str]) -> dict[str, CellSource]:
+    """Return the source of each cell of a class."""
+    declared = CellSource("the class's file")
+    sources = {"Hardware": declared, "Stack": declared}
+    for column in ("CUDA", "CUDA, minor", "CUDA, forward"):
+        known = software.cudas().get(cells[column])
+        if known is not None:
+            sources[column] = _source(known.sources)
+    for column in ("cuDNN", "NCCL"):
+        if cells[column] != NONE:
+            sources[column] = _source(software.wheel_sources())
+    build = software.torch(cells["PyTorch"].replace(" ", "+")) if cells["PyTorch"] != NONE else None
+    if build is not None:
+        sources["PyTorch"] = _source(build.sources)
+    rocm = software.rocm(cells["ROCm"]) if cells["ROCm"] != NONE else None
+    if rocm is not None:
+        sources["ROCm"] = _source(rocm.sources)
+    return sources
 
 
 class _Asked:
@@ -440,12 +575,36 @@ def markdown(shown: BlessedCombinations) -> str:
     return _render("matrix.md.j2", shown)
 
 
-def html(shown: BlessedCombinations) -> str:
-    """Return the matrix as one self-contained HTML page."""
-    return _render("matrix.html.j2", shown)
+@dataclass(frozen=True)
+class _BuildRow:
+    build: module_builds.ModuleBuildFact
+    facets: Mapping[str, str]
 
 
-def _render(name: str, shown: BlessedCombinations) -> str:
+def html(shown: BlessedCombinations, builds: Sequence[module_builds.ModuleBuildFact] = ()) -> str:
+    """Return the matrix as one self-contained HTML page, with the measured builds of modules."""
+    systems = {
+        row["codename"]: " ".join(row["name"].lower().split()[:2])
+        for row in facts.load("distros.yml")["distributions"]
+        if "codename" in row
+    }
+    rows = [
+        _BuildRow(
+            build,
+            {
+                "os": systems.get(build.os, build.os),
+                "kernel": ".".join(build.kernel_version.split("-")[0].split(".")[:2]),
+                "driver": f"nvidia {build.driver.split('.')[0]}",
+            },
+        )
+        for build in sorted(
+            builds, key=lambda one: (one.os, facts.numbers(one.kernel), one.package)
+        )
+    ]
+    return _render("matrix.html.j2", shown, rows)
+
+
+def _render(name: str, shown: BlessedCombinations, builds: Sequence[_BuildRow] = ()) -> str:
     environment = jinja2.Environment(
         # A missing variable must fail instead of leaving an empty cell.
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
@@ -457,4 +616,4 @@ def _render(name: str, shown: BlessedCombinations) -> str:
     )
     environment.filters["cell"] = lambda value: str(value).replace("|", "\\|")
     environment.globals.update(said=_note_text, NONE=NONE, words=_WORDS)
-    return environment.get_template(name).render(matrix=shown)
+    return environment.get_template(name).render(matrix=shown, builds=builds)

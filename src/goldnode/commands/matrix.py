@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from goldnode.commands.options import NEW_FILE
 from goldnode.commands.output import document, html_page, reports
+
+if TYPE_CHECKING:
+    from goldnode.classdoc.blessed_combinations import CombinationProof
+    from goldnode.core.site import Site
 
 
 @click.command()
@@ -38,18 +43,49 @@ def matrix(form: str, out: Path | None, modules: bool) -> None:
     from goldnode.classdoc.load import load_catalog
     from goldnode.core.site import load_site
 
-    combinations = tables.blessed_combinations(load_catalog(), load_site())
+    site = load_site()
+    combinations = tables.blessed_combinations(load_catalog(), site)
     if form == "json":
         content = {
             "date": combinations.date,
             "tables": [asdict(item) for item in combinations.tables],
         }
         shown = document("matrix", content) + "\n"
+    elif form == "html":
+        from goldnode.facts import module_builds
+
+        proofs = _proofs(site, [row.name for row in combinations.tables[1].rows])
+        shown = tables.html(replace(combinations, proofs=proofs), module_builds.builds())
     else:
-        shown = {"text": tables.text, "markdown": tables.markdown, "html": tables.html}[form](
-            combinations
-        )
+        shown = {"text": tables.text, "markdown": tables.markdown}[form](combinations)
     _write(shown, out)
+
+
+def _proofs(site: Site, classes: list[str]) -> dict[str, list[CombinationProof]] | None:
+    """Return the evidence about classes; None if the site names no key that verifies it."""
+    if not (site.evidence.public_key or site.fleet.public_key):
+        return None
+    from goldnode.classdoc.blessed_combinations import CombinationProof
+    from goldnode.commands.evidence import hardware_text
+    from goldnode.evidence import proved
+    from goldnode.fleet.control import evidence as control
+
+    trust, rows = proved.trust(site), {}
+    for name in classes:
+        folder = proved.directory(site, name)
+        if not folder.is_dir():
+            continue
+        rows[name] = [
+            CombinationProof(
+                status.kind or "unknown",
+                status.state,
+                status.proof.predicate.time if status.proof is not None else "not read",
+                hardware_text(status),
+                status.why,
+            )
+            for status in proved.statuses(folder, control.present(name, site), trust)
+        ]
+    return rows
 
 
 def _modules(form: str) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import signal
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -88,6 +89,7 @@ class _Packages:
     again: bool
     plan: bool
     facts: Path | None
+    changes: Path | None
 
 
 _PACKAGES = grouped(
@@ -131,6 +133,12 @@ _PACKAGES = grouped(
         type=NEW_FILE,
         metavar="FILE",
         help="With --packages: add all records to this facts file, for instance CATALOG/facts/module_builds.yml.",
+    ),
+    click.option(
+        "--changes",
+        type=NEW_FILE,
+        metavar="FILE",
+        help="With --packages: compare with the last run in this file, report what has changed, and add this run.",
     ),
 )
 
@@ -224,17 +232,30 @@ def _request(
     )
 
 
+def _selection(packages: _Packages, request: PairRequest) -> list[str]:
+    """Return the options that choose pairs, as they are typed."""
+    return [
+        *(f"--suite {name}" for name in packages.suites),
+        *(f"--driver {name}" for name in packages.drivers),
+        *(f"--kernel {name}" for name in request.selection.kernels),
+        *(f"--flavour {name}" for name in request.selection.flavours),
+    ]
+
+
 def _measure(packages: _Packages, request: PairRequest, form: str) -> None:
     """Run `goldnode modules matrix --packages`."""
     from goldnode.classdoc.load import load_catalog
     from goldnode.core.site import load_site
-    from goldnode.lock import pairbuild
+    from goldnode.lock import pairbuild, pairchanges
     from goldnode.lock.builder import needs_tools
 
     # Before anything is downloaded or built.
     if packages.facts is not None:
         # A file that cannot be read must not be found out after hours of builds.
         pairbuild.rows_of(packages.facts)
+    known = None
+    if packages.changes is not None:
+        known = pairchanges.history(packages.changes, _selection(packages, request))
     if not packages.plan:
         needs_tools(base=False)
     plan = pairbuild.plan_pairs(request, load_catalog(), load_site(), pairbuild.architecture())
@@ -258,9 +279,19 @@ def _measure(packages: _Packages, request: PairRequest, form: str) -> None:
     if packages.facts is not None:
         say(f"{packages.facts}: {pairbuild.write_facts(plan.records, packages.facts)} records")
     rows = pairbuild.report(plan, run)
+    content: dict[str, Any] = {"pairs": rows, "stopped": run.stopped}
+    text, page = pairbuild.report_text(rows), pairbuild.report_markdown(rows)
+    if known is not None and packages.changes is not None:
+        today = dt.datetime.now(tz=dt.UTC).date()
+        after, changed = pairchanges.compared(known, rows, today=today)
+        if not packages.plan:
+            pairchanges.write(packages.changes, after)
+        content["changes"] = changed.model_dump()
+        text = "\n".join([text, *pairchanges.run_lines(changed)])
+        page = f"{page}\n{pairchanges.markdown(after)}"
     if form == "markdown":
-        click.echo(pairbuild.report_markdown(rows), nl=False)
+        click.echo(page, nl=False)
     else:
-        emit(form, {"pairs": rows, "stopped": run.stopped}, lambda: pairbuild.report_text(rows))
+        emit(form, content, text)
     if run.stopped:
         say("Stopped. The same command continues with the next pair.")

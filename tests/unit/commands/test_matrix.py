@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -19,6 +24,7 @@ from goldnode.compat.check import check
 from goldnode.compat.model import CompatFinding, Workload
 from goldnode.core.site import Site
 from goldnode.facts import host as facts
+from goldnode.facts import module_builds
 
 PAGE = Path(__file__).parents[3] / "docs/reference/matrix.md"
 
@@ -162,7 +168,7 @@ class Reader(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = dict(attrs)
         self.tags.append(tag)
-        if tag not in ("meta", "link", "br", "img"):
+        if tag not in ("meta", "link", "br", "img", "input"):
             self.open.append(tag)
         if given.get("id"):
             self.ids.append(given["id"] or "")
@@ -182,7 +188,7 @@ class Reader(HTMLParser):
 def test_html_needs_nothing_else_and_can_be_read_by_all_users(
     shown: matrices.BlessedCombinations,
 ) -> None:
-    page = matrices.html(shown)
+    page = matrices.html(shown, module_builds.builds())
     reader = Reader()
     reader.feed(page)
     assert (reader.wrong, reader.open) == ([], [])
@@ -198,9 +204,92 @@ def test_html_needs_nothing_else_and_can_be_read_by_all_users(
     assert "prefers-color-scheme: dark" in page
     assert reader.headers
     assert set(reader.headers) == {"col", "row"}
-    assert reader.tags.count("caption") == reader.tags.count("table") == len(shown.tables)
+    assert reader.tags.count("caption") == reader.tags.count("table") == len(shown.tables) + 1
+    assert len(page.encode()) < 1_000_000
     # A verdict is a word, not a colour alone.
     assert re.findall(r'<span class="tag \w+"></span>', page) == []
+
+
+# The ROCm of mi300x is "not known", and demo_r535's module is of a stand-in that is not measured.
+def test_each_cell_has_a_source(shown: matrices.BlessedCombinations) -> None:
+    open_cells = (matrices.NONE, matrices.NOT_MEASURED, "not locked", "not known")
+    for table in shown.tables:
+        for row in table.rows:
+            lacking = [
+                column
+                for column in table.columns
+                if row.cells[column] not in open_cells and column not in row.sources
+            ]
+            assert lacking == [], row.name
+
+
+# Query -> rows of stacks, of classes, and whether measured builds are left.
+FILTERS = {
+    "?gpu=H100-SXM5-80GB": ({"debian13_r580"}, {"h100_sxm5_80gb"}, False),
+    "?gpu=A100-SXM4-40GB&cuda=13.0": ({"debian12_r580"}, {"a100_sxm4_40gb"}, False),
+    "?driver=nvidia+550&os=debian+13": ({"debian13_r550"}, {"demo_disk_r550"}, True),
+    "?q=flex+i915": (set(), set(), False),
+    "?q=flex": (set(), {"flex_170"}, False),
+}
+
+
+@pytest.fixture(scope="module")
+def page(
+    shown: matrices.BlessedCombinations, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Any]:
+    driver = pytest.importorskip("playwright.sync_api", reason="needs playwright (extra dev)")
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("needs Chromium: apt-get install chromium")
+    file = tmp_path_factory.mktemp("matrix") / "matrix.html"
+    file.write_text(matrices.html(shown, module_builds.builds()), encoding="utf-8")
+    with driver.sync_playwright() as started:
+        options = ["--no-sandbox"] if os.geteuid() == 0 else []
+        launched = started.chromium.launch(executable_path=chromium, args=options)
+        opened = launched.new_page()
+        opened.address = file.as_uri()
+        yield opened
+        launched.close()
+
+
+def left(page: Any, number: int) -> set[str]:
+    """Return the names of the rows of a table that are visible."""
+    rows = page.locator("table").nth(number).locator("tbody tr:not([hidden]) > th")
+    return set(rows.all_text_contents())
+
+
+@pytest.mark.parametrize("query", FILTERS)
+def test_filter_of_an_address_shows_rows_and_what_belongs_to_them(page: Any, query: str) -> None:
+    stacks, classes, builds = FILTERS[query]
+    page.goto(page.address + query)
+    assert (left(page, 0), left(page, 1)) == (stacks, classes)
+    assert bool(left(page, 2)) is builds
+
+
+def test_filter_is_in_the_address_and_can_be_taken_back(page: Any) -> None:
+    page.goto(page.address)
+    everything = page.locator("#count").inner_text()
+    page.select_option("select[name=gpu]", "L4")
+    assert "gpu=L4" in page.url
+    assert left(page, 1) == {"l4"}
+    assert page.locator("details:not([hidden])").count() == 2
+    page.click("button[type=reset]")
+    page.wait_for_function(f"document.getElementById('count').value === '{everything}'")
+    assert "gpu" not in page.url
+
+
+def test_embedded_page_has_no_head(page: Any) -> None:
+    page.goto(f"{page.address}?embed")
+    assert not page.locator("h1").is_visible()
+    assert page.locator("table").first.is_visible()
+
+
+def test_html_shows_the_evidence_of_a_class(shown: matrices.BlessedCombinations) -> None:
+    proof = matrices.CombinationProof("boot", "stale", "2026-11-01T00:00:00Z", "H100 x 8", "kernel")
+    text = matrices.html(replace(shown, proofs={"l4": [proof]}))
+    assert "Evidence boot, 2026-11-01T00:00:00Z, on H100 x 8: kernel." in text
+    assert "No evidence of a site" not in text
+    assert "No evidence of a site" in matrices.html(shown)
 
 
 def test_html_escapes_text_of_the_catalog(shown: matrices.BlessedCombinations) -> None:

@@ -113,3 +113,17 @@ def row(status: ProofStatus, class_: str) -> dict[str, Any]:
             "subjects": dict(proof.subjects),
         }
     return content
+
+
+def hardware_text(status: ProofStatus) -> str:
+    """Return the hardware of a proof for a reader: model and number, marked if it is simulated."""
+    if status.proof is None:
+        return "-"
+    predicate = status.proof.predicate
+    hardware = predicate.hardware
+    text = "none needed"
+    if hardware is not None:
+        text = hardware.model or "not read"
+        if hardware.count is not None:
+            text += f" x {hardware.count}"
+    return f"{text} (SIMULATED)" if predicate.simulated else text

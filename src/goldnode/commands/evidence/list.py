@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from goldnode.commands.evidence import CLASS, DOCUMENT, TRUST, present_class, row, trusted
+from goldnode.commands.evidence import (
+    CLASS,
+    DOCUMENT,
+    TRUST,
+    hardware_text,
+    present_class,
+    row,
+    trusted,
+)
 from goldnode.commands.output import emit, reports, table
 
 if TYPE_CHECKING:
@@ -62,13 +70,5 @@ def _proof(status: ProofStatus) -> list[str]:
     """Return since, hardware and key of a row."""
     if status.proof is None:
         return ["-", "-", "-"]
-    predicate = status.proof.predicate
-    hardware = predicate.hardware
-    text = "none needed"
-    if hardware is not None:
-        text = hardware.model or "not read"
-        if hardware.count is not None:
-            text += f" x {hardware.count}"
-    if predicate.simulated:
-        text += " (SIMULATED)"
-    return [predicate.time, text, status.proof.keyid[:12]]
+    since = status.proof.predicate.time
+    return [since, hardware_text(status), status.proof.keyid[:12]]
