@@ -735,6 +735,25 @@ class HostInterface(Strict):
     mtu: Annotated[int, Field(ge=68, le=65535)] = Field(description="MTU, bytes; set and judged.")
 
 
+_PARAMETER, _PARAMETER_VALUE = (
+    r"^[a-z][a-z0-9_]*(\.[a-zA-Z0-9_-]+)+$",
+    r"^[\w.:,/-]+( [\w.:,/-]+)*$",
+)
+ParameterName = Annotated[
+    str,
+    _formed(_PARAMETER, "not the name of a kernel parameter | write it as `sysctl -a` shows it"),
+    Field(json_schema_extra={"pattern": _PARAMETER}),
+]
+ParameterValue = Annotated[
+    str,
+    _formed(
+        _PARAMETER_VALUE,
+        "not the value of a kernel parameter | write words, with a space between them",
+    ),
+    Field(json_schema_extra={"pattern": _PARAMETER_VALUE}),
+]
+
+
 class HostPolicy(Strict):
     """Settings of the host; null means unmanaged."""
 
@@ -764,6 +783,11 @@ class HostPolicy(Strict):
     )
     cmdline: list[CmdlineWord] = Field(
         default_factory=list, description="Further words of the kernel command line."
+    )
+    sysctl: dict[ParameterName, ParameterValue] = Field(
+        default_factory=dict,
+        description="Further kernel parameters, by the name that `sysctl -a` shows; values are text. One that is removed "
+        "here has its own value again after the next boot.",
     )
     memlock: Literal["unlimited"] | PositiveInt | None = Field(
         default=None, description="Limit of locked memory of logins and services, KiB."

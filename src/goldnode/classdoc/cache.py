@@ -358,9 +358,12 @@ class Compiler:
             keys += [
                 entry.file.parent / name.partition("[")[0] for name in named if name is not None
             ]
+        from goldnode.classdoc import mitigations  # start-up time: a valid cache needs no models
+
         own = self.site.lock_places(data("catalog/stacks"), "stacks")[:-1]
         if self.site.catalog is not None:
             keys.append(self.site.resolve(self.site.catalog))
+        keys.append(mitigations.directory(self.site))
         return [
             str(path)
             for path in (binding_file(), *keys, *self.site.lock_directories(to_write=True), *own)

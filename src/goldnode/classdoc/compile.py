@@ -15,6 +15,7 @@ from typing import Any
 
 from goldnode.catalog import models
 from goldnode.catalog.load import Catalog, CatalogEntry
+from goldnode.classdoc import mitigations
 from goldnode.classdoc.findings import check_use
 from goldnode.classdoc.gpu_facts import by_pci_id, health_facts, shared_facts
 from goldnode.classdoc.view import ClassView, StackView, read_class
@@ -41,6 +42,12 @@ _BLACKLIST: Mapping[str, list[str]] = {
     "nvidia": ["nouveau", "nova_core", "nova_drm"],
     "amd": [],
     "intel": [],
+}
+
+_DRIVER_MODULES: Mapping[str, tuple[str, ...]] = {
+    "nvidia": ("nvidia", "nvidia_uvm", "nvidia_modeset"),
+    "amd": ("amdgpu",),
+    "intel": ("i915", "xe"),
 }
 
 # Fields of a locked package that a node needs to install and verify it.
@@ -102,7 +109,7 @@ def compile_class(
     document = {
         **_identity(view, lock),
         **_software(view, lock, gpus, built=built, without=without),
-        "policy": _policy(view.entry.item.policy),
+        "policy": mitigations.with_settings(_policy(view.entry.item.policy), view.mitigations),
         "baseline": _stated(view.entry.item.baseline),
         "site": _site(view, lock, built),
     }
@@ -152,13 +159,31 @@ def _software(
         "driver": None if gpus is None else _driver(view, lock, built),
         "runtime": _runtime(stack.runtime, view.stack),
         "modules": [_module(module, lock, built) for module in stack.modules],
-        "blacklist": list(_BLACKLIST[stack.driver.vendor]) if stack.driver is not None else [],
+        "blacklist": _blacklist(view),
         "fence": sorted({*stack.fence, *(built.sources if built is not None else ())}),
         "packages": [
             {key: getattr(package, key) for key in _PACKAGE}
             for package in _packages(view, lock, built, without)
         ],
     }
+
+
+def _blacklist(view: ClassView) -> list[str]:
+    """Return the modules that are kept out: those that compete with the driver, and those of mitigations."""
+    stack = view.stack.entry.item
+    own = list(_BLACKLIST[stack.driver.vendor]) if stack.driver is not None else []
+    denied = {name for row in view.mitigations for name in row.modules}
+    mitigations.check_needed(view.mitigations, view.entry.name, _needed_modules(view))
+    return own + sorted(denied.difference(own))
+
+
+def _needed_modules(view: ClassView) -> set[str]:
+    """Return the modules that the class runs with, with underscores."""
+    stack = view.stack.entry.item
+    names = {module.name for module in stack.modules}
+    if stack.driver is not None:
+        names.update(_DRIVER_MODULES[stack.driver.vendor])
+    return {name.replace("-", "_") for name in names}
 
 
 def _packages(
@@ -187,6 +212,8 @@ def _optional_sections(view: ClassView, gpus: Mapping[str, Any] | None) -> dict[
         sections["exceptions"] = [
             row.model_dump(mode="json", exclude_none=True, by_alias=True) for row in view.exceptions
         ]
+    if view.mitigations:
+        sections["mitigations"] = [row.content() for row in view.mitigations]
     if item.serve is not None:
         sections["serve"] = _stated(item.serve)
     if enforced := _enforced_tests(item.return_tests):

@@ -13,7 +13,7 @@ from typing import Any
 
 from goldnode.catalog import models
 from goldnode.catalog.load import Catalog, CatalogEntry
-from goldnode.classdoc import checks, exceptions
+from goldnode.classdoc import checks, exceptions, mitigations
 from goldnode.compat import rules
 from goldnode.compat.model import CompatHost, DeclaredAt, StackWaiver
 from goldnode.core.errors import FactsError, LockError, NoLockError
@@ -61,7 +61,7 @@ class ClassView:
     """A node class with everything that its check and its document need.
 
     `gpu` is None without GPUs, and for `model: auto` unless a model was named. `host` is the node
-    side of the compatibility check. `exceptions` are those of the site that are in force for it.
+    side of the compatibility check. `exceptions` and `mitigations` are those of the site that are in force for it.
     """
 
     entry: CatalogEntry[models.NodeClass]
@@ -69,6 +69,7 @@ class ClassView:
     gpu: facts.GpuModel | None
     host: CompatHost
     exceptions: Sequence[SiteException]
+    mitigations: Sequence[mitigations.Mitigation]
     catalog: Catalog
     site: Site
 
@@ -170,7 +171,16 @@ def read_class(
     )
     conditions = {*item.options, *(["nvswitch"] if host.nvswitch else [])}
     host = _with_parts(host, stack, conditions, (stack.entry.item.parts, item.parts))
-    return ClassView(entry, stack, gpu, host=host, exceptions=excepted, catalog=catalog, site=site)
+    return ClassView(
+        entry,
+        stack,
+        gpu,
+        host=host,
+        exceptions=excepted,
+        mitigations=mitigations.in_force(site, name, stack.on),
+        catalog=catalog,
+        site=site,
+    )
 
 
 def host_of_stack(

@@ -738,6 +738,37 @@ class SiteEvidence(BaseModel):
     )
 
 
+SeverityName = Literal["critical", "high", "medium", "low", "not stated"]
+_SOAK: dict[SeverityName, str] = {
+    "critical": "1h",
+    "high": "4h",
+    "medium": "1d",
+    "low": "3d",
+    "not stated": "1d",
+}
+
+
+class SiteCve(BaseModel):
+    """Where the records of vulnerabilities are, and how long a fix is watched before the next wave."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    directory: str = Field(
+        default="cve",
+        description="Directory with a folder per vulnerability: mitigation, record, rollouts and proof; relative to "
+        "the site file.",
+    )
+    signing_key: str | None = Field(
+        default=None,
+        description="Secret key that signs proofs, PEM (ed25519 or ECDSA); relative to the site file. null: "
+        "`evidence.signing_key`, else `fleet.signing_key`.",
+    )
+    soak: dict[SeverityName, str] = Field(
+        default=_SOAK,
+        description="Soak of a wave of a rollout with a fix, by the severity of the vulnerability, as 90m, 4h or 1d.",
+    )
+
+
 class SiteException(BaseModel):
     """A compatibility finding that this site accepts for a class or a stack, until a day."""
 
@@ -886,6 +917,9 @@ class Site(BaseModel):
     evidence: SiteEvidence = Field(
         default_factory=SiteEvidence,
         description="Signed evidence about node classes: its directory and keys.",
+    )
+    cve: SiteCve = Field(
+        default_factory=SiteCve, description="Records of vulnerabilities, and their rollouts."
     )
     exceptions: tuple[SiteException, ...] = Field(
         default=(),

@@ -214,6 +214,10 @@ class ClassDocument(Part):
         None,
         description="findings that the site accepts for this class: see `exceptions` of the site file",
     )
+    mitigations: list[dict[str, Any]] | None = Field(
+        None,
+        description="mitigations of vulnerabilities that are in force: their settings are in blacklist and policy",
+    )
     serve: dict[str, Any] | None = None
     follow: dict[str, Any] | None = None
     return_tests: ClassReturnTests | None = None

@@ -204,4 +204,5 @@ def test_mirror_publication_is_a_compiler_input_when_mirror_has_url(
     ):
         (world / "site.yml").write_text(f"mirror: {section}\n")
         compiler.site = load_site()
-        assert compiler.places() == [str(path) for path in (binding_file(), *also)]
+        places = (binding_file(), *also, world / "cve")
+        assert compiler.places() == [str(path) for path in places]

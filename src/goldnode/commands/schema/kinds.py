@@ -15,6 +15,7 @@ from pydantic import BaseModel
 
 from goldnode.canary.suite import CanaryFile
 from goldnode.catalog.models import FILES
+from goldnode.classdoc.mitigations import Mitigation
 from goldnode.core.site import Site
 from goldnode.disks.definition import DefinitionFile
 from goldnode.documents.cache_key import CacheKeyDocument
@@ -50,6 +51,7 @@ WRITTEN: Mapping[str, type[BaseModel]] = {
     "derive": DeriveFile,
     "disks": DefinitionFile,
     "images": MatrixFile,
+    "mitigation": Mitigation,
     "site": Site,
 }
 EXCHANGED: Mapping[str, type[BaseModel]] = {

@@ -208,6 +208,7 @@ class HostPolicy(TypedDict, total=False):
     numa_balancing: bool
     iommu: Literal["pt", "on", "off"]
     cmdline: List[str]
+    sysctl: Dict[str, str]
     memlock: Union[Literal["unlimited"], int]
     network: Dict[str, HostInterface]
 
@@ -472,6 +473,7 @@ class ClassDocument(_Named):
     xid: NotRequired[Dict[str, List[Optional[str]]]]
     compat: NotRequired[Compat]
     exceptions: NotRequired[List[Dict[str, Any]]]
+    mitigations: NotRequired[List[Dict[str, Any]]]
     serve: NotRequired[Serve]
     follow: NotRequired[Follow]
     return_tests: NotRequired[ClassReturnTests]

@@ -220,6 +220,7 @@ def tuned(wanted: Any) -> dict[str, Any]:
         }
     if "transparent_hugepages" in host:
         seen["transparent_hugepages"] = host["transparent_hugepages"]
+    seen |= {f"sysctl.{key}": value for key, value in host.get("sysctl", {}).items()}
     if "numa_balancing" in host:
         seen["numa_balancing"] = "1" if host["numa_balancing"] else "0"
     seen |= {f"hugepages.{size}": str(count) for size, count in host.get("hugepages", {}).items()}

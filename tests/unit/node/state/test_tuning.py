@@ -33,6 +33,7 @@ ALL: dict[str, Any] = {
     "numa_balancing": False,
     "iommu": "pt",
     "cmdline": ["pci=realloc"],
+    "sysctl": {"kernel.unprivileged_userns_clone": "0", "vm.lowmem_reserve_ratio": "256 256 32"},
     "memlock": "unlimited",
     "network": {"eth0": {"mtu": 9000}},
 }
@@ -48,6 +49,8 @@ FILES = {
     "usr/lib/systemd/system/zramswap.service": "[Service]\n",
     "proc/sys/kernel/osrelease": f"{RELEASE}\n",
     "proc/sys/kernel/numa_balancing": "1\n",
+    "proc/sys/kernel/unprivileged_userns_clone": "1\n",
+    "proc/sys/vm/lowmem_reserve_ratio": "256\t256\t64\n",
     "proc/swaps": "Filename Type Size Used Priority\n/dev/vda2 partition 100 5 -2\n",
     "proc/cmdline": f"BOOT_IMAGE=/boot/vmlinuz-{RELEASE} root=/dev/vda1 ro quiet\n",
     "proc/meminfo": "MemTotal: 536870912 kB\nMemAvailable: 500000000 kB\n",
@@ -126,7 +129,7 @@ def test_everything_is_set_read_back_and_stays(machine: Machine) -> None:
     before = judged(machine, wanted(**ALL))
     assert {outcome for outcome, _ in before.values()} == {MISMATCH}, before
     done, _, after = apply(machine, wanted(**ALL), "host_tuning", {})
-    assert len(done) == 17, kinds(done)
+    assert len(done) == 19, kinds(done)
     assert after.part("host_tuning") == ()
     read = {name: machine.text(f"/{name}") for name in FILES}
     assert read["sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"] == "performance\n"
@@ -143,7 +146,10 @@ def test_everything_is_set_read_back_and_stays(machine: Machine) -> None:
     assert (
         machine.text(tuning.SYSCTL)
         == "# goldnode: host policy of the node class\nvm.nr_hugepages = 1024\nkernel.numa_balancing = 0\n"
+        "kernel.unprivileged_userns_clone = 0\nvm.lowmem_reserve_ratio = 256 256 32\n"
     )
+    assert read["proc/sys/kernel/unprivileged_userns_clone"] == "0\n"
+    assert read["proc/sys/vm/lowmem_reserve_ratio"] == "256 256 32\n"
 
     ran = list(machine.commands)
     again, _, _ = apply(machine, wanted(**ALL), "host_tuning", {})
@@ -210,7 +216,12 @@ def test_setting_absent_from_the_machine_never_matches(machine: Machine) -> None
     for name in ("sys/devices", "sys/kernel", "sys/class"):
         for path in sorted(machine.path(name).rglob("*"), reverse=True):
             path.rmdir() if path.is_dir() else path.unlink()
-    machine.path("/proc/sys/kernel/numa_balancing").unlink()
+    for name in (
+        "kernel/numa_balancing",
+        "kernel/unprivileged_userns_clone",
+        "vm/lowmem_reserve_ratio",
+    ):
+        machine.path(f"/proc/sys/{name}").unlink()
     asked = {**ALL, "network": {"eth9": {"mtu": 9000}}}
     found = judged(machine, wanted(**asked))
     assert (

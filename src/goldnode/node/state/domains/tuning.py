@@ -166,6 +166,8 @@ def _live(host: Host, wanted: Mapping[str, Any]) -> Json:
         facts["transparent_hugepages"] = chosen(read(host, THP))
     if "numa_balancing" in wanted:
         facts["numa_balancing"] = read(host, BALANCING)
+    for key in wanted.get("sysctl", {}):
+        facts[f"sysctl.{key}"] = read(host, sysctl_file(key))
     for size in wanted.get("hugepages", {}):
         facts[f"hugepages.{size}"] = read(host, PAGES.format(PAGE_KIB[size]))
     for name in wanted.get("network", {}):
@@ -351,7 +353,13 @@ def sysctls(wanted: Mapping[str, Any]) -> Dict[str, str]:
         values["vm.nr_hugepages"] = str(wanted["hugepages"]["2M"])
     if "numa_balancing" in wanted:
         values["kernel.numa_balancing"] = "1" if wanted["numa_balancing"] else "0"
+    values.update(wanted.get("sysctl", {}))
     return values
+
+
+def sysctl_file(key: str) -> str:
+    """Return the file of a kernel parameter."""
+    return f"/proc/sys/{key.replace('.', '/')}"
 
 
 def systemd_limit(memlock: Any) -> str:
@@ -494,6 +502,14 @@ def settings(document: ClassDocument, seen: Observed) -> List[HostSetting]:
                 "numa_balancing", want, got, (BALANCING,), "this kernel has no NUMA balancing"
             )
         )
+    for key, want in sorted(wanted.get("sysctl", {}).items()):
+        name = f"sysctl.{key}"
+        if name in live:
+            got = live[name]
+            # Parameters of several numbers have tabs between them.
+            got = " ".join(got.split()) if isinstance(got, str) else got
+            absent = f"this kernel has no parameter {key}"
+            rows.append(HostSetting(name, want, got, (sysctl_file(key),), absent))
     for size, count in wanted.get("hugepages", {}).items():
         if f"hugepages.{size}" in live:
             name = f"hugepages.{size}"
@@ -1003,6 +1019,8 @@ def _declared(wanted: Mapping[str, Any]) -> Iterator[Tuple[str, str]]:
             yield name, str(wanted[name])
     if "numa_balancing" in wanted:
         yield "numa_balancing", "1" if wanted["numa_balancing"] else "0"
+    for key, value in sorted(wanted.get("sysctl", {}).items()):
+        yield f"sysctl.{key}", value
     for size, count in wanted.get("hugepages", {}).items():
         yield f"hugepages.{size}", str(count)
     for interface, values in sorted(wanted.get("network", {}).items()):
