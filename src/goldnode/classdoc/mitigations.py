@@ -49,7 +49,7 @@ class Mitigation(Strict):
     cmdline: list[CmdlineWord] = Field(
         default_factory=list, description="Words of the kernel command line; in force after a boot."
     )
-    reason: Sentence = Field(description="What the advisory says.")
+    reason: Sentence = Field(description="Why it is needed, for instance the advisory.")
     owner: Sentence = Field(description="Person or team who decided it.")
     expires: IsoDate = Field(description="The last day on which it is in force.")
 

@@ -739,7 +739,7 @@ class SiteEvidence(BaseModel):
 
 
 SeverityName = Literal["critical", "high", "medium", "low", "not stated"]
-_SOAK: dict[SeverityName, str] = {
+SOAK: Mapping[SeverityName, str] = {
     "critical": "1h",
     "high": "4h",
     "medium": "1d",
@@ -755,17 +755,16 @@ class SiteCve(BaseModel):
 
     directory: str = Field(
         default="cve",
-        description="Directory with a folder per vulnerability: mitigation, record, rollouts and proof; relative to "
-        "the site file.",
+        description="Directory with a folder per vulnerability, relative to the site file: mitigation, record, proof.",
     )
     signing_key: str | None = Field(
         default=None,
-        description="Secret key that signs proofs, PEM (ed25519 or ECDSA); relative to the site file. null: "
-        "`evidence.signing_key`, else `fleet.signing_key`.",
+        description="Secret key that signs proofs, PEM; relative to the site file. null: `evidence.signing_key`, else "
+        "`fleet.signing_key`.",
     )
     soak: dict[SeverityName, str] = Field(
-        default=_SOAK,
-        description="Soak of a wave of a rollout with a fix, by the severity of the vulnerability, as 90m, 4h or 1d.",
+        default_factory=dict,
+        description="Soak of the waves of a rollout with a fix, by severity, as 90m or 4h; not named: 1h, 4h, 1d, 3d and 1d.",
     )
 
 

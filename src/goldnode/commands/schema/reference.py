@@ -38,6 +38,10 @@ FILES: Mapping[str, tuple[str, str]] = {
         "Canary jobs",
         "A file for `goldnode canary run --suite`: [jobs of a site](../how-to/canary.md).",
     ),
+    "mitigation": (
+        "Mitigation of a vulnerability",
+        "`cve/CVE/mitigation.yml` beside the site file: [mitigations](../how-to/vulnerabilities.md#mitigations).",
+    ),
     "derive": (
         "Derived image",
         "`derive.yml` of a team: [build on an image](../how-to/derive.md).",
