@@ -23,6 +23,7 @@ _OF = {
     "parts.yml": "network, storage, monitoring and Kubernetes parts",
     "pip.yml": "requirement sets with pip's answer",
     "rocm.yml": "AMD's boards, drivers and systems",
+    "trial.yml": "combinations that an independent trial spelled out",
     "vendor.yml": "combinations from vendors' documents",
     "wheels.yml": "requirement sets with tags of wheels",
 }

@@ -602,6 +602,18 @@ def os_kernel(host: CompatHost | None, workload: Workload | None = None) -> Iter
     }
     if not same and host.kernel_version is not None and host.stack is not None:
         return  # apt has resolved it from the OS's archives
+    replaced = {numbers(text)[:2] for text in row.get("kernels_before", ())}
+    if not same and numbers(version)[:2] in replaced:
+        best = max(carried.values(), key=numbers)
+        yield about(host, "kernel", "os").warn(
+            "os-kernel",
+            f"kernel {version} is of a series that {row['name']} has replaced, and gets no more fixes; it carries {listed}",
+            origins,
+            remedy=CompatRemedy.of(
+                [remedies.kernel(best, f"a kernel of series {'.'.join(best.split('.')[:2])}")]
+            ),
+        )
+        return
     if not same:
         # Unknown, not a block: the facts list the suites that were read, and there are others.
         message = f"no source says that {row['name']} carries kernel {version}; it carries {listed}"

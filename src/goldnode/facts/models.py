@@ -294,6 +294,8 @@ class Distribution(FactsRow):
     name: str
     glibc: str | None
     kernels: dict[str, str] | None
+    # Series that later ones of the same suite have replaced: they get no more fixes.
+    kernels_before: list[str] = Field(default_factory=list)
     source: DistributionSources
     codename: str | None = None
     released: str | None = None
