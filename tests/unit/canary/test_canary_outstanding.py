@@ -24,8 +24,8 @@ from goldnode.commands.canary import outstanding as canary_outstanding
 from goldnode.commands.canary import run as canary_run
 from goldnode.core.errors import GoldnodeError
 from goldnode.documents.canary import CanaryDocument
-from goldnode.fleet.nodes import disk_update
-from goldnode.fleet.nodes.disk_update import SshNode
+from goldnode.fleet.nodes import reach
+from goldnode.fleet.nodes.reach import SshNode
 from goldnode.fleet.nodes.return_delivery import HeldNode
 from goldnode.node.gate import return_tests
 from goldnode.node.ground import verdict_files
@@ -87,7 +87,7 @@ class Controller:
         self.answer: subprocess.CompletedProcess[bytes] | None = None
         monkeypatch.chdir(place)
         monkeypatch.setattr(
-            disk_update,
+            reach,
             "reached",
             lambda name, *_: Door(name, (), machine=node, answer=self.answer),
         )

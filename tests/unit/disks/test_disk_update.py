@@ -18,11 +18,11 @@ from click.testing import CliRunner
 from goldnode.cli import main
 from goldnode.commands.disks.update import update as command
 from goldnode.core import program_file as nodefile
-from goldnode.core.errors import DiskError
+from goldnode.core.errors import DiskError, GoldnodeError
 from goldnode.disks import slot_image
 from goldnode.disks.model import VERIFIED, BuiltDisk, DiskFile, DiskSystem, Partition, Raw
 from goldnode.fleet.nodes import disk_update as update
-from goldnode.fleet.nodes import return_tests
+from goldnode.fleet.nodes import reach, return_tests
 from goldnode.fleet.shared.denylist import Denial, DeniedError, DenyList, DenyListError
 from goldnode.node.slots.write import head as read_head
 from goldnode.node.state.domains.program import OTHER, PROGRAM
@@ -269,7 +269,7 @@ def test_refusal_names_why_an_update_does_not_fit_the_node(
 
 
 def test_node_is_reached_with_the_ssh_settings_of_its_inventory() -> None:
-    found = update.reached(
+    found = reach.reached(
         "gpu07",
         {
             "ansible_host": "10.0.0.7",
@@ -281,19 +281,19 @@ def test_node_is_reached_with_the_ssh_settings_of_its_inventory() -> None:
         },
     )
     assert found.local_command("cat", "/a b") == [
-        *update.SSH, "-p", "2222", "-l", "ops", "-i", "/keys/ops key", "-o", "ProxyJump=bastion", "--", "10.0.0.7", "sudo -n cat '/a b'",
+        *reach.SSH, "-p", "2222", "-l", "ops", "-i", "/keys/ops key", "-o", "ProxyJump=bastion", "--", "10.0.0.7", "sudo -n cat '/a b'",
     ]  # fmt: skip
-    assert update.reached("n", {}).local_command("true") == [*update.SSH, "--", "n", "true"]
-    assert update.node("ops@n", None).name == "n"
-    with pytest.raises(DiskError, match="reached by `docker`"):
-        update.reached("n", {"ansible_connection": "community.docker.docker"})
+    assert reach.reached("n", {}).local_command("true") == [*reach.SSH, "--", "n", "true"]
+    assert reach.node("ops@n", None).name == "n"
+    with pytest.raises(GoldnodeError, match="reached by `docker`"):
+        reach.reached("n", {"ansible_connection": "community.docker.docker"})
 
 
 def test_a_host_that_the_inventory_does_not_know(tmp_path: Path) -> None:
     (tmp_path / "hosts.yml").write_text("all: {hosts: {gpu07: {ansible_user: ops}}}\n")
-    assert "-l" in update.node("gpu07", str(tmp_path / "hosts.yml")).ssh
-    with pytest.raises(DiskError, match="no host gpu08"):
-        update.node("gpu08", str(tmp_path / "hosts.yml"))
+    assert "-l" in reach.node("gpu07", str(tmp_path / "hosts.yml")).ssh
+    with pytest.raises(GoldnodeError, match="no host gpu08"):
+        reach.node("gpu08", str(tmp_path / "hosts.yml"))
 
 
 class Here:
@@ -308,12 +308,12 @@ class Here:
         monkeypatch.setattr(update, "PAUSE", 0.0)
         monkeypatch.setattr(nodefile, "build", lambda writer: b"# the program\n")
 
-    def play(self, script: str) -> update.SshNode:
+    def play(self, script: str) -> reach.SshNode:
         """A node on which every command is this shell script, with the words in $*."""
         shell = self.place / "node"
         shell.write_text(f'#!/bin/sh\nlog={self.log}\necho "$*" >>$log\n{script}\n')
         shell.chmod(0o755)
-        return update.SshNode("gpu07", (str(shell),), (), {})
+        return reach.SshNode("gpu07", (str(shell),), (), {})
 
 
 ANSWER = json.dumps(
@@ -369,7 +369,7 @@ def test_ssh_or_node_failure_during_an_update_is_one_error(
     disk: BuiltDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, text: str
 ) -> None:
     node = Here(tmp_path / "here", monkeypatch).play(script)
-    with pytest.raises(DiskError, match=text):
+    with pytest.raises(GoldnodeError, match=text):
         update.run(
             node, update.DiskUpdate(update.open_image(disk), reboot=False), lambda text: None
         )
@@ -377,7 +377,7 @@ def test_ssh_or_node_failure_during_an_update_is_one_error(
 
 def booting(
     here: Here, *states: Mapping[str, Any], gpu: Sequence[Mapping[str, Any]] = (), plan: str = "{}"
-) -> update.SshNode:
+) -> reach.SshNode:
     """A node that is in another boot after `systemctl reboot`, and then tells these states one after the other."""
     for number, state in enumerate(states):
         (here.place / f"state{number}").write_text(json.dumps(state))
@@ -449,16 +449,16 @@ def test_a_program_that_others_can_change_is_not_asked_after_the_boot(
     here = Here(tmp_path / "here", monkeypatch)
     node = booting(here, FINE)
     asked: list[str] = []
-    run = update.SshNode.run
+    run = reach.SshNode.run
 
-    def verified(self: update.SshNode, *command: str, **more: Any) -> Any:
+    def verified(self: reach.SshNode, *command: str, **more: Any) -> Any:
         """As the shell of a node ends where its test of the program fails."""
         if PROGRAM in " ".join(command):
             asked.append(command[-1])
             return subprocess.CompletedProcess(command, OTHER, b"", b"")
         return run(self, *command, **more)
 
-    monkeypatch.setattr(update.SshNode, "run", verified)
+    monkeypatch.setattr(reach.SshNode, "run", verified)
     with pytest.raises(DiskError, match="others than root can change goldnode's program"):
         update.run(
             node,

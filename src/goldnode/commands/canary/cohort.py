@@ -444,11 +444,11 @@ def _by_ssh(
     hosts: Hosts,
 ) -> CanaryRun:
     from goldnode.canary import launchers
-    from goldnode.fleet.nodes import disk_update
+    from goldnode.fleet.nodes import reach
 
     require_host(node, hosts, launch.inventory)
     variables = hosts.get(node, {})
-    reached = disk_update.reached(node, variables, launch.become)
+    reached = reach.reached(node, variables, launch.become)
     return launchers.ssh(
         request, node, reached.local_command(*words), busy_by_scheduler(node, variables)
     )

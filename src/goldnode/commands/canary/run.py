@@ -266,7 +266,7 @@ def held_nodes(
 
     :param listing: the inventory as Ansible reads it, if it is known.
     """
-    from goldnode.fleet.nodes import disk_update
+    from goldnode.fleet.nodes import reach
     from goldnode.fleet.nodes.return_delivery import HeldNode
 
     if not nodes and inventory is None:
@@ -280,8 +280,7 @@ def held_nodes(
     for name in names:
         require_host(name, hosts, inventory)
     return [
-        HeldNode(name, partial(disk_update.reached, name, hosts.get(name, {}), become))
-        for name in names
+        HeldNode(name, partial(reach.reached, name, hosts.get(name, {}), become)) for name in names
     ]
 
 
@@ -428,14 +427,14 @@ def _by_ssh(
 ) -> Callable[[str, Mapping[str, Any]], CanaryRun]:
     from goldnode.canary import launchers
     from goldnode.canary.session import PROGRAM
-    from goldnode.fleet.nodes import disk_update
+    from goldnode.fleet.nodes import reach
 
     hosts: Mapping[str, Any] = listing.get("_meta", {}).get("hostvars", {})
 
     def start(node: str, request: Mapping[str, Any]) -> CanaryRun:
         require_host(node, hosts, launch.inventory)
         variables = hosts.get(node, {})
-        reached = disk_update.reached(node, variables, launch.become)
+        reached = reach.reached(node, variables, launch.become)
         return launchers.ssh(
             request, node, reached.local_command(*PROGRAM), busy_by_scheduler(node, variables)
         )

@@ -108,6 +108,7 @@ def update(
     # Signatures of images as well: the module below needs both.
     extras.require("ansible", "images")
     from goldnode.fleet.nodes import disk_update as updating
+    from goldnode.fleet.nodes.reach import node as reach_node
     from goldnode.inventory.selection import check_inventory
 
     image = chosen.image
@@ -117,7 +118,7 @@ def update(
         )
     if inventory is not None:
         check_inventory(inventory)
-    target = updating.node(node, inventory, become)
+    target = reach_node(node, inventory, become)
 
     opened = None
     if not back:

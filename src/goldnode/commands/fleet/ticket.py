@@ -118,11 +118,11 @@ _RECENT = 7 * 86400.0  # seconds
 
 def _reach(node: str, inventory: str, become: bool) -> Any:
     from goldnode.commands.canary.run import inventory_listing, require_host
-    from goldnode.fleet.nodes import disk_update
+    from goldnode.fleet.nodes import reach
 
     hosts = inventory_listing(inventory).get("_meta", {}).get("hostvars", {})
     require_host(node, hosts, inventory)
-    return lambda name: disk_update.reached(name, hosts[name], become)
+    return lambda name: reach.reached(name, hosts[name], become)
 
 
 @ticket.command()

@@ -22,7 +22,8 @@ from goldnode.fleet.control.drains import RolloutDrains
 from goldnode.fleet.control.rungs import RungTools
 from goldnode.fleet.control.schedulers import SiteSchedulers
 from goldnode.fleet.nodes import return_delivery
-from goldnode.fleet.nodes.disk_update import SshNode, last_line, run_installed
+from goldnode.fleet.nodes.disk_update import run_installed
+from goldnode.fleet.nodes.reach import SshNode, last_line
 from goldnode.fleet.nodes.return_delivery import HeldNode
 from goldnode.fleet.rollout.ladder import (
     CasePhase,

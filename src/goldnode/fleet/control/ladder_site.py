@@ -19,7 +19,7 @@ from goldnode.fleet.control.silences import silences_of_repairs
 from goldnode.fleet.control.ticket_desk import NodeOffenders, StoreTicketDesk
 from goldnode.fleet.control.ticket_gather import TicketGatherer
 from goldnode.fleet.drain.choice import DrainSettings, drain_settings
-from goldnode.fleet.nodes.disk_update import SshNode, reached
+from goldnode.fleet.nodes.reach import SshNode, reached
 from goldnode.fleet.rollout.ladder import DAY, LadderBounds, LadderMode, LadderPolicy
 from goldnode.fleet.shared import identity
 from goldnode.fleet.store import repairs

@@ -20,7 +20,8 @@ from goldnode.fleet.control import bmc
 from goldnode.fleet.control.bmc import PowerTimes
 from goldnode.fleet.control.ladder import RefusedRungError
 from goldnode.fleet.nodes import disk_update
-from goldnode.fleet.nodes.disk_update import SshNode, chosen_image, last_line
+from goldnode.fleet.nodes.disk_update import chosen_image
+from goldnode.fleet.nodes.reach import SshNode, last_line
 from goldnode.fleet.rollout.ladder import RepairCase
 
 LOGGER = logging.getLogger("goldnode.ladder")

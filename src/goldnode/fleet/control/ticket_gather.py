@@ -19,7 +19,7 @@ from goldnode.core.site import Site
 from goldnode.fleet.control import rma_bundle
 from goldnode.fleet.control.part_offenders import parts_of, ticket_part
 from goldnode.fleet.control.rma_bundle import BundleContent, WrittenBundle
-from goldnode.fleet.nodes.disk_update import SshNode
+from goldnode.fleet.nodes.reach import SshNode
 from goldnode.fleet.rollout.ladder import RepairCase, RungRecord
 from goldnode.fleet.rollout.lines import moment
 from goldnode.fleet.shared import part_places

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from goldnode.core.errors import GoldnodeError
 from goldnode.documents.canary import CanaryDocument
 from goldnode.documents.return_tests import ReturnTestsDocument
-from goldnode.fleet.nodes.disk_update import REACH, SshNode, last_line
+from goldnode.fleet.nodes.reach import REACH, SshNode, last_line
 from goldnode.node.ground.host import PROGRAM
 
 TIME = 180.0  # seconds for one call: a check of the node, with its calls of the scheduler
