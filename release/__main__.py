@@ -16,10 +16,11 @@ from release import collection, provenance, sbom
 
 NO_COMMIT = "0" * 40  # of a tree that is no commit, as in tests
 LOCKS = ("base.lock", "all.lock")
+FIGURES = Path("docs/benchmarks/ledger.json")
 
 
 def build(tree: Path, out: Path, epoch: int, commit: str = NO_COMMIT) -> list[Path]:
-    """Build wheel, sdist, collection, program, locks, SBOM, provenance and SHA256SUMS in `out`; return their paths.
+    """Build wheel, sdist, collection, program, locks, figures, SBOM, provenance and SHA256SUMS in `out`; return their paths.
 
     Their bytes depend on the tree, `epoch` (seconds, the time in the files) and the installed tools alone. Raises
     CalledProcessError.
@@ -55,6 +56,7 @@ def build(tree: Path, out: Path, epoch: int, commit: str = NO_COMMIT) -> list[Pa
         (out / f"goldnode-{version}-{name}").write_bytes(
             (tree / "requirements" / name).read_bytes()
         )
+    (out / f"goldnode-{version}-{FIGURES.name}").write_bytes((tree / FIGURES).read_bytes())
     found = sorted(out.iterdir())
     bill = out / f"goldnode-{version}.cdx.json"
     bill.write_bytes(sbom.document(version, found, epoch, tree))
