@@ -25,6 +25,7 @@ _OF = {
     "rocm.yml": "AMD's boards, drivers and systems",
     "trial.yml": "combinations that an independent trial spelled out",
     "vendor.yml": "combinations from vendors' documents",
+    "winter.yml": "combinations of late 2026: images, boards, wheels, files of projects, parts",
     "wheels.yml": "requirement sets with tags of wheels",
 }
 
@@ -45,8 +46,9 @@ def lines() -> Iterator[str]:
     yield f"| all tables | | {sum(tables.values())} |"
     resolved = len(list((CASES / "compat/resolved").glob("*.txt")))
     yield f"| `tests/cases/compat/resolved` | answers of resolvers for frameworks | {resolved} |"
-    wrong = sum("was" in case for case in table("compat/autumn.yml")["cases"])
-    yield f"| autumn.yml, key `was` | wrong when the table was first run | {wrong} |"
+    for name in ("autumn.yml", "winter.yml"):
+        wrong = sum("was" in case for case in table(f"compat/{name}")["cases"])
+        yield f"| {name}, key `was` | wrong when the table was first run | {wrong} |"
     packages = {row["name"] for row in load("gpu_wheels.yml")["packages"]}
     yield f"| `facts/gpu_wheels.yml` | packages that use a GPU | {len(packages)} |"
     releases = [len(each) for each in wheels.packages().values()]

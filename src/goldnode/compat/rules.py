@@ -211,6 +211,10 @@ def toolkit_mode(engine: str, engine_version: str, toolkit_version: str | None) 
             reason = f"{podman['podman']} is the first podman that reads CDI, and {podman['seen']} the first "
             reason += f"that was seen to read specs of toolkit {podman['toolkit']}"
             return ToolkitMode("legacy", reason, known=False)
+        old = limits["cdi_in_containerd"]
+        if engine == "containerd" and compare(release_numbers(engine_version), old[engine]) <= 0:
+            reason = f"containerd {old[engine]} has no CDI, and {old['seen']} the key enable_cdi"
+            return ToolkitMode("legacy", reason)
     if least is None:
         return ToolkitMode("legacy", f"the facts know no {engine} that reads {what}", known=False)
     if _before(engine_version, least):

@@ -539,9 +539,16 @@ class CdiInPodman(FactsRow):
     source: Keys
 
 
+class CdiInContainerd(FactsRow):
+    containerd: str
+    seen: str
+    source: Keys
+
+
 class RuntimeMinimum(FactsRow):
     cdi_in_docker: CdiInDocker
     cdi_in_podman: CdiInPodman
+    cdi_in_containerd: CdiInContainerd
     toolkit_1_19_1_and_later_cdi_0_7: dict[str, str]
     nri_plugin: dict[str, str]
     debian_check: list[dict[str, bool | str]]
