@@ -59,6 +59,17 @@ def compiled(extra: str, constraints: Path) -> str:
     )
 
 
+def without_constraints(text: str) -> str:
+    """Return a lock whose comments name no file of constraints: it is of this run alone.
+
+    A source that is then the only one stands on the line of its `via`, as uv writes it.
+    """
+    text = re.sub(
+        r" *# +via -c .*locked-versions\.txt\n| *#   -c .*locked-versions\.txt\n", "", text
+    )
+    return re.sub(r"# via\n    #   (.+\n)(?!    #   )", r"# via \1", text)
+
+
 def main() -> None:
     """Write the locks."""
     build = ROOT / "build"
@@ -70,9 +81,7 @@ def main() -> None:
     constraints.write_text("\n".join(lines) + "\n", encoding="utf-8")
     for name, extra in LOCKS.items():
         text = compiled(extra, constraints)
-        relative = re.sub(
-            r" *# +via -c .*locked-versions\.txt\n| *#   -c .*locked-versions\.txt\n", "", text
-        )
+        relative = without_constraints(text)
         (ROOT / f"requirements/{name}.lock").write_text(relative, encoding="utf-8")
         print(f"requirements/{name}.lock: {len(pins(relative))} packages")
 

@@ -128,3 +128,13 @@ def test_a_package_without_a_release_is_found(monkeypatch: pytest.MonkeyPatch) -
     assert found["click"] == [dependencies.STALE]
     assert "h11" not in found
     assert found["ansible-core"] == [dependencies.NO_LICENCE]
+
+
+def test_locks_name_a_single_source_on_one_line_and_no_constraints() -> None:
+    made = (
+        "a==1 \\\n    --hash=sha256:0\n    # via\n    #   -c build/locked-versions.txt\n    #   b\n"
+    )
+    assert locked.without_constraints(made).endswith("    # via b\n")
+    for name in locked.LOCKS:
+        text = (dependencies.ROOT / f"requirements/{name}.lock").read_text(encoding="utf-8")
+        assert locked.without_constraints(text) == text
