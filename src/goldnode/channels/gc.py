@@ -61,9 +61,8 @@ class Collection:
         if not dates:
             return "the time of its publication is not recorded"
         newest = max(dates)
-        if newest > self.edge:
-            return f"published {newest:%Y-%m-%d}, less than {self.days:g} days ago"
-        return None
+        recent = f"published {newest:%Y-%m-%d}, less than {self.days:g} days ago"
+        return recent if newest > self.edge else None
 
 
 # Removed (or, in a dry run, removable) items, and the reason why each other item stays.
@@ -98,13 +97,10 @@ def named_at(place: ChannelPlace, store: HistoryStore, roots: Sequence[Path]) ->
 
 def named_here(keeper: HistoryStore) -> dict[str, str]:
     """Return what a store's copies of channels name, and why. Raises GoldnodeError for one that cannot be read."""
-    digests: dict[str, str] = {}
     # Places that cannot be reached now, too: their copies name what they need.
-    for place in signed.seen_places(keeper):
-        digests |= _named(
-            place, signed.unverified(signed.read_folder(signed.copy_of(keeper, place)))
-        )
-    return digests
+    seen = {place: signed.seen(keeper, place) for place in signed.seen_places(keeper)}
+    named = [_named(place, signed.unverified(files)) for place, files in seen.items()]
+    return {digest: why for row in named for digest, why in row.items()}
 
 
 def _named(place: str, channels: SignedChannels) -> dict[str, str]:

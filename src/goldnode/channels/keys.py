@@ -32,15 +32,9 @@ class RepositoryKeys:
 
     def create(self, repository: Path) -> None:
         """Write the first root document of a repository that has none. Raises UpdateError."""
-        if updates.newest_root(repository) is not None or not self.root:
-            return
-        roles = {
-            ROOT: RoleKeys(publics(self.root), self.root_threshold),
-            TARGETS: RoleKeys(publics(self.targets), self.targets_threshold),
-            **_online(self.online),
-        }
-        document = updates.sign(updates.next_root(repository, roles), signers(self.root))
-        updates.accept(repository, ROOT, document)
+        if self.root and updates.newest_path(repository, ROOT) is None:
+            given = (self.root, self.targets, self.online)
+            rotate(repository, RootChange((), *given, self.root_threshold, self.targets_threshold))
 
 
 @dataclass(frozen=True)
@@ -62,7 +56,7 @@ class RootChange:
         roles = {
             ROOT: RoleKeys(publics(self.root), self.threshold),
             TARGETS: RoleKeys(publics(self.targets), self.targets_threshold),
-            **_online(self.online),
+            **dict.fromkeys((SNAPSHOT, TIMESTAMP), RoleKeys(publics(self.online))),
         }
         return {name: role for name, role in roles.items() if role.keys or role.threshold}
 
@@ -85,21 +79,16 @@ class RootRotation:
             "targets_threshold_before": self.before[TARGETS],
         }
 
-    def text(self) -> str:
-        """Return the document, and the change of the thresholds."""
-        return f"wrote {self.root}{self.thresholds()}"
-
     def thresholds(self) -> str:
         """Return the change of the thresholds in words."""
-        text = ""
-        for name, now in self.now.items():
-            before = self.before[name]
-            verb = "LOWERED" if now < before else "raised"
-            if now != before:
-                text += f"; threshold of {name} {verb} from {before} to {now}"
         if self.now == self.before:
-            text += f", which {self.now[ROOT]} keys must sign as before"
-        return text
+            return f", which {self.now[ROOT]} keys must sign as before"
+        words = ("raised", "LOWERED")
+        return "".join(
+            f"; threshold of {name} {words[now < self.before[name]]} from {self.before[name]} to {now}"
+            for name, now in self.now.items()
+            if now != self.before[name]
+        )
 
 
 def rotate(repository: Path, change: RootChange, days: int = updates.ROOT_DAYS) -> RootRotation:
@@ -122,10 +111,6 @@ def accept_root(repository: Path, document: Metadata[Root]) -> RootRotation:
 
 def _thresholds(root: Root) -> dict[str, int]:
     return {name: root.roles[name].threshold for name in (ROOT, TARGETS)}
-
-
-def _online(keys: Sequence[KeyPlace]) -> dict[str, RoleKeys]:
-    return {name: RoleKeys(publics(keys)) for name in (SNAPSHOT, TIMESTAMP)}
 
 
 def is_public(place: KeyPlace) -> bool:

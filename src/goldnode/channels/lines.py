@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from goldnode.core.errors import ImageError
@@ -22,6 +22,8 @@ _DIGEST, _TAG = (
     re.compile(r"\w[\w:.+-]{0,159}", re.ASCII),
     re.compile(r"\w[\w.+-]{0,127}", re.ASCII),
 )
+# Fields of a move that have another name where they are signed.
+_SIGNED_AS = {"was": "from", "now": "to", "requirements": "gates"}
 _LINE = re.compile(r"(?P<repository>[a-z0-9][a-z0-9._/-]*):(?P<name>[^-:/]+-[^-:/]+-[^-:/]+)")
 
 
@@ -103,18 +105,9 @@ class RecordedMove:
     def document(self) -> dict[str, Any]:
         """Return the move as it is signed."""
         return {
-            "number": self.number,
-            "action": self.action,
-            "from": self.was,
-            "to": self.now,
-            "tag": self.tag,
-            "by": self.by,
-            "date": self.date,
-            "reason": self.reason,
-            "gates": list(self.requirements),
-            "approvals": list(self.approvals),
-            "notes": list(self.notes),
-            "size": self.size,
+            _SIGNED_AS.get(name, name): list(value) if isinstance(value, tuple) else value
+            for name, value in vars(self).items()
+            if name != "channel"
         }
 
     @classmethod
@@ -128,21 +121,11 @@ class RecordedMove:
             raise ValueError("a digest of a move has another form")
         if type(data["number"]) is not int or data["number"] < 1:
             raise ValueError("the number of a move has another form")
-        return cls(
-            number=data["number"],
-            action=data["action"],
-            channel=channel,
-            was=data["from"],
-            now=data["to"],
-            tag=data["tag"],
-            by=data["by"],
-            date=data["date"],
-            reason=data["reason"],
-            requirements=tuple(data["gates"]),
-            approvals=tuple(data["approvals"]),
-            notes=tuple(data["notes"]),
-            size=int(data["size"]),
-        )
+        names = [field.name for field in fields(cls) if field.name != "channel"]
+        values = {name: data[_SIGNED_AS.get(name, name)] for name in names}
+        for name in ("requirements", "approvals", "notes"):
+            values[name] = tuple(values[name])
+        return cls(channel=channel, **values | {"size": int(values["size"])})
 
 
 @dataclass(frozen=True)

@@ -110,7 +110,7 @@ class LocalPlace:
         return self.name != "store"
 
     def files(self) -> Files:
-        return signed.read_folder(signed.copy_of(self.keeper, self.name))
+        return signed.seen(self.keeper, self.name)
 
     def commit(self, files: Files) -> None:
         _save(self.keeper, self.name, files)
@@ -261,7 +261,7 @@ def _compared(
     expired: bool = False,
 ) -> PlaceState:
     """Verify the channels of a place, and see whether they continue the store's copy or it continues them."""
-    here = signed.read_folder(signed.copy_of(store, place))
+    here = signed.seen(store, place)
     if not here or files == here:
         return PlaceState(signed.verified(files, place, roots, here, older=True, expired=expired))
     newer = bool(files) and signed.version_of(files) > signed.version_of(here)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from goldnode.channels.lines import History
@@ -181,15 +181,7 @@ def waived(result: Requirement, waivers: Sequence[RequirementWaiver]) -> Require
     if let is None or result.met:
         return result
     why = f"{result.state}: {result.why}"
-    return Requirement(
-        result.name,
-        state="waived",
-        why=why,
-        evidence=result.evidence,
-        remedy="",
-        by=let.by,
-        reason=let.reason,
-    )
+    return replace(result, state="waived", why=why, remedy="", by=let.by, reason=let.reason)
 
 
 def refuse(step: str, what: str, results: Sequence[Requirement]) -> None:
@@ -234,21 +226,9 @@ def major(part: str, why: str, approvals: Sequence[Approval]) -> Requirement:
     """Return the requirement of a part whose major version changes, or may change: passed only with an
     approval of that part.
     """
+    remedy = f"record an approval of its own: --approve-major {part} --by WHO --reason WHY"
+    result = Requirement(f"major-{part}", "failed", why, remedy=remedy)
     given = next((one for one in approvals if one.part == part), None)
     if given is None:
-        return Requirement(
-            f"major-{part}",
-            "failed",
-            why,
-            (),
-            f"record an approval of its own: --approve-major {part} --by WHO --reason WHY",
-        )
-    return Requirement(
-        f"major-{part}",
-        state="approved",
-        why=why,
-        evidence=(),
-        remedy="",
-        by=given.by,
-        reason=given.reason,
-    )
+        return result
+    return replace(result, state="approved", remedy="", by=given.by, reason=given.reason)

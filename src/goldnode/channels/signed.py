@@ -127,6 +127,11 @@ def copy_of(store: StoreDirectory, place: str) -> Path:
     return store.root / "channels" / quote(place, safe="") / FOLDER
 
 
+def seen(store: StoreDirectory, place: str) -> dict[str, bytes]:
+    """Return a store's copy of the metadata of a place; empty without one."""
+    return read_folder(copy_of(store, place))
+
+
 def seen_places(store: StoreDirectory) -> list[str]:
     """Return the places of which a store has a copy."""
     folders = sorted((store.root / "channels").glob(f"*/{FOLDER}"))
@@ -139,9 +144,7 @@ def opened(files: Files) -> Iterator[Path]:
     require("updates")
     with tempfile.TemporaryDirectory(prefix="goldnode-channels-") as name:
         for file, data in files.items():
-            path = Path(name, FOLDER, file)
-            path.parent.mkdir(exist_ok=True)
-            path.write_bytes(data)
+            replace_file(Path(name, FOLDER, file), data)
         yield Path(name)
 
 

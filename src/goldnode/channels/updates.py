@@ -163,7 +163,7 @@ def root_state(repository: Path, command: str, now: dt.datetime | None = None) -
 
     :param command: the command that replaces the root.
     """
-    path, signed = _newest_path(repository, ROOT), _trusted_root(repository)
+    path, signed = newest_path(repository, ROOT), _trusted_root(repository)
     if signed.expires <= (now or dt.datetime.now(tz=dt.UTC)):
         raise UpdateError(
             f"the root expired on {signed.expires:%Y-%m-%d}: nothing that is published with it is trusted",
@@ -291,10 +291,11 @@ def accept(repository: Path, role: str, document: Metadata[Any]) -> Path:
             by = "the new root" if giver is document.signed else f"the trusted {giver.type}"
             raise UpdateError(
                 f"{role} has {len(result.signed)} signatures by keys that {by} names for it, and needs {result.threshold}",
-                file=_newest_path(repository, giver.type),
+                file=newest_path(repository, giver.type),
                 remedy=f"sign with the present keys of {role}, or rotate the keys",
             )
-    return _write(repository, role, document)
+    name = f"{role}.json" if role == TIMESTAMP else f"{document.signed.version}.{role}.json"
+    return write_document(repository / "metadata" / name, document)
 
 
 def refresh(repository: Path, online: Sequence[EnvelopeSigner], days: int = DAYS) -> int:
@@ -316,8 +317,8 @@ def refresh(repository: Path, online: Sequence[EnvelopeSigner], days: int = DAYS
     # A client refuses a snapshot that does not name a role any more: roles without a delegation stay.
     # With digests: who has the key of a release alone can replace no version that is published.
     meta = {
-        f"{name}.json": MetaFile.from_data(version, _at(repository, name, version), ["sha256"])
-        for name, version in _releases(repository).items()
+        f"{name}.json": MetaFile.from_data(_version(path), path.read_bytes(), ["sha256"])
+        for name, path in _releases(repository).items()
     }
     before = {role: newest(repository, role) for role in (SNAPSHOT, TIMESTAMP)}
     version = {role: 1 if one is None else one.signed.version + 1 for role, one in before.items()}
@@ -328,10 +329,6 @@ def refresh(repository: Path, online: Sequence[EnvelopeSigner], days: int = DAYS
     stamp = Timestamp(version[TIMESTAMP], expires=expires, snapshot_meta=about)
     accept(repository, TIMESTAMP, sign(Metadata(stamp), online))
     return version[TIMESTAMP]
-
-
-def _at(repository: Path, role: str, version: int) -> bytes:
-    return (repository / "metadata" / f"{version}.{role}.json").read_bytes()
 
 
 def delegator(repository: Path, role: str) -> Root | Targets | None:
@@ -363,43 +360,29 @@ def _trusted_root(repository: Path) -> Root:
 
 def newest(repository: Path, role: str) -> Metadata[Any] | None:
     """Return the newest document of a role, as it is; None without any."""
-    path = _newest_path(repository, role)
+    path = newest_path(repository, role)
     return None if path is None else read_document(path)
 
 
-def newest_root(repository: Path) -> Path | None:
-    """Return the newest root document of a repository, None if it has none."""
-    return _newest_path(repository, ROOT)
-
-
-def _newest_path(repository: Path, role: str) -> Path | None:
-    if role == TIMESTAMP:
-        path = repository / "metadata" / f"{TIMESTAMP}.json"
-        return path if path.is_file() else None
-    return max(_versions(repository, role), key=_version, default=None)
+def newest_path(repository: Path, role: str) -> Path | None:
+    """Return the file of the newest document of a role; None without any."""
+    return next(reversed(_versions(repository, role)), None)
 
 
 def _versions(repository: Path, role: str) -> list[Path]:
-    return sorted((repository / "metadata").glob(f"[0-9]*.{role}.json"), key=_version)
+    name = f"{TIMESTAMP}.json" if role == TIMESTAMP else f"[0-9]*.{role}.json"
+    return sorted((repository / "metadata").glob(name), key=_version)
 
 
 def _version(path: Path) -> int:
-    return int(path.name.split(".")[0])
+    return 0 if path.name == f"{TIMESTAMP}.json" else int(path.name.split(".")[0])
 
 
-def _releases(repository: Path) -> dict[str, int]:
+def _releases(repository: Path) -> dict[str, Path]:
     """Return the newest version of `targets` and of each role that it delegates to, or once did."""
-    versions: dict[str, int] = {}
-    for path in (repository / "metadata").glob("[0-9]*.*.json"):
-        role = path.name.split(".")[1]
-        if role not in (ROOT, SNAPSHOT):
-            versions[role] = max(versions.get(role, 0), _version(path))
-    return versions
-
-
-def _write(repository: Path, role: str, document: Metadata[Any]) -> Path:
-    name = f"{role}.json" if role == TIMESTAMP else f"{document.signed.version}.{role}.json"
-    return write_document(repository / "metadata" / name, document)
+    files = sorted((repository / "metadata").glob("[0-9]*.*.json"), key=_version)
+    newest = {path.name.split(".")[1]: path for path in files}
+    return {role: path for role, path in newest.items() if role not in (ROOT, SNAPSHOT)}
 
 
 def write_document(path: Path, document: Metadata[Any]) -> Path:
@@ -554,36 +537,36 @@ def refusing(what: str, renew: str, rotate: str) -> Refusal:
 
     :param renew: the publisher's command that signs it again, `rotate` that for the next root.
     """
-    return lambda problem: _refused(problem, what, renew, rotate)
 
+    def refused(problem: Exception) -> UpdateError:
+        from tuf.api import exceptions
 
-def _refused(problem: Exception, what: str, renew: str, rotate: str) -> UpdateError:
-    from tuf.api import exceptions
+        why, remedy = f"{problem}", "report it to the publisher, and use what is here"
+        length = exceptions.LengthOrHashMismatchError | exceptions.DownloadLengthMismatchError
+        form = exceptions.RepositoryError | ValueError | KeyError | TypeError
+        if not isinstance(problem, length | form):
+            return UpdateError(
+                f"{what} lacks a file, or cannot be read: {_reason(problem)}",
+                remedy="check the address and the proxy, or give a directory or a zip archive of the repository",
+            )
+        if isinstance(problem, exceptions.ExpiredMetadataError):
+            why = f"its metadata has expired ({problem}): the publisher has not signed it again, or this is an old copy"
+            remedy = f"fetch a newer copy, or ask the publisher for it (`{renew}`); check the clock of this machine"
+            if "root" in f"{problem}":  # publishing again does not help
+                why = f"its root has expired ({problem}): the publisher has not signed the next one, or this is an old copy"
+                remedy = f"ask the publisher for it (`{rotate}`); check the clock of this machine"
+        elif isinstance(problem, exceptions.BadVersionNumberError):
+            why = f"it is older than what was seen before ({problem})"
+            remedy = "fetch the newest copy"
+        elif isinstance(problem, exceptions.UnsignedMetadataError):
+            why = f"not enough of the trusted keys have signed it ({problem})"
+            remedy = "compare the root document with that of the publisher"
+        elif isinstance(problem, length):
+            why = f"a file is not the one that was signed ({problem})"
+            remedy = "fetch it again; if that does not help, report it to the publisher"
+        return UpdateError(f"{what} is refused: {why}", remedy=remedy)
 
-    why, remedy = f"{problem}", "report it to the publisher, and use what is here"
-    length = exceptions.LengthOrHashMismatchError | exceptions.DownloadLengthMismatchError
-    form = exceptions.RepositoryError | ValueError | KeyError | TypeError
-    if not isinstance(problem, length | form):
-        return UpdateError(
-            f"{what} lacks a file, or cannot be read: {_reason(problem)}",
-            remedy="check the address and the proxy, or give a directory or a zip archive of the repository",
-        )
-    if isinstance(problem, exceptions.ExpiredMetadataError):
-        why = f"its metadata has expired ({problem}): the publisher has not signed it again, or this is an old copy"
-        remedy = f"fetch a newer copy, or ask the publisher for it (`{renew}`); check the clock of this machine"
-        if "root" in f"{problem}":  # publishing again does not help
-            why = f"its root has expired ({problem}): the publisher has not signed the next one, or this is an old copy"
-            remedy = f"ask the publisher for it (`{rotate}`); check the clock of this machine"
-    elif isinstance(problem, exceptions.BadVersionNumberError):
-        why = f"it is older than what was seen before ({problem})"
-        remedy = "fetch the newest copy"
-    elif isinstance(problem, exceptions.UnsignedMetadataError):
-        why = f"not enough of the trusted keys have signed it ({problem})"
-        remedy = "compare the root document with that of the publisher"
-    elif isinstance(problem, length):
-        why = f"a file is not the one that was signed ({problem})"
-        remedy = "fetch it again; if that does not help, report it to the publisher"
-    return UpdateError(f"{what} is refused: {why}", remedy=remedy)
+    return refused
 
 
 def _reason(problem: BaseException) -> str:

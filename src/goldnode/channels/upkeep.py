@@ -70,7 +70,7 @@ def change_keys(
 
 def newest_root(place: ChannelPlace, store: HistoryStore) -> Path:
     """Return the store's file of the newest root of a place."""
-    root = updates.newest_root(signed.copy_of(store, place.name).parent)
+    root = updates.newest_path(signed.copy_of(store, place.name).parent, updates.ROOT)
     if root is None:
         raise ImageError(f"{place.name} has no root")
     return root

@@ -97,4 +97,8 @@ def rotate_published(
         return
     else:
         done = keys.rotate(directory, following)
-    emit(form, done.content(), f"{done.text()}; now publish again with --targets-key")
+    emit(
+        form,
+        done.content(),
+        f"wrote {done.root}{done.thresholds()}; now publish again with --targets-key",
+    )

@@ -248,7 +248,7 @@ def _image(
 def _pointed(store: StoreDirectory) -> Iterator[tuple[str, str, ChannelLine, str]]:
     """Yield what the channels of a store and of the places that it has seen point to: channel, place, line, digest."""
     for place in signed.seen_places(store):
-        channels = signed.unverified(signed.read_folder(signed.copy_of(store, place)))
+        channels = signed.unverified(signed.seen(store, place))
         for line in channels.lines():
             history = channels.history(line)
             for channel in CHANNELS:

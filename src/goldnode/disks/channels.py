@@ -92,7 +92,7 @@ def channel_head(
 def _pointed(
     store: ChannelStore, place: str, line: ClassLine, channel: str, roots: Sequence[Path]
 ) -> str | None:
-    copy = signed.read_folder(signed.copy_of(store, place))
+    copy = signed.seen(store, place)
     # A place of another publisher, with other roots, does not matter unless it has this channel.
     if signed.unverified(copy).history(line).current(channel) is None:
         return None

@@ -13,20 +13,18 @@ complete.
 from __future__ import annotations
 
 import datetime as dt
-import fcntl
 import hashlib
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from goldnode.channels import promotion, signed
 from goldnode.channels.lines import CHANNELS
-from goldnode.channels.locks import using
+from goldnode.channels.locks import lane, using
 from goldnode.channels.requirements import Decisions, RequirementWaiver, refuse
 from goldnode.core.errors import DiskError, ImageError, nearest
 from goldnode.core.files import replace_file, sha256_of
@@ -129,27 +127,21 @@ class PullSource:
 
         Return False if it was complete already. Raises DiskError on failure.
         """
-        if into.is_file() and sha256_of(into) == sha256:
+        if _is(into, sha256):
             return False
 
         def keep(part: Path, _: str) -> None:
             part.replace(into)
 
-        fetcher = Fetcher(
-            into.parent,
-            keep,
-            parallel=1,
-            transport=self._transport,
-            pause=_PAUSE,
-        )
+        fetcher = Fetcher(into.parent, keep, parallel=1, transport=self._transport, pause=_PAUSE)
         url = address(self._base, path)
         wanted = FileToFetch(sha256, None, url, into.name, version="", archive=self.name)
         for fault in fetcher.fetch([wanted]):
-            remedy = "run it again: what is here is kept"
-            if fault.kind == "vanished":
-                remedy = "publish the disk again"
-            elif fault.kind == "altered":
-                remedy = "find out who changed it; nothing of it was kept"
+            remedies = {
+                "vanished": "publish the disk again",
+                "altered": "find out who changed it; nothing of it was kept",
+            }
+            remedy = remedies.get(fault.kind, "run it again: what is here is kept")
             raise DiskError(
                 f"{into.name} is {fault.kind}: {fault.why}", file=self.name, remedy=remedy
             )
@@ -214,7 +206,7 @@ def pull(
             remedy="find out who moved it; `goldnode disks status` at the place shows more",
         )
     # Partial files have fixed names, so that the next run resumes; two runs would write into one.
-    with using(store), _one_pull(store, f"{name}-{build_id}"):
+    with using(store), lane(store, f"{name}-{build_id}", name="pull"):
         stage = store.root / "partial" / f"{name}-{build_id}"
         with full(store.root):
             stage.mkdir(parents=True, exist_ok=True)
@@ -224,36 +216,25 @@ def pull(
             pulled = PulledDisk(disk, f"sha256:{sums[MANIFEST]}")
             target = store.root / "built" / name / build_id
             own = _own(target, pulled.digest)
+            packed, unpacked = f"{disk.name}{FORMATS['raw.zst']}", f"{disk.name}.raw"
+            whole = own and "raw.zst" in formats and _is(target / unpacked, disk.raw.sha256)
             for file in _files(disk, sums, formats):
-                packed = file == disk.name + FORMATS["raw.zst"]
-                if packed:
-                    there = _raw_complete(target, disk)
-                else:
-                    there = (target / file).is_file() and sha256_of(target / file) == sums[file]
-                if own and there:
+                complete = whole if file == packed else _is(target / file, sums[file])
+                if own and complete:
                     pulled.there += 1
                     continue
                 say(f"{place}/{file}")
                 fresh = source.fetch(f"{place}/{file}", stage / file, sums[file])
                 pulled.fetched, pulled.there = pulled.fetched + fresh, pulled.there + (not fresh)
-            if "raw.zst" in formats and not (own and _raw_complete(target, disk)):
+            if "raw.zst" in formats and not whole:
                 _unpack(stage, disk)
             elif own:
-                (stage / f"{disk.name}{FORMATS['raw.zst']}").unlink(missing_ok=True)
+                (stage / packed).unlink(missing_ok=True)
             _into(stage, target, disk, own)
     if wanted in CHANNELS:
         store.name_as(promotion.local_name(source.name, line, wanted), pulled.digest)
     pulled.disk = BuiltDisk.load(target)
     return pulled
-
-
-@contextmanager
-def _one_pull(store: ChannelStore, name: str) -> Iterator[None]:
-    folder = store.root / "partial"
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / f".{name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _look_up(
@@ -282,22 +263,16 @@ def _signed(
     source: PullSource, place: str, name: str, build_id: str, trust: Sequence[SSlibKey]
 ) -> tuple[dict[str, str], bytes]:
     """Return the hashes that a trusted key signed for a published build, and the build's manifest."""
-    envelope, text, manifest = (
-        source.small(f"{place}/{file}") for file in (ENVELOPE, SUMS, MANIFEST)
-    )
-    if envelope is None or text is None or manifest is None:
-        absent = [
-            file
-            for file, data in ((ENVELOPE, envelope), (SUMS, text), (MANIFEST, manifest))
-            if data is None
-        ]
+    papers = {file: source.small(f"{place}/{file}") for file in (ENVELOPE, SUMS, MANIFEST)}
+    there = {file: data for file, data in papers.items() if data is not None}
+    if absent := [file for file in papers if file not in there]:
         raise DiskError(
             f"{source.name}/{place} has no {', '.join(absent)}",
             remedy="look at what is published: index.json names it",
         )
+    where = f"{source.name}/{place}/{ENVELOPE}"
     try:
-        opened = signatures.open_envelope(envelope, trust)
-        statement = json.loads(opened.payload)
+        statement = json.loads(signatures.open_envelope(there[ENVELOPE], trust).payload)
         named = {str(row["name"]): str(row["digest"]["sha256"]) for row in statement["subject"]}
         reported = (
             statement["predicateType"],
@@ -305,29 +280,25 @@ def _signed(
             statement["predicate"]["build_id"],
         )
     except ImageError as problem:
-        raise DiskError(
-            problem.message, file=f"{source.name}/{place}/{ENVELOPE}", remedy=problem.remedy
-        ) from None
+        raise DiskError(problem.message, file=where, remedy=problem.remedy) from None
     except (ValueError, KeyError, TypeError):
-        raise DiskError(
-            "it is no statement about a published disk", file=f"{source.name}/{place}/{ENVELOPE}"
-        ) from None
+        raise DiskError("it is no statement about a published disk", file=where) from None
     # A valid envelope of another build, copied here, would otherwise be accepted.
     if reported != (PREDICATE, name, build_id):
         raise DiskError(
             f"it was signed for {reported[1]} {reported[2]}, not for {name} {build_id}",
-            file=f"{source.name}/{place}/{ENVELOPE}",
+            file=where,
             remedy="find out who put it there",
         )
-    for file, data in ((SUMS, text), (MANIFEST, manifest)):
-        if hashlib.sha256(data).hexdigest() != named.get(file):
+    for file in (SUMS, MANIFEST):
+        if hashlib.sha256(there[file]).hexdigest() != named.get(file):
             raise DiskError(
                 f"{file} is not what was signed",
                 file=f"{source.name}/{place}",
                 remedy="find out who changed it",
             )
-    sums = read_sums(text.decode("utf-8", "replace"), f"{source.name}/{place}/{SUMS}")
-    return sums, manifest
+    sums = read_sums(there[SUMS].decode("utf-8", "replace"), f"{source.name}/{place}/{SUMS}")
+    return sums, there[MANIFEST]
 
 
 def _files(disk: BuiltDisk, sums: Mapping[str, str], formats: Sequence[str]) -> list[str]:
@@ -361,13 +332,8 @@ def _own(target: Path, digest: str) -> bool:
     return True
 
 
-def _raw_complete(target: Path, disk: BuiltDisk) -> bool:
-    path = target / f"{disk.name}.raw"
-    return (
-        path.is_file()
-        and path.stat().st_size == disk.raw.size
-        and sha256_of(path) == disk.raw.sha256
-    )
+def _is(path: Path, sha256: str) -> bool:
+    return path.is_file() and sha256_of(path) == sha256
 
 
 def _unpack(stage: Path, disk: BuiltDisk) -> None:

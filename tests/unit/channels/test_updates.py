@@ -273,13 +273,13 @@ def test_a_rotation_keeps_the_keys_and_thresholds_that_are_not_given(tmp_path: P
             publisher.rotate(*both, root=few)
     kept = publisher.rotate(*both)
     assert kept.now == kept.before == {ROOT: 2, TARGETS: 1}
-    assert "2 keys must sign as before" in kept.text()
+    assert "2 keys must sign as before" in kept.thresholds()
     assert publisher.rotate(*both, root=[publisher.a, c]).now[ROOT] == 2
     lowered = publisher.rotate(publisher.a, c, root=[c], threshold=1)
-    assert "threshold of root LOWERED from 2 to 1" in lowered.text()
+    assert "threshold of root LOWERED from 2 to 1" in lowered.thresholds()
     other = publisher.key("targets2")
     raised = publisher.rotate(c, targets=[publisher.targets, other], targets_threshold=2)
-    assert "threshold of targets raised from 1 to 2" in raised.text()
+    assert "threshold of targets raised from 1 to 2" in raised.thresholds()
     with pytest.raises(UpdateError, match=r"targets has 1 signatures .* and needs 2"):
         publisher.publish(x="1")
 

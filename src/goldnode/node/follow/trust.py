@@ -25,7 +25,7 @@ from .repository import ChannelSource
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Mapping, Optional, Tuple
+    from typing import Any, Callable, Mapping, Optional
 
 ROOT, TIMESTAMP, SNAPSHOT, TARGETS = "root", "timestamp", "snapshot", "targets"
 # Bytes of one document, and roots that are followed in one run.
@@ -187,9 +187,10 @@ class Verifier:
         return stamp
 
     def _next(
-        self, name: str, about: Json, delegator: Json, named_by: str, consistent: bool
-    ) -> Tuple[Json, Optional[bytes]]:
-        """Return a document that another one names, and its bytes if they are to be stored."""
+        self, name: str, delegator: Json, by: Json, root: Json, check: Callable[[Json], None]
+    ) -> Json:
+        """Return a document that another one names, and store it. `check` refuses what is not right in it."""
+        about, consistent = _meta(by, name), root.get("consistent_snapshot") is True
         data = stored = self._again(name, about, delegator)
         if data is None:
             address = f"metadata/{about['version']}." if consistent else "metadata/"
@@ -199,33 +200,30 @@ class Verifier:
         document = _verified(data, name, delegator)
         if document["version"] != about["version"]:
             raise ChannelRefusedError(
-                f"{name} has version {document['version']}, and {named_by} names {about['version']}: refused."
+                f"{name} has version {document['version']}, and {by['_type']} names {about['version']}: refused."
             )
-        return document, data if stored is None else None
+        check(document)
+        self._current(document, name)
+        if stored is None:
+            self._store(name, data)
+        return document
 
     def _snapshot(self, root: Json, stamp: Json) -> Json:
-        about, before = _meta(stamp, SNAPSHOT), self._before(SNAPSHOT, root)
-        snapshot, data = self._next(SNAPSHOT, about, root, TIMESTAMP, _is_consistent(root))
-        for name in before["meta"] if before is not None else ():
-            if name not in snapshot["meta"]:
-                raise ChannelRefusedError(f"{SNAPSHOT} does not name {name} any more: refused.")
-            was, now = before["meta"][name]["version"], snapshot["meta"][name]["version"]  # type: ignore[index]
-            if now < was:
-                raise _older(name, now, was)
-        self._current(snapshot, SNAPSHOT)
-        if data is not None:
-            self._store(SNAPSHOT, data)
-        return snapshot
+        before = as_dict((self._before(SNAPSHOT, root) or {}).get("meta"))
+
+        def continues(snapshot: Json) -> None:
+            for name, about in before.items():
+                if name not in snapshot["meta"]:
+                    raise ChannelRefusedError(f"{SNAPSHOT} does not name {name} any more: refused.")
+                now = snapshot["meta"][name]["version"]
+                if now < about["version"]:
+                    raise _older(name, now, about["version"])
+
+        return self._next(SNAPSHOT, root, stamp, root, continues)
 
     def _targets(self, role: str, delegator: Json, root: Json, snapshot: Json) -> Json:
         """Return the targets of a role: those that `root` names, or of one that another role delegates to."""
-        about = _meta(snapshot, role)
-        targets, data = self._next(role, about, delegator, SNAPSHOT, _is_consistent(root))
-        self._current(targets, role)
-        _check_targets(targets, role)
-        if data is not None:
-            self._store(role, data)
-        return targets
+        return self._next(role, delegator, snapshot, root, lambda read: _check_targets(read, role))
 
     # Files
 
@@ -369,10 +367,6 @@ def _is_delegated(row: Json, name: str) -> bool:
         and all(map(fnmatch.fnmatchcase, parts, pattern.split("/")))
         for pattern in row["paths"]
     )
-
-
-def _is_consistent(root: Json) -> bool:
-    return root.get("consistent_snapshot") is True
 
 
 def _kind(role: str) -> str:
