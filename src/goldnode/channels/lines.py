@@ -178,6 +178,6 @@ class History:
                 reasons[last.now] = f"{channel} of {self.line}"
         return reasons
 
-    def was_in(self, channel: str, digest: str) -> bool:
+    def was_in(self, channel: str, digest: str | None) -> bool:
         """Return whether a channel ever led to an image."""
         return any(entry.channel == channel and entry.now == digest for entry in self.entries)

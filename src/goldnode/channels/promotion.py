@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from goldnode.channels import signed
 from goldnode.channels.lines import CHANNELS, ChannelLine, History, RecordedMove
-from goldnode.channels.locks import disk, lane, using
+from goldnode.channels.locks import StoreDirectory, disk, lane, using
 from goldnode.channels.requirements import (
     NO_SOAK,
     Approval,
@@ -39,7 +39,6 @@ from goldnode.node.ground.text import phrase
 if TYPE_CHECKING:
     from securesystemslib.signer import SSlibKey
 
-    from goldnode.channels.locks import StoreDirectory
 
 SETTLE = 1.0  # seconds in which a writer that read before us can still write
 Say = Callable[[str], None]
@@ -81,12 +80,8 @@ class ChannelPlace(Protocol):
         """Exclude other writers, on any machine, if the place can do that."""
 
 
-class HistoryStore(Protocol):
+class HistoryStore(StoreDirectory, Protocol):
     """A store that has copies of channels, and local names for the targets of channels."""
-
-    @property
-    def root(self) -> Path:
-        """Return the directory of the store."""
 
     def name_as(self, name: str, digest: str) -> None:
         """Point `name` to an image of this store. Without that image, remove the name rather than leave it on
@@ -716,14 +711,10 @@ def _states(place: ChannelPlace, history: History) -> list[ChannelState]:
             word = "ok"
         elif last is not None and pointed is None and last.was is not None:
             word = "absent"
-        elif last is not None and (
-            pointed == last.was or (pointed is not None and history.was_in(channel, pointed))
-        ):
+        elif last is not None and (pointed == last.was or history.was_in(channel, pointed)):
             word = "unfinished"
-        digest, tag, date, by = (last.now, last.tag, last.date, last.by) if last else ("",) * 4
-        states.append(
-            ChannelState(history.line, channel, digest, tag, date, by=by, state=word, found=pointed)
-        )
+        recorded = (last.now, last.tag, last.date, last.by) if last else ("",) * 4
+        states.append(ChannelState(history.line, channel, *recorded, state=word, found=pointed))
     return states
 
 

@@ -579,32 +579,32 @@ def fetcher_of(source: str) -> FetcherInterface:
     from tuf.api.exceptions import DownloadHTTPError
     from tuf.ngclient import FetcherInterface
 
-    if source.startswith(("http://", "https://")):
-        base, transport = source.rstrip("/"), Transport(timeout=30)
-
-        class Web(FetcherInterface):
-            def _fetch(self, url: str) -> Iterator[bytes]:
-                answer = transport.get(f"{base}/{url}", {})
-                if answer.status != 200:
-                    answer.release_conn()
-                    raise DownloadHTTPError(f"{base}/{url}: HTTP {answer.status}", answer.status)
-                return answer.stream(1 << 16)
-
-        return Web()
-
+    base, transport = source.rstrip("/"), Transport(timeout=30)
     path = Path(source.removeprefix("file://")).expanduser()
+
+    def fetched(url: str) -> Iterator[bytes]:
+        answer = transport.get(f"{base}/{url}", {})
+        if answer.status != 200:
+            answer.release_conn()
+            raise DownloadHTTPError(f"{base}/{url}: HTTP {answer.status}", answer.status)
+        return answer.stream(1 << 16)
+
+    def read(url: str) -> Iterator[bytes]:
+        try:
+            if path.is_dir():
+                return iter([(path / url).read_bytes()])
+            with zipfile.ZipFile(path) as archive, archive.open(url) as opened:
+                return iter([opened.read(LARGEST + 1)])
+        except (FileNotFoundError, KeyError):
+            raise DownloadHTTPError(f"{path}: no {url}", 404) from None
+
+    web = source.startswith(("http://", "https://"))
 
     class Files(FetcherInterface):
         def _fetch(self, url: str) -> Iterator[bytes]:
-            try:
-                if path.is_dir():
-                    return iter([(path / url).read_bytes()])
-                with zipfile.ZipFile(path) as archive, archive.open(url) as opened:
-                    return iter([opened.read(LARGEST + 1)])
-            except (FileNotFoundError, KeyError):
-                raise DownloadHTTPError(f"{path}: no {url}", 404) from None
+            return fetched(url) if web else read(url)
 
-    if not path.is_dir() and not (path.is_file() and zipfile.is_zipfile(path)):
+    if not web and not path.is_dir() and not (path.is_file() and zipfile.is_zipfile(path)):
         raise UpdateError(
             f"{path} is neither a directory nor a zip archive",
             remedy="give the address, the directory or the zip archive of a repository",

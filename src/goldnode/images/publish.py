@@ -25,6 +25,7 @@ from goldnode.core.files import replace_file
 from goldnode.images.cosign_tags import push_tags
 from goldnode.images.matrix import absent
 from goldnode.images.requirements import PUBLICATION, judge
+from goldnode.node.ground.json_lines import as_dict
 from goldnode.oci.identity import BASE_DIGEST, BASE_NAME, REPOSITORY, identity, names_of
 from goldnode.oci.layout import MANIFEST, Descriptor, Layout, OciImage, canonical
 from goldnode.oci.model import LABELS
@@ -330,41 +331,28 @@ def read_relied(
     ImageError.
     """
     now = how.now or dt.datetime.now(dt.UTC)
-    record = _ReadRecord(layout, target)
-    todo = [row for row in rows if how.full or not record.recent(row.digest, now)]
+    folder = layout.root / "read" / quote(target.registry.host, safe="")
+    record = folder / f"{quote(target.name, safe='')}.json"
+    try:
+        read = as_dict(json.loads(record.read_bytes()))
+    except (OSError, ValueError):
+        read = {}  # without the record everything is read again
+    todo = [row for row in rows if how.full or not _is_recent(read.get(row.digest), now)]
     try:
         with ThreadPoolExecutor(how.parallel) as pool:
             for row, _ in zip(todo, pool.map(target.check_blob, todo), strict=True):
-                record.read[row.digest] = now.isoformat()
+                read[row.digest] = now.isoformat()
     finally:
         if todo:
-            record.write()
+            replace_file(record, canonical(read))
 
 
-class _ReadRecord:
-    """The layers of one repository that this store has read completely, each with the time of that."""
-
-    def __init__(self, layout: Layout, target: Repository) -> None:
-        folder = layout.root / "read" / quote(target.registry.host, safe="")
-        self.path = folder / f"{quote(target.name, safe='')}.json"
-        try:
-            self.read: dict[str, str] = json.loads(self.path.read_bytes())
-        except (OSError, ValueError):
-            self.read = {}  # without the record everything is read again
-
-    def recent(self, digest: str, now: dt.datetime) -> bool:
-        """Return whether the layer was read in the last `READ_AGAIN`."""
-        try:
-            return (
-                dt.timedelta(0) <= now - dt.datetime.fromisoformat(self.read[digest]) < READ_AGAIN
-            )
-        except (KeyError, TypeError, ValueError):
-            return False
-
-    def write(self) -> None:
-        """Write the record. The caller holds the lane of the repository."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(self.path, canonical(self.read))
+def _is_recent(time_: Any, now: dt.datetime) -> bool:
+    """Return whether a layer was read in the last `READ_AGAIN`."""
+    try:
+        return dt.timedelta(0) <= now - dt.datetime.fromisoformat(time_) < READ_AGAIN
+    except (TypeError, ValueError):
+        return False
 
 
 def read_back(layout: Layout, digest: str, target: Repository) -> None:

@@ -45,7 +45,7 @@ KINDS = (
     SiteKeyKind(
         name="images",
         purpose="signs images, disks and their channels",
-        trusted="this controller and admission controllers, by `images.public_key`",
+        trusted="this controller and admission controllers, by `images.public_key`; nodes with `/etc/goldnode/image-keys.pem`",
         thief="publishes images that become root on nodes, if they can also write the registry or the store",
         overlap="7 days",
         revoke=FILES,
