@@ -24,6 +24,8 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
+from goldnode.core.evidence_kinds import EvidenceKind
+
 Backend = Literal["cuda", "rocm", "oneapi", "cpu"]
 Vendor = Literal["nvidia", "amd", "intel"]
 
@@ -1301,6 +1303,18 @@ class ReturnTests(Strict):
     )
 
 
+class EvidenceRule(Strict):
+    """Signed evidence without which a class changes nowhere (docs/how-to/evidence.md)."""
+
+    kinds: list[EvidenceKind] = Field(
+        min_length=1,
+        description="Kinds that every wave of a rollout of the class waits for.",
+    )
+    max_age_days: int | None = Field(
+        default=None, ge=1, description="Oldest proof that counts, in days; null: any."
+    )
+
+
 class LadderRule(Strict):
     """The rungs of the remediation ladder that nodes of a class may get (docs/how-to/ladder.md)."""
 
@@ -1388,6 +1402,9 @@ class NodeClass(Strict):
     )
     return_tests: ReturnTests | None = Field(
         default=None, description="Tests before a node returns to service. null: none."
+    )
+    evidence: EvidenceRule | None = Field(
+        default=None, description="Evidence that rollouts of the class must require. null: none."
     )
     ladder: LadderRule = Field(
         default_factory=LadderRule, description="Rungs of repairs that the class forbids."

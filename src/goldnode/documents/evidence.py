@@ -10,11 +10,9 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
+from goldnode.core.evidence_kinds import EvidenceKind
 from goldnode.documents.base import Digest, Moment, NodePart, Part
 
-EvidenceKind = Literal[
-    "boot", "canary", "floors", "dual", "smoke", "disk", "prove-gpu", "module-build"
-]
 EvidenceOutcome = Literal["passed", "failed", "could_not_check"]
 _Short = Annotated[str, Field(max_length=300)]
 

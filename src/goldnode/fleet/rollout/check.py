@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from goldnode.catalog.load import Catalog
+from goldnode.catalog.load import Catalog, CatalogEntry
+from goldnode.catalog.models import EvidenceRule, NodeClass
 from goldnode.classdoc import checks
 from goldnode.core.errors import CatalogError, GoldnodeError, nearest
 from goldnode.core.yamlsource import KeyPath
-from goldnode.documents.rollout import RolloutFloors, RolloutPrometheus, fraction
+from goldnode.documents.rollout import RolloutFloors, RolloutPrometheus, fraction, seconds
 from goldnode.fleet.rollout import both_states
 from goldnode.fleet.rollout.both_states import BothStates
 from goldnode.fleet.rollout.budget import HOUR, BudgetUse, use
@@ -552,6 +554,8 @@ class _Checker:
         except GoldnodeError as problem:
             self._error("class", ("class",), problem.message, problem.remedy or "correct its name")
             return
+        if entry.item.evidence is not None:
+            self._evidence(entry, entry.item.evidence)
         stack = self.document.to.stack
         if stack is None:
             return
@@ -571,6 +575,30 @@ class _Checker:
                 problem.remedy or f"see `goldnode check -c {self.document.class_} --to {stack}`"
             )
             self._error("target", ("to", "stack"), message, remedy)
+
+    def _evidence(self, entry: CatalogEntry[NodeClass], rule: EvidenceRule) -> None:
+        """Find evidence that the class asks for, and the document does not require, or accepts when it is older."""
+        required: dict[str, float] = {}
+        for item in self.document.require:
+            if item.evidence is not None:
+                age = math.inf if item.evidence.max_age is None else seconds(item.evidence.max_age)
+                for kind in item.evidence.kinds:
+                    required[kind] = min(age, required.get(kind, math.inf))
+        most = math.inf if rule.max_age_days is None else rule.max_age_days * 86400
+        lacking = [kind for kind in rule.kinds if kind not in required]
+        older = [kind for kind in rule.kinds if kind in required and required[kind] > most]
+        limit = "" if rule.max_age_days is None else f", max_age: {rule.max_age_days}d"
+        remedy = f"add `require: [{{evidence: {{kinds: [{', '.join(rule.kinds)}]{limit}}}}}]`"
+        where = f"{entry.file}:{entry.source.line(('evidence',))}"
+        if lacking:
+            message = f"the class asks for evidence ({', '.join(lacking)}) that no wave waits for ({where})"
+            self._error("requirement", ("require",), message, remedy)
+        if older:
+            message = (
+                f"the class accepts evidence of {rule.max_age_days} days at most ({where}), and "
+                f"{', '.join(older)} may be older"
+            )
+            self._error("requirement", ("require",), message, remedy)
 
     # With both states
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 from tests.unit.fleet.rollout.documents import NEW, OLD, TEXT, written
 
+from goldnode.catalog.models import EvidenceRule
+from goldnode.classdoc.load import load_catalog
 from goldnode.cli import main
 from goldnode.fleet.rollout.check import check
 from goldnode.fleet.rollout.document import RolloutError
@@ -121,6 +124,41 @@ def test_sums_of_arms_are_warned_of(tmp_path: Path) -> None:
     found = check(written(tmp_path, ("timeout", query)), nodes=NODES)
     assert [(one.code, one.severity) for one in found.findings] == [("requirement", "warning")]
     assert "avg by (arm)" in found.findings[0].remedy
+
+
+REQUIRE = "- boot: {base_rate: 0.2%}\n"
+EVIDENCE = [
+    # max_age_days of the class, requirements of the document -> message
+    (None, "", "the class asks for evidence (boot, canary) that no wave waits for"),
+    (None, "- evidence: {kinds: [boot]}\n", "the class asks for evidence (canary) that no wave"),
+    (None, "- evidence: {kinds: [canary, boot]}\n", None),
+    (None, "- evidence: {kinds: [canary]}\n- evidence: {kinds: [boot], max_age: 1d}\n", None),
+    (14, "- evidence: {kinds: [boot, canary]}\n", "14 days at most"),
+    (14, "- evidence: {kinds: [boot, canary], max_age: 15d}\n", "boot, canary may be older"),
+    (14, "- evidence: {kinds: [boot, canary], max_age: 14d}\n", None),
+]
+
+
+@pytest.mark.parametrize(("days", "required", "message"), EVIDENCE)
+def test_evidence_that_the_class_asks_for_is_required(
+    days: int | None, required: str, message: str | None, tmp_path: Path
+) -> None:
+    catalog = load_catalog()
+    entry = catalog.classes["l4"]
+    rule = EvidenceRule(kinds=["boot", "canary"], max_age_days=days)
+    asking = replace(entry, item=entry.item.model_copy(update={"evidence": rule}))
+    changed = replace(catalog, classes={**catalog.classes, "l4": asking})
+    file = written(tmp_path, (REQUIRE, REQUIRE + required))
+    messages = [one.message for one in check(file, catalog=changed).findings]
+    if message is None:
+        assert messages == []
+    else:
+        assert [message in one for one in messages] == [True]
+    remedy = [one.remedy for one in check(file, catalog=changed).findings]
+    if remedy:
+        asked = remedy[0].partition("[{")[2].partition("}]")[0]
+        cured = written(tmp_path, (REQUIRE, f"{REQUIRE}- {asked}\n"))
+        assert check(cured, catalog=changed).findings == ()
 
 
 def test_target_that_the_class_refuses_is_refused_with_its_line(tmp_path: Path) -> None:
