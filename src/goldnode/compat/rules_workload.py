@@ -1298,8 +1298,10 @@ def _torch_known(workload: Workload, build: facts.TorchBuild) -> Iterator[Compat
     if build.known is False:
         kin = [item for item in offers if item[:2] == (build.build or "")[:2]] or offers
         message = f"PyTorch {build.release} has no build {build.build}: it has {_and(offers)}"
+        groups = [[_other_build(workload, build, item)] for item in kin[-2:]]
+        groups[-1] += _with_build(workload, build)
         remedy = CompatRemedy.of(
-            *([_other_build(workload, build, item)] for item in kin[-2:]),
+            *groups,
             between=" or ",
             otherwise=f"use another release of PyTorch: no other build of {build.release} fits",
         )
@@ -1327,6 +1329,20 @@ def _torch_known(workload: Workload, build: facts.TorchBuild) -> Iterator[Compat
             build.sources,
             doubt=build.doubt,
         )
+
+
+def _with_build(workload: Workload, build: facts.TorchBuild) -> list[RemedyOption]:
+    """Return the releases of PyTorch that have the wanted build, the nearest first."""
+    releases = {
+        item for item, row in facts.torch_releases().items() if build.build in row["cuda_builds"]
+    }
+    having = [item for item in facts.torch_wheels() if minor(item) in releases]
+    return [
+        remedies.framework(
+            "torch", f"{item}+{build.build}", f"the {build.build} build of PyTorch {item}", workload
+        )
+        for item in nearest(build.release, having)
+    ]
 
 
 def _other_build(workload: Workload, build: facts.TorchBuild, name: str) -> RemedyOption:

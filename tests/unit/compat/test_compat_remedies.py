@@ -17,6 +17,8 @@ from tests.unit.compat import (
     test_combinations,
     test_rocm_cases,
     test_rules_workload,
+    test_trial_cases,
+    test_winter_cases,
     vendor_rows,
 )
 from tests.unit.compat.printed_remedies import untrue
@@ -46,6 +48,13 @@ def _requirements(name: str, folder: Path) -> Iterator[Combination]:
         yield node(gpu, driver, architecture=architecture), [workload]
 
 
+_SEASONS = {
+    "autumn": test_autumn_cases.CASES,
+    "winter": test_winter_cases.CASES,
+    "trial": [test_trial_cases.row(case) for case in test_trial_cases.CASES],
+}
+
+
 def _combinations(name: str, folder: Path) -> Iterator[Combination]:
     if name == "combinations":
         for case in test_combinations.CASES:
@@ -66,9 +75,9 @@ def _combinations(name: str, folder: Path) -> Iterator[Combination]:
     elif name == "vendor":
         for row in vendor_rows.ROWS:
             yield vendor_rows.host(row), vendor_rows.loads(row, folder)
-    elif name == "autumn":
+    elif name in _SEASONS:
         # test_part_cases reads the remedies of parts.
-        rows = [row for row in test_autumn_cases.CASES if "parts" not in row]
+        rows = [row for row in _SEASONS[name] if "parts" not in row]
         yield from (test_autumn_cases.combination(row, folder) for row in rows)
     else:
         yield from _requirements(name, folder)
@@ -76,7 +85,7 @@ def _combinations(name: str, folder: Path) -> Iterator[Combination]:
 
 ALL = (
     *("combinations", "nodes", "workloads", "boards", "rocm"),
-    *("vendor", "autumn", "wheels.yml", "pip.yml"),
+    *("vendor", "autumn", "winter", "trial", "wheels.yml", "pip.yml"),
 )
 
 
