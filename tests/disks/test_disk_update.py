@@ -112,7 +112,7 @@ def test_an_update_over_ssh_its_way_back_and_images_that_fall_back(
     # Nobody has booted it: refused, with what to do, and nothing is written.
     refused = update("--image", str(good.directory))
     assert refused.returncode == 2
-    assert f"image {good.name} is not verified: nobody has booted it" in refused.stderr
+    assert f"image {good.name} is not verified: it was never booted" in refused.stderr
     assert "goldnode disks verify" in refused.stderr
     assert state() == ("a", "a", {"a": built.name, "b": None})
 
