@@ -21,7 +21,7 @@ from goldnode.cli import main
 from goldnode.disks.lines import line_of
 from goldnode.disks.places import ChannelStore, DirectoryPlace
 from goldnode.disks.publish import publish
-from goldnode.evidence.signatures import load_signer
+from goldnode.evidence.signatures import PIN, load_signer
 
 __all__ = ["token"]  # a fixture
 pytestmark = pytest.mark.usefixtures("unsynced")
@@ -129,6 +129,29 @@ def test_moves_are_signed_on_another_machine(site: Site) -> None:
     assert all(move.requirements for move in moves[:-1]), "judged when it was prepared"
     done = site.move(*A, "--prepare", path)
     assert "nothing has to be signed" in done.output
+
+
+def test_two_people_of_a_team_sign_one_move_in_turn(site: Site) -> None:
+    ana, ben = (make_key(site.folder, name)[0] for name in ("ana", "ben"))
+    teams = site.folder / "teams.yml"
+    teams.write_text(
+        'roles: {disks: {keys: [ana.pub, ben.pub], threshold: 2, paths: ["*/disk/candidate"]}}\n'
+    )
+    where = ("--to", site.folder / "www", "--store", site.folder / "store")
+    given = ("--targets-key", site.targets, "--team-key", ana, "--team-key", ben)
+    done = site.command(
+        *("channels", "keys", "disks", *where, *given, "--delegations", teams),
+        *("--online-key", site.online),
+    )
+    assert done.exit_code == 0, done.output
+    path = site.prepare(*A)
+    site.sign(path, ana)
+    assert "needs 2" in site.publish(path, *A).output
+    site.sign(path, site.targets)
+    assert "needs 2" in site.publish(path, *A).output, "a key that does not count here"
+    site.sign(path, ben)
+    done = site.publish(path, *A)
+    assert (done.exit_code, site.current()) == (0, BUILDS["a"]), done.output
 
 
 def change(path: Path, edit: Callable[[Any], None], *keys: Path) -> None:
@@ -264,3 +287,54 @@ def test_keys_of_a_token_sign_moves_and_the_last_histories(token: Path, tmp_path
     assert (done.exit_code, site.current("canary")) == (0, BUILDS["a"]), done.output
     own = json.loads((tmp_path / "www/metadata/1.root.json").read_bytes())["signed"]
     assert own["roles"]["targets"]["keyids"] == [load_signer(token).keyid]
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "text"),
+    [
+        (PIN, "0000", "cannot be used"),
+        (PIN, None, "cannot be used"),
+        ("PYKCS11LIB", None, "cannot be used"),
+        ("PYKCS11LIB", "/nowhere/library.so", "cannot be used"),
+    ],
+)
+def test_token_that_does_not_sign_moves_nothing(
+    token: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    variable: str,
+    value: str | None,
+    text: str,
+) -> None:
+    online, root = (make_key(tmp_path, name)[0] for name in ("online", "root"))
+    site = made(tmp_path, token, online, root)
+    before = site.place.files()
+    monkeypatch.delenv(variable)
+    if value is not None:
+        monkeypatch.setenv(variable, value)
+    done = site.move(*A, "--key", PLACE, "--online-key", online)
+    assert (done.exit_code, text in done.output) == (2, True), done.output
+    assert value is None or value.startswith("/") or value not in done.output
+    assert site.place.files() == before
+
+
+def test_token_without_a_role_moves_nothing(site: Site, token: Path) -> None:
+    before = site.place.files()
+    done = site.move(*A, "--key", PLACE, "--online-key", site.online)
+    assert (done.exit_code, "needs 1" in done.output) == (2, True), done.output
+    path = site.prepare(*A)
+    site.sign(path, PLACE)
+    assert "needs 1" in site.publish(path, *A).output
+    assert site.place.files() == before
+
+
+def test_one_token_is_not_targets_and_online_at_once(tmp_path: Path, token: Path) -> None:
+    root = make_key(tmp_path, "root")[0]
+    done = CliRunner().invoke(
+        main,
+        [
+            *("channels", "keys", "disks", "--to", str(tmp_path), "--store", str(tmp_path / "s")),
+            *("--root-key", str(root), "--targets-key", PLACE, "--online-key", PLACE),
+        ],
+    )
+    assert (done.exit_code, "one key signs targets and the timestamp" in done.output) == (2, True)
