@@ -754,7 +754,7 @@ class SiteCve(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     directory: str = Field(
-        default="cve",
+        default="vulnerabilities",
         description="Directory with a folder per vulnerability, relative to the site file: mitigation, record, proof.",
     )
     signing_key: str | None = Field(

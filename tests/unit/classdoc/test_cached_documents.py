@@ -204,5 +204,5 @@ def test_mirror_publication_is_a_compiler_input_when_mirror_has_url(
     ):
         (world / "site.yml").write_text(f"mirror: {section}\n")
         compiler.site = load_site()
-        places = (binding_file(), *also, world / "cve")
+        places = (binding_file(), *also, world / "vulnerabilities")
         assert compiler.places() == [str(path) for path in places]

@@ -40,7 +40,7 @@ FILES: Mapping[str, tuple[str, str]] = {
     ),
     "mitigation": (
         "Mitigation of a vulnerability",
-        "`cve/CVE/mitigation.yml` beside the site file: [mitigations](../how-to/vulnerabilities.md#mitigations).",
+        "`vulnerabilities/CVE/mitigation.yml` beside the site file: [mitigations](../how-to/vulnerabilities.md#mitigations).",
     ),
     "derive": (
         "Derived image",
