@@ -1,4 +1,4 @@
-"""`goldnode cve --all` measured: the time and memory of judging a simulated fleet, from facts of nodes to the written document.
+"""`goldnode cve show --all` measured: the time and memory of judging a simulated fleet, from facts of nodes to the written document.
 
     benchmarks/run cve [--nodes N] [--cves N] [--runs N] [--out DIR]
 

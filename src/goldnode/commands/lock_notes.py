@@ -168,7 +168,7 @@ def notes(
     diff: LockDiff, old: Lock, new: Lock, *, catalog: Catalog, site: Site, feeds: Sequence[str],
     files: PackageFiles | None = None,
 ) -> LockNotes:  # fmt: skip
-    """Return the notes on the change from `old` to `new`. `feeds` are as for `goldnode cve --feed`.
+    """Return the notes on the change from `old` to `new`. `feeds` are as for `goldnode cve show --feed`.
 
     Raises GoldnodeError for a feed that cannot be read, and for a site without a usable mirror. A changelog that cannot
     be read and a class that cannot be judged are faults of their notes.

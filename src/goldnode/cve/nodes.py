@@ -68,6 +68,8 @@ class NodeFacts:
     toolkit: str | None
     drift: tuple[tuple[str, str | None], ...] | None
     denied: frozenset[str] = frozenset()  # modules that modprobe does not load
+    class_digest: str | None = None
+    status: str | None = None  # of the verdict
 
 
 def system_of(id_: str | None, version: str | None) -> OsRelease | None:
@@ -101,7 +103,7 @@ def nodes_of(directory: Path, at: datetime) -> list[NodeFacts]:
     listed = ", ".join(f"'{key}'" for key in (*_KEYS, *_DRIFT))
     with connect(directory, ReadLimits(at=at, last=True)) as connection:
         rows = connection.execute(
-            "SELECT node, class, time, simulated, lock_digest FROM nodes ORDER BY node"
+            "SELECT node, class, time, simulated, lock_digest, class_digest, status FROM nodes ORDER BY node"
         ).fetchall()
         facts = connection.execute(
             f"SELECT node, item, key, value FROM facts WHERE key IN ({listed}) AND fault IS NULL"
@@ -117,7 +119,7 @@ def nodes_of(directory: Path, at: datetime) -> list[NodeFacts]:
 def _node(
     row: tuple[Any, ...], values: Mapping[str, str], drift: Mapping[str, Mapping[str, str]]
 ) -> NodeFacts:
-    name, class_, captured, simulated, lock = row
+    name, class_, captured, simulated, lock, class_digest, status = row
     modules = values.get("modules")
     others = None
     if "total" in values:
@@ -138,4 +140,6 @@ def _node(
         toolkit=values.get("toolkit"),
         drift=others,
         denied=frozenset(values.get("denied", "").split()),
+        class_digest=class_digest,
+        status=status,
     )

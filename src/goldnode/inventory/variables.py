@@ -10,6 +10,8 @@ from goldnode.node.ground.text import and_more
 
 DRAINS = ("none", "command", "slurm", "kubectl")  # the values of `goldnode_drain`
 
+OWNER = "goldnode_owner"  # person or team that owns a node
+
 PREFIXES = ("goldnode_", "sanity_")
 # Variables that an inventory, or -e, may set.
 SETTINGS = (
@@ -21,6 +23,7 @@ SETTINGS = (
     "goldnode_drain_name",
     "goldnode_leaf",
     "goldnode_lock_timeout",
+    OWNER,
     "goldnode_rack",
     "goldnode_reboot",
     "goldnode_reboot_batch",

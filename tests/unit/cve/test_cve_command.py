@@ -33,7 +33,7 @@ from tests.unit.cve.samples import (
 
 from goldnode.catalog.load import builtin_catalog
 from goldnode.cli import main
-from goldnode.commands import cve as command
+from goldnode.commands.cve import sources as command
 from goldnode.commands.schema.kinds import schema
 from goldnode.core.site import load_site
 from goldnode.cve.claims import OsRelease

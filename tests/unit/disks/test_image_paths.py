@@ -40,7 +40,7 @@ BUILDS = "builds it, or has just done so"
 STORE = "finds the build for its callers"
 # File and function -> what it does with the image; for those that install or sign, the call that verifies.
 PATHS = {
-    "commands/cve.py: carriers_of": READS,
+    "commands/cve/sources.py: carriers_of": READS,
     "commands/disks/build.py: list_": READS,
     "commands/disks/compare.py: compare": READS,
     "commands/disks/publish.py: authenticate": READS,

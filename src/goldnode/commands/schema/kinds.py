@@ -25,6 +25,7 @@ from goldnode.documents.capture import CaptureDocument
 from goldnode.documents.channel import ChannelDocument
 from goldnode.documents.class_document import ClassDocument
 from goldnode.documents.cve import CveDocument
+from goldnode.documents.cve_lane import CveLaneDocument, CveProofDocument
 from goldnode.documents.deny_list import DenyListDocument
 from goldnode.documents.dual import DualDocument, DualRecordDocument
 from goldnode.documents.error import ErrorDocument
@@ -62,6 +63,8 @@ EXCHANGED: Mapping[str, type[BaseModel]] = {
     "channel": ChannelDocument,
     "class-document": ClassDocument,
     "cve": CveDocument,
+    "cve-lane": CveLaneDocument,
+    "cve-proof": CveProofDocument,
     "deny-list": DenyListDocument,
     "dual": DualDocument,
     "dual-record": DualRecordDocument,

@@ -1,31 +1,25 @@
-"""Command `goldnode cve`."""
+"""Command `goldnode cve show`, which `goldnode cve` without a command is too."""
 
 from __future__ import annotations
 
 import datetime as dt
-import os
 import re
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from goldnode.commands.cve import sources as given
+from goldnode.commands.cve.sources import CveSources
 from goldnode.commands.fleet.ingest import DATA
-from goldnode.commands.options import grouped
 from goldnode.commands.output import emit, emit_rows, reports
-from goldnode.core import extras
-from goldnode.core.errors import GoldnodeError
 from goldnode.node.ground.text import and_more, phrase, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from goldnode.core.site import Site
-    from goldnode.cve.nodes import NodeFacts
     from goldnode.cve.report import CarrierRow, CveSummary
-    from goldnode.cve.subjects import Carriers
     from goldnode.documents.cve import CveDocument
 
 _NAMES = 4  # carriers that a line names
@@ -34,61 +28,16 @@ _SUMMARY = 200  # characters
 _SHOWN = 5
 
 
-@dataclass(frozen=True)
-class _CveSources:
-    """Options of `goldnode cve` about its data."""
-
-    feeds: tuple[str, ...]
-    fetch: bool
-    max_age: int | None
-    modules: tuple[str, ...]
-    no_nodes: bool
-
-
-_SOURCES = grouped(
-    "sources",
-    _CveSources,
-    click.option(
-        "--feed",
-        "feeds",
-        multiple=True,
-        metavar="KIND=FILE|URL[@DATE]",
-        help="Vulnerability data, with their date: KIND is debian (the security tracker's JSON), osv, oval or csaf. "
-        "Repeatable.",
-    ),
-    click.option(
-        "--fetch",
-        is_flag=True,
-        help="Fetch the URLs. Without it, what was fetched last is used.",
-    ),
-    click.option(
-        "--max-age",
-        type=click.IntRange(min=0),
-        metavar="DAYS",
-        help="Refuse data of --feed that are older.",
-    ),
-    click.option(
-        "--module",
-        "modules",
-        multiple=True,
-        metavar="NAME",
-        help="Kernel module with the vulnerable code: nodes that have not loaded it are named. Only for one CVE. "
-        "Repeatable.",
-    ),
-    click.option("--no-nodes", is_flag=True, help="Read no captures of the fleet."),
-)
-
-
 @click.command()
 @click.argument("names", nargs=-1, metavar="[CVE]...")
 @click.option("--all", "everything", is_flag=True, help="Show all vulnerabilities that are open.")
-@_SOURCES
+@given.SOURCES
 @DATA
 @reports("cve")
-def cve(
+def show(
     names: tuple[str, ...],
     everything: bool,
-    sources: _CveSources,
+    sources: CveSources,
     data: Path | None,
     form: str,
 ) -> None:
@@ -103,7 +52,6 @@ def cve(
     """
     from goldnode.core.site import load_site
     from goldnode.cve.claims import CVE
-    from goldnode.cve.feeds import FeedRequest, load_feeds
     from goldnode.cve.match import Matcher, inventory
     from goldnode.cve.report import CveQuestion, build
 
@@ -116,20 +64,10 @@ def cve(
     )
     now = dt.datetime.now(dt.UTC)
     site = load_site()
-    carriers = carriers_of(site)
-    nodes = [] if sources.no_nodes else _nodes(data or site.fleet_data(), now)
-    systems = {subject.system for subject in carriers.subjects} | {node.system for node in nodes}
-    request = FeedRequest({system for system in systems if system is not None}, fetch=sources.fetch)
-    feeds = load_feeds(sources.feeds, request)
-    for feed in feeds[:-1]:
-        age = feed.age(now.date())
-        if sources.max_age is not None and (age is None or age > sources.max_age):
-            raise GoldnodeError(
-                f"{feed.line(now.date())}; --max-age permits {sources.max_age}",
-                remedy="get newer data; for a URL, add --fetch",
-            )
-    # The kernel names modules with underscores, and modprobe takes both.
-    modules = frozenset(name.replace("-", "_") for name in sources.modules)
+    carriers = given.carriers_of(site)
+    nodes = [] if sources.no_nodes else given.nodes_of_fleet(data or site.fleet_data(), now)
+    feeds = given.feeds_of(sources, carriers, nodes, now.date())
+    modules = given.kernel_names(sources.modules)
     matcher = Matcher(feeds, None if everything else set(wanted), modules)
     report = build(
         CveQuestion(None if everything else wanted, now),
@@ -158,43 +96,6 @@ class _Seen:
         for entry in self._entries:
             self.open = self.open or bool(entry.open_rows)
             yield entry
-
-
-def carriers_of(site: Site) -> Carriers:
-    """Return the locks, disks and images of a site, and the derived images and channels of its stores."""
-    from goldnode.classdoc.load import load_catalog
-    from goldnode.cve import subjects
-    from goldnode.disks.model import builds, store_directory
-    from goldnode.disks.places import ChannelStore
-    from goldnode.images.matrix import load_matrix
-    from goldnode.images.store import DEFAULT, VARIABLE, open_store
-
-    catalog = load_catalog()
-    carriers = subjects.Carriers()
-    for subject in subjects.stacks(catalog, site):
-        carriers.add(subject)
-    for subject in subjects.disks(catalog, builds(store_directory())):
-        carriers.add(subject)
-    # Opening a store creates it.
-    store = open_store() if DEFAULT.is_dir() or os.environ.get(VARIABLE) else None
-    matrix = load_matrix()
-    for subject in subjects.images(matrix, store):
-        carriers.add(subject)
-    for subject in subjects.disk_channels(catalog, ChannelStore(store_directory()), carriers):
-        carriers.add(subject)
-    for subject in subjects.image_channels(matrix, store) if store is not None else ():
-        carriers.add(subject)
-    return carriers
-
-
-def _nodes(directory: Path, now: dt.datetime) -> list[NodeFacts]:
-    if not directory.is_dir():
-        click.echo(f"no captures in {directory}: nodes are not judged", err=True)
-        return []
-    extras.require("report")
-    from goldnode.cve.nodes import nodes_of
-
-    return nodes_of(directory, now)
 
 
 def _text(head: CveDocument, entries: Iterable[CveSummary], feeds: list[str], *, full: bool) -> str:

@@ -1,0 +1,358 @@
+"""The lane of a vulnerability on simulated nodes: mitigated, prepared, rolled out and proved, each by what is read."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+from tests import documents
+from tests.simulators.fleet import NOW, fleet, put, store
+from tests.unit.cve.samples import CVE, tracker
+from tests.unit.disks.disk_samples import make_build, prove
+from tests.unit.images.registries import make_key
+
+from goldnode.catalog.load import builtin_catalog
+from goldnode.classdoc.load import load_catalog
+from goldnode.cli import main
+from goldnode.commands.cve import prepare as prepare_command
+from goldnode.commands.cve import sources
+from goldnode.commands.cve.prove import PAYLOAD_TYPE
+from goldnode.commands.schema.kinds import schema
+from goldnode.core.errors import SiteError
+from goldnode.core.site import Site
+from goldnode.cve import subjects
+from goldnode.cve.prepare import PrepareStep, building, run
+from goldnode.cve.record import CveRecord, event
+from goldnode.disks.definition import load_definition
+from goldnode.disks.locking import load_disk_lock, lock_file
+from goldnode.evidence.signatures import load_public, open_envelope
+from goldnode.fleet.rollout.document import loads
+from goldnode.lock.model import load_lock
+
+CLASS, STACK = "demo_disk_r535", "debian12_r535"
+LOCK = load_lock(builtin_catalog() / "stacks" / f"{STACK}.lock.yml")
+RELEASE = LOCK.kernel_release
+VERSION = next(item.version for item in LOCK.packages if item.name == f"linux-image-{RELEASE}")
+OLD = "sha256:" + "0" * 64
+AT = dt.datetime(2026, 11, 28, 12, tzinfo=dt.UTC)
+
+
+FREEZE = "\r\n".join(
+    [
+        "BEGIN:VCALENDAR",
+        "VERSION:2.0",
+        "PRODID:-//site//freezes//EN",
+        "BEGIN:VEVENT",
+        "UID:1",
+        "DTSTAMP:20261101T000000Z",
+        "DTSTART:20261220T000000Z",
+        "DTEND:20270104T000000Z",
+        "SUMMARY:Year end",
+        "END:VEVENT",
+        "END:VCALENDAR",
+        "",
+    ]
+)
+
+
+@pytest.fixture(scope="module")
+def carriers() -> subjects.Carriers:
+    """The lock of the class and its disk: those of the other stacks are of another day."""
+    catalog = load_catalog()
+    listed = subjects.Carriers()
+    listed.add(subjects.of_lock(LOCK, subjects.releases(catalog)[STACK]))
+    for disk in subjects.disks(catalog, []):
+        if disk.name == CLASS:
+            listed.add(disk)
+    return listed
+
+
+class Lane:
+    """A site with the data of a tracker, four simulated nodes, and their captures."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.moved, self.denied = folder, 0, 0
+        self.key, self.public = make_key(folder)
+        self.site = folder / "goldnode-site.yml"
+        calendars = "fleet: {calendars: {year-end: {file: freeze.ics, zone: UTC}}}"
+        self.site.write_text(f"cve: {{soak: {{high: 2h}}}}\n{calendars}\n")
+        (folder / "freeze.ics").write_text(FREEZE)
+        self.feed(VERSION)
+        (folder / "hosts.yml").write_text(
+            f"{CLASS}:\n  hosts:\n    node1003: {{goldnode_owner: team-b}}\n"
+        )
+        self.captured = 0
+
+    def feed(self, fixed: str) -> None:
+        """Write the data: the vulnerability is fixed in this version."""
+        row = {"status": "resolved", "fixed_version": fixed, "urgency": "high"}
+        (self.folder / "tracker.json").write_text(tracker({"linux": {CVE: {"bookworm": row}}}))
+
+    def capture(self) -> None:
+        """Let the nodes report: the first `moved` have booted the fix, the first `denied` keep the module out."""
+        self.captured += 1
+        nodes = fleet(4, CLASS)
+        for number, node in enumerate(nodes):
+            fixed = number < self.moved
+            version = VERSION if fixed else "6.1.100-1"
+            release = RELEASE if fixed else "6.1.0-20-amd64"
+            for path, value in {
+                "os/version": "12",
+                "os/kernel/running": release,
+                "os/kernel/version": f"#1 SMP Debian {version} (2026-11-20)",
+                "os/kernel/installed": [release],
+                "os/modules": ["nvidia", "ext4"],
+                "os/denied": ["algif_aead"] if number < self.denied else [],
+                "identity/lock_digest": LOCK.digest if fixed else OLD,
+                "driver/loaded": "535.309.01",
+            }.items():
+                node.change(put(path, value))
+        # A directory for each round: the last captures alone count.
+        store(self.folder / f"captures{self.captured}", nodes, [NOW])
+
+    def run(self, *words: object, options: Sequence[object] = ()) -> Result:
+        """Run a step of the lane."""
+        step, *more = map(str, words)
+        data = [
+            "--feed",
+            f"debian={self.folder / 'tracker.json'}@2026-11-28",
+            "--data",
+            str(self.folder / f"captures{self.captured}"),
+        ]
+        argv = ["cve", step, CVE, *data, *more, *map(str, options)]
+        done = CliRunner().invoke(main, argv)
+        assert done.exit_code in (0, 1, 2), done.output
+        assert "Traceback" not in done.output
+        return done
+
+    def steps(self) -> dict[str, str]:
+        """Return step -> state of the class."""
+        done = self.run("lane", "--format", "json")
+        assert done.exit_code == 0, done.output
+        content = json.loads(done.stdout)
+        jsonschema.validate(documents.valid(content), schema("cve-lane"))
+        rows = {row["class"]: row["steps"] for row in content["classes"]}
+        return {step["step"]: step["state"] for step in rows.get(CLASS, ())}
+
+    @property
+    def record(self) -> CveRecord:
+        """Return the record of the vulnerability."""
+        return CveRecord(Site(file=self.site), CVE)
+
+
+@pytest.fixture
+def lane(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, carriers: subjects.Carriers) -> Lane:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GOLDNODE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(sources, "carriers_of", lambda _: carriers)
+    monkeypatch.setenv("GOLDNODE_DISKS", str(tmp_path / "disks"))
+    made = Lane(tmp_path)
+    monkeypatch.setenv("GOLDNODE_SITE", str(made.site))
+    made.capture()
+    return made
+
+
+def disk_lock() -> str:
+    """Return the digest of the lock of the class's disk."""
+    path = lock_file(CLASS, load_definition())
+    assert path is not None
+    return load_disk_lock(path).digest
+
+
+MITIGATION = (
+    "--class",
+    CLASS,
+    "--deny",
+    "algif-aead",
+    "--reason",
+    "the advisory asks for it",
+    "--owner",
+    "ada",
+    "--expires",
+    "2099-12-31",
+)
+
+
+def test_lane_of_a_vulnerability_from_its_publication_to_the_signed_proof(lane: Lane) -> None:
+    published = ("--published", "2026-11-27")
+    assert "hours since its publication" in lane.run("lane", *published).output
+    assert lane.steps() == {
+        "mitigate": "open",
+        "prepare": "partly",
+        "roll-out": "open",
+        "prove": "open",
+    }
+    assert "no disk was built from this lock" in lane.run("prepare", "--class", CLASS).output
+    disk = make_build(lane.folder / "disks", class_=CLASS, disk_lock=disk_lock())
+    assert "disk boot: missing: it was never booted" in lane.run("prepare", "--class", CLASS).output
+    prove(disk, None)
+    assert lane.run("prepare", "--class", CLASS).exit_code == 0
+    assert lane.steps()["prepare"] == "done"
+    # Dry by default: nothing is written.
+    dry = lane.run("mitigate", *MITIGATION)
+    assert ("would write" in dry.output, lane.record.mitigation.exists()) == (True, False)
+    assert lane.run("mitigate", *MITIGATION, "--write").exit_code == 0
+    assert yaml.safe_load(lane.record.mitigation.read_text())["deny"] == ["algif-aead"]
+    # The file is no proof: nodes are.
+    assert lane.steps()["mitigate"] == "partly"
+    lane.denied = 4
+    lane.capture()
+    assert lane.steps()["mitigate"] == "done"
+    assert "still have" in lane.run("mitigate", "--lift", "--write").stderr
+
+    dry = lane.run("roll-out", "--class", CLASS, "--override-calendar", "year-end=the CVE is used")
+    assert ("would write" in dry.output, lane.record.rollout(CLASS).exists()) == (True, False)
+    unknown = lane.run("roll-out", "--class", CLASS, "--override-calendar", "easter=it is used")
+    assert (unknown.exit_code, 'no freeze calendar "easter"' in unknown.output) == (1, True)
+    words = ("--class", CLASS, "--override-calendar", "year-end=the CVE is used", "--write")
+    assert lane.run("roll-out", *words).exit_code == 0
+    document = loads(lane.record.rollout(CLASS).read_text()).document
+    assert (document.lane, document.waves[0].soak) == ("security", "2h")
+    assert document.override_calendars == {"year-end": "the CVE is used"}
+    assert (document.from_.lock, document.to.lock) == (OLD, LOCK.digest)
+    assert lane.steps()["roll-out"] == "partly"
+
+    lane.moved = 3
+    lane.capture()
+    proof = ("prove", "-i", lane.folder / "hosts.yml", "--key", lane.key, "--write")
+    done = lane.run(*proof)
+    assert (done.exit_code, "left: node node1003 (team-b): denied" in done.output) == (1, True)
+    assert lane.steps()["prove"] == "partly"
+
+    lane.moved = 4
+    lane.capture()
+    done = lane.run(*proof, options=["--format", "json"])
+    assert done.exit_code == 0, done.output
+    jsonschema.validate(documents.valid(json.loads(done.stdout)), schema("cve-proof"))
+    assert set(lane.steps().values()) == {"done", "not-needed"}
+    signed = lane.record.proof.with_name("proof.json.dsse").read_bytes()
+    opened = open_envelope(signed, load_public(lane.public))
+    assert (opened.payload, opened.payload_type) == (lane.record.proof.read_bytes(), PAYLOAD_TYPE)
+    text = lane.run("lane", "--html", lane.folder / "lane.html").output
+    assert "high: 1 proved" in text
+    page = (lane.folder / "lane.html").read_text()
+    assert CLASS in page
+    assert "Simulated." in page
+
+    assert lane.run("mitigate", "--lift", "--write").exit_code == 0
+    assert not lane.record.mitigation.exists()
+    assert [(one.step, one.event) for one in lane.record.events()] == [
+        ("published", "proved"),
+        ("mitigate", "begun"),
+        ("roll-out", "begun"),
+        ("prove", "begun"),
+        ("prove", "begun"),
+        ("prove", "proved"),
+        ("mitigate", "begun"),
+    ]
+
+
+def test_fix_that_the_lock_does_not_have_is_not_rolled_out(lane: Lane) -> None:
+    lane.feed(f"{VERSION}+x")
+    done = lane.run("roll-out", "--class", CLASS, "--write")
+    assert (done.exit_code, "goldnode cve prepare" in done.stderr) == (2, True), done.output
+    assert not lane.record.folder.exists()
+
+
+def test_command_that_ends_well_and_changes_nothing_stops_the_class(
+    lane: Lane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lane.feed(f"{VERSION}+x")
+    ran: list[Sequence[str]] = []
+
+    def execute(words: Sequence[str]) -> str:
+        ran.append(words)
+        return "all is well"
+
+    monkeypatch.setattr(prepare_command, "command_output", execute)
+    dry = lane.run("prepare", "--class", CLASS)
+    assert (dry.exit_code, f"goldnode lock {STACK} --security" in dry.output) == (1, True)
+    assert not ran
+    done = lane.run("prepare", "--class", CLASS, "--write")
+    assert (done.exit_code, ran) == (1, [("lock", STACK, "--security")])
+    assert [one.event for one in lane.record.events()] == ["begun", "stopped"]
+
+
+def test_steps_go_on_where_a_run_was_cut(tmp_path: Path) -> None:
+    record = CveRecord(Site(file=tmp_path / "site.yml"), CVE)
+    state = {"lock": "old", "module": "none", "disk": "none"}
+    ran: list[str] = []
+
+    def step(name: str) -> PrepareStep:
+        return PrepareStep(name, (name,), lambda: state[name])
+
+    def execute(words: Sequence[str]) -> str:
+        ran.append(words[0])
+        if words[0] != "disk" or ran.count("disk") > 1:
+            state[words[0]] = ""
+        return "end"
+
+    chosen = [step(name) for name in state]
+    who: tuple[str, Callable[[], dt.datetime]] = ("ann", lambda: AT)
+    assert [one.state for one in run(chosen, None, record, "a", who)] == [
+        "missing",
+        "waits",
+        "waits",
+    ]
+    assert [one.state for one in run(chosen, execute, record, "a", who)] == [
+        "ran",
+        "ran",
+        "missing",
+    ]
+    assert [one.state for one in run(chosen, execute, record, "a", who)] == ["done", "done", "ran"]
+    assert ran == ["lock", "module", "disk", "disk"]
+    assert [one.event for one in record.events()].count("proved") == 3
+
+
+def test_drivers_that_build_on_a_kernel_are_those_that_were_measured() -> None:
+    assert not building("0.0.0-0-amd64")
+    newest = building("7.2.3+deb14-amd64") or building(RELEASE)
+    assert newest == sorted(newest, key=lambda text: int(text.split(".")[0]), reverse=True)
+
+
+def test_line_that_a_crash_cut_spoils_no_other(tmp_path: Path) -> None:
+    record = CveRecord(Site(file=tmp_path / "site.yml"), CVE)
+    record.add(event(AT, "ann", "prepare", "begun", "lock", class_="a"))
+    file = record.folder / "record.jsonl"
+    file.write_bytes(file.read_bytes() + b'{"at": "2026-11-2')
+    assert len(record.events()) == 1
+    record.add(event(AT, "ann", "prepare", "proved", "lock", class_="a"))
+    assert [one.event for one in record.events()] == ["begun", "proved"]
+    file.write_text("no event\n")
+    with pytest.raises(SiteError, match="no event of a record") as caught:
+        record.events()
+    assert caught.value.line == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["mitigate"], "name a class with --class"),
+        (["mitigate", *MITIGATION[:-2]], "a mitigation has --expires"),
+        (["mitigate", *MITIGATION[:-1], "2020-01-01"], "2020-01-01 is past"),
+        (["mitigate", "--class", CLASS, *MITIGATION[4:]], "it has no setting"),
+        (["mitigate", *MITIGATION, "--sysctl", "a"], 'has no "="'),
+        (["roll-out", "--class", "gone"], "gone"),
+        (["roll-out", "--class", CLASS, "--override-calendar", "x"], "has no reason"),
+        (["prove", "--write"], "no key signs proofs"),
+        (["lane", "--published", "2099-01-01"], "is in the future"),
+    ],
+)
+def test_wrong_input_is_one_line_and_writes_nothing(
+    lane: Lane, words: Sequence[Any], part: str
+) -> None:
+    done = lane.run(*words)
+    assert (done.exit_code, part in done.stderr) == (2, True), done.output
+    assert not lane.record.folder.exists()
+
+
+def test_name_that_is_no_cve_names_no_folder(lane: Lane) -> None:
+    done = CliRunner().invoke(main, ["cve", "lane", "../x"])
+    assert (done.exit_code, "is no CVE" in done.output) == (2, True)
