@@ -7,11 +7,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache, partial
 
 from goldnode.compat import known_bad, remedies, rules_host
-from goldnode.compat.model import Acceptance, CompatFinding, CompatHost, CompatRule, Workload, about
+from goldnode.compat.model import (
+    Acceptance,
+    CompatFinding,
+    CompatHost,
+    CompatRule,
+    Workload,
+    about,
+    reading_gpus,
+)
 from goldnode.core.errors import FactsError, nearest
 from goldnode.facts import host as facts
 
@@ -164,14 +172,47 @@ def fatal_of_models(host: CompatHost) -> dict[str, list[CompatFinding]]:
     """
     # A finding that is fatal without any model is a matter of the stack, and is reported once for the class.
     always = {(each.rule, each.message) for each in settle(_of_host(host), host) if each.fatal}
-    fatal = {}
-    for sku, gpu in facts.gpus().items():
-        if gpu.vendor == host.vendor:
-            judged = settle(_of_host(dataclasses.replace(host, gpus=(gpu,))), host)
-            fatal[sku] = [
-                each for each in judged if each.fatal and (each.rule, each.message) not in always
-            ]
+    fatal: dict[str, list[CompatFinding]] = {}
+    models = {sku: gpu for sku, gpu in facts.gpus().items() if gpu.vendor == host.vendor}
+    if not models:
+        return fatal
+    fixed, dependent = _by_gpus(dataclasses.replace(host, gpus=(next(iter(models.values())),)))
+    for sku, gpu in models.items():
+        one = dataclasses.replace(host, gpus=(gpu,))
+        found = [*fixed, *(finding for judge in dependent for finding in judge(one))]
+        fatal[sku] = [
+            each
+            for each in settle(found, one)
+            if each.fatal and (each.rule, each.message) not in always
+        ]
     return fatal
+
+
+_HostJudge = Callable[[CompatHost], Iterable[CompatFinding]]
+
+
+def _by_gpus(host: CompatHost) -> tuple[list[CompatFinding], list[_HostJudge]]:
+    """Return the findings about a host that do not depend on its GPUs, and the rules that do.
+
+    Of the known bad combinations, only the rows are left that nothing else rules out.
+    """
+    fixed: list[CompatFinding] = []
+    dependent: list[_HostJudge] = []
+    for each in (*rules_host.RULES, *_further(host)):
+        if each.check is rules_host.known_bad_host:
+            dependent.append(partial(known_bad.among, known_bad.not_ruled_out(host)))
+            continue
+        judge = partial(_findings_of, each)
+        found, reads = reading_gpus(host, judge)
+        if reads:
+            dependent.append(judge)
+        else:
+            fixed += found
+    return fixed, dependent
+
+
+def _findings_of(rule: CompatRule, host: CompatHost) -> list[CompatFinding]:
+    return list(rule.check(host, None))
 
 
 def _model(host: CompatHost) -> Iterator[CompatFinding]:

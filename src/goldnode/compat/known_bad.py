@@ -21,10 +21,11 @@ or a list of ranges, any of which suffices.
 from __future__ import annotations
 
 import re
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any
 
 from goldnode.compat import remedies
@@ -35,6 +36,7 @@ from goldnode.compat.model import (
     FindingSubject,
     Workload,
     about,
+    reading_gpus,
 )
 from goldnode.compat.remedies import CompatRemedy
 from goldnode.facts import host as facts
@@ -93,18 +95,112 @@ def _row(row: Mapping[str, Any]) -> KnownBad:
 
 def findings(host: CompatHost | None, workload: Workload | None = None) -> Iterator[CompatFinding]:
     """Yield the findings of rows about `host` alone or, with a workload, of rows about workloads."""
+    if workload is None:
+        for row in rows():
+            if row.never is None and not row.of_workload:
+                finding = judge(row, host, None)
+                if finding is not None:
+                    yield finding
+        return
+    for row, parts in _possible(host):
+        finding = _judged(row, parts, host, workload)
+        if finding is not None:
+            yield finding
+
+
+_Possible = tuple[tuple[KnownBad, Sequence[Mapping[str, Any]]], ...]
+
+
+def not_ruled_out(host: CompatHost) -> _Possible:
+    """Return the rows about hosts alone that no condition rules out which is not about GPUs, with such parts.
+
+    They are those that may hold for a host that differs from this one in its GPUs only.
+    """
+    left = []
     for row in rows():
-        if row.never is None and row.of_workload == (workload is not None):
-            finding = judge(row, host, workload)
-            if finding is not None:
-                yield finding
+        if row.never is None and not row.of_workload:
+            parts = [part for part in row.match if not _ruled_out(host, part)]
+            if parts:
+                left.append((row, parts))
+    return tuple(left)
+
+
+def _ruled_out(host: CompatHost, part: Mapping[str, Any]) -> bool:
+    """Return whether a condition that reads no GPUs fails."""
+    for key in part.keys() & HOST.keys():
+        answer, reads = reading_gpus(host, partial(_condition, key, part[key]))
+        if answer is False and not reads:
+            return True
+    return False
+
+
+def _condition(key: str, wanted: Any, host: CompatHost) -> Answer:
+    return HOST[key](host, wanted)
+
+
+def among(possible: _Possible, host: CompatHost) -> Iterator[CompatFinding]:
+    """Yield the findings about a host of the rows that are possible."""
+    for row, parts in possible:
+        finding = _judged(row, parts, host, None)
+        if finding is not None:
+            yield finding
+
+
+# The last hosts by identity, with the list that they were compared with.
+_POSSIBLE: OrderedDict[int, tuple[CompatHost | None, object, _Possible]] = OrderedDict()
+_HOSTS = 64
+
+
+def _possible(host: CompatHost | None) -> _Possible:
+    """Return the rows about workloads whose conditions on the host may hold, each with the parts that are left open.
+
+    Hundreds of workloads are judged on a few hosts: most rows are ruled out by the host.
+    """
+    known = _POSSIBLE.get(id(host))
+    if known is not None and known[0] is host and known[1] is rows():
+        return known[2]
+    possible = []
+    for row in rows():
+        if row.never is None and row.of_workload:
+            left = [_without_host(host, part) for part in row.match]
+            parts = [part for part in left if part is not None]
+            if parts:
+                possible.append((row, parts))
+    _POSSIBLE[id(host)] = (host, rows(), tuple(possible))
+    if len(_POSSIBLE) > _HOSTS:
+        _POSSIBLE.popitem(last=False)
+    return _POSSIBLE[id(host)][2]
+
+
+def _without_host(host: CompatHost | None, part: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the conditions of a part that the host does not settle; None if the host rules it out."""
+    left = {}
+    for key, wanted in part.items():
+        if key == "also" or key in BOTH or key in WORKLOAD:
+            left[key] = wanted
+            continue
+        answer = host is not None and HOST[key](host, wanted)
+        if answer is False:
+            return None
+        if answer is None:
+            left[key] = wanted
+    return left
 
 
 def judge(
     row: KnownBad, host: CompatHost | None, workload: Workload | None
 ) -> CompatFinding | None:
     """Return the finding of `row` for the combination, or None if the row does not apply."""
-    answers = [_holds(part, host, workload) for part in row.match]
+    return _judged(row, row.match, host, workload)
+
+
+def _judged(
+    row: KnownBad,
+    parts: Sequence[Mapping[str, Any]],
+    host: CompatHost | None,
+    workload: Workload | None,
+) -> CompatFinding | None:
+    answers = [_holds(part, host, workload) for part in parts]
     # Parts are alternatives: one that may hold is enough.
     if not any(answer.holds is not False for answer in answers):
         return None

@@ -9,10 +9,21 @@ import datetime as dt
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypedDict, Unpack
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    NamedTuple,
+    Protocol,
+    TypedDict,
+    TypeVar,
+    Unpack,
+)
 
 from goldnode.core.errors import GoldnodeError
 from goldnode.facts.host import GpuModel, ModuleFlavour, Origin
+
+JudgedValue = TypeVar("JudgedValue")
 
 if TYPE_CHECKING:
     from goldnode.facts.wheels import GpuWheel  # start-up time: it loads packaging
@@ -184,6 +195,29 @@ class CompatHost:
     def at(self, *names: str) -> DeclaredAt | None:
         """Return the place of the first of `names` in the file, otherwise that of the whole declaration."""
         return next((self.places[name] for name in names if name in self.places), self.place)
+
+
+class _WatchedHost(CompatHost):
+    """A host that notes whether its GPUs were read."""
+
+    def __getattribute__(self, name: str) -> Any:
+        value = object.__getattribute__(self, name)
+        if name == "gpus":
+            object.__getattribute__(self, "__dict__")["gpus_read"] = True
+        return value
+
+
+def reading_gpus(
+    host: CompatHost, judge: Callable[[CompatHost], JudgedValue]
+) -> tuple[JudgedValue, bool]:
+    """Return what a pure function gives for a host, and whether it has read the host's GPUs.
+
+    If not, it gives the same for a host that differs in nothing else.
+    """
+    watched = object.__new__(_WatchedHost)
+    watched.__dict__.update(vars(host))
+    value = judge(watched)
+    return value, "gpus_read" in watched.__dict__
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import dataclasses
 import datetime as dt
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -231,6 +232,11 @@ def _order(architecture: str | None) -> int | None:
     if architecture is None:
         return None
     order = facts.load("nvidia_drivers.yml")["rules"]["architectures"]["oldest_first"]
+    return _rank(architecture, tuple(order))
+
+
+@cache
+def _rank(architecture: str, order: Sequence[str]) -> int | None:
     ranks = [
         index
         for index, name in enumerate(order)

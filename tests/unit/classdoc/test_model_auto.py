@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from tests.unit.catalog.test_accept_reject import FILES, STACK, write
@@ -125,6 +126,25 @@ def test_models_that_fit_are_those_whose_own_class_would_not_be_blocked(tmp_path
         named = catalog(tmp_path / sku, AUTO.replace("auto", sku))
         fatal = [each for each in findings_of_class("a100", named, Site()) if each.fatal]
         assert bool(fatal) == bool(judged[sku]), sku
+
+
+@pytest.mark.parametrize("vendor", ["nvidia", "amd", "intel"])
+@pytest.mark.parametrize("driver", [None, "470.256.02", "550.163.01", "620.70.06"])
+def test_models_are_judged_as_by_every_rule(
+    vendor: Literal["nvidia", "amd", "intel"], driver: str | None
+) -> None:
+    """Rules that read no GPUs run once for all models: this is the same with all rules for each model."""
+    host = read_class("workstation_debian13", load_catalog(), Site()).host
+    if driver is not None and vendor == "nvidia":
+        host = replace(host, driver=driver, branch=driver.partition(".")[0])
+    host = replace(host, gpus=(), vendor=vendor, auto=False)
+    always = {(each.rule, each.message) for each in check(host) if each.fatal}
+    for sku, found in fatal_of_models(host).items():
+        every = check(replace(host, gpus=(facts.gpu(sku),)))
+        wanted = [each for each in every if each.fatal and (each.rule, each.message) not in always]
+        assert [(each.rule, each.message) for each in found] == [
+            (each.rule, each.message) for each in wanted
+        ], sku
 
 
 @pytest.mark.parametrize(("model", "error"), [("MI300X", CatalogError), ("RTX-9999", FactsError)])
