@@ -112,7 +112,9 @@ def test_limits_of_the_document_are_those_of_the_store(
 # A run
 
 
-def _run(found: Any, stay: bool = False) -> tuple[RolloutPhase | None, list[str], RolloutRun]:
+def _run(
+    found: Any, stay: bool = False, most: int = 3000
+) -> tuple[RolloutPhase | None, list[str], RolloutRun]:
     store = found.store()
     controller = found.controller(store)
     tick = controller.tick
@@ -124,7 +126,7 @@ def _run(found: Any, stay: bool = False) -> tuple[RolloutPhase | None, list[str]
         nonlocal ticks
         found.world.now += TICK / 2
         ticks += 1
-        if ticks > 3000:
+        if ticks > most:
             running.stop.set()
         return tick()
 
@@ -210,7 +212,7 @@ def test_reason_to_wait_is_printed_once(tmp_path: Path, where: str) -> None:
     ann = PersonsOrder("ann@c", found.world.now, "a reason")
     store.run(lambda c: orders.freeze(c, Scope("all"), ann))
     store.close()
-    phase, lines, _ = _run(found)
+    phase, lines, _ = _run(found, most=300)
     assert phase is None
     assert sum("frozen" in line for line in lines) == 1
 
