@@ -14,6 +14,7 @@ import py_compile
 import tempfile
 import zipfile
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 from tests.simulators import accelerators
@@ -90,22 +91,29 @@ def replace(
     time.
     """
     out = io.BytesIO()
-    with zipfile.ZipFile(out, "w") as archive, tempfile.TemporaryDirectory() as folder:
+    with zipfile.ZipFile(out, "w") as archive:
         for name, content in {**sources, "__main__.py": main.encode()}.items():
-            if not (compiled and name.endswith(".py")):
+            if compiled and name.endswith(".py"):
+                archive.writestr(f"{name}c", byte_code(name, content))
+            else:
                 archive.writestr(name, content)
-                continue
-            source = Path(folder) / "source.py"
-            source.write_bytes(content)
-            py_compile.compile(
-                str(source),
-                f"{folder}/made",
-                name,
-                doraise=True,
-                invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
-            )
-            archive.writestr(f"{name}c", (Path(folder) / "made").read_bytes())
     file.write_bytes(start + out.getvalue())
+
+
+@cache
+def byte_code(name: str, content: bytes) -> bytes:
+    """Return a module as Python would store it. Only `__main__` differs from one node to the next."""
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "source.py"
+        source.write_bytes(content)
+        py_compile.compile(
+            str(source),
+            f"{folder}/made",
+            name,
+            doraise=True,
+            invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
+        )
+        return (Path(folder) / "made").read_bytes()
 
 
 def environment(root: Path, library: Path, *, count: int = 1, faults: str = "") -> dict[str, str]:

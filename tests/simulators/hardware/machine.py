@@ -1023,19 +1023,25 @@ def _fresh(root: Path) -> Any:
     shown: set[str] = set()
     write, link_new = tree._Tree.file, tree._Tree.link
 
+    # Of thousands of files hardly one has changed: paths as text and bare reads take half of the time of pathlib.
+    base = str(root)
+
     def file(self: Any, name: str, content: str | bytes) -> None:
-        place, data = root / name, content.encode() if isinstance(content, str) else content
+        data = content.encode() if isinstance(content, str) else content
         with contextlib.suppress(FileNotFoundError):
-            with place.open("rb", buffering=0) as opened:
-                if opened.read() == data:
+            handle = os.open(f"{base}/{name}", os.O_RDONLY)
+            try:
+                if os.read(handle, len(data) + 1) == data:
                     return
-            place.unlink()
+            finally:
+                os.close(handle)
+            os.unlink(f"{base}/{name}")  # noqa: PTH108 - see above
         write(self, name, data)
 
     def link(self: Any, name: str, target: str) -> None:
         shown.add(name)
         with contextlib.suppress(OSError):  # there is none, or something else is there
-            if str((root / name).readlink()) == tree.relative(target, name):
+            if os.readlink(f"{base}/{name}") == tree.relative(target, name):  # noqa: PTH115
                 return
         link_new(self, name, target)
 

@@ -784,7 +784,7 @@ class _Tree:
     """Files below a root. Links are relative, so that the tree can be moved or mounted elsewhere."""
 
     def __init__(self, root: Path, devices: str) -> None:
-        self.root, self.devices = root, devices
+        self.root, self.base, self.devices = root, str(root), devices
         self.written: set[str] = set()
         self.made: set[str] = set()  # folders
 
@@ -795,7 +795,9 @@ class _Tree:
 
     def file(self, name: str, content: str | bytes) -> None:
         self.folder(name.rpartition("/")[0])
-        (self.root / name).write_bytes(content.encode() if isinstance(content, str) else content)
+        data = content.encode() if isinstance(content, str) else content
+        with open(f"{self.base}/{name}", "wb", buffering=0) as opened:  # noqa: PTH123 - thousands of files
+            opened.write(data)
 
     def files(self, folder: str, values: Mapping[str, str]) -> None:
         for name, value in values.items():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import struct
 import subprocess
 import uuid
@@ -40,10 +39,16 @@ def disk(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return build(tmp_path_factory.mktemp("disk"), spec())
 
 
+def renew(disk: Path, copy: Path) -> None:
+    """Make `copy` as `disk` is. Its holes stay holes: a tenth of the work of writing them."""
+    subprocess.run(["cp", "--sparse=always", str(disk), str(copy)], check=True)
+
+
 @pytest.fixture
 def copy(disk: Path, tmp_path: Path) -> Path:
     """A copy of it to change."""
-    return Path(shutil.copy(disk, tmp_path / "copy.raw"))
+    renew(disk, tmp_path / "copy.raw")
+    return tmp_path / "copy.raw"
 
 
 def debugfs(disk: Path, *lines: str) -> None:
@@ -257,15 +262,15 @@ def test_content_slack_and_dates_of_the_esp_are_distinguished(
     at = places["loader/loader.conf"]
     put(copy, at + 3, b"?")
     assert rows(disk, copy) == {("esp", "/loader/loader.conf", "content")}
-    shutil.copy(disk, copy)
+    renew(disk, copy)
     put(copy, at + 300, b"left over")
     assert rows(disk, copy) == {("esp", "/loader/loader.conf", "slack")}
-    shutil.copy(disk, copy)
+    renew(disk, copy)
     put(copy, ROOT - fat.cluster, b"left over")
     assert [(row.what, row.first) for row in differences(disk, copy)] == [
         ("slack", "a cluster that no file has")
     ]
-    shutil.copy(disk, copy)
+    renew(disk, copy)
     raw = disk.read_bytes()
     entry = (
         raw.index(b"LOADER  CON", ESP, ROOT)
@@ -274,7 +279,7 @@ def test_content_slack_and_dates_of_the_esp_are_distinguished(
     )
     put(copy, entry + 22, struct.pack("<H", 1 << 11))
     assert rows(disk, copy) == {("esp", "/loader/loader.conf", "times")}
-    shutil.copy(disk, copy)
+    renew(disk, copy)
     put(copy, ESP + fat.tables[1] + fat.table_size - 4, b"\1")
     assert [(row.what, row.first) for row in differences(disk, copy)] == [
         ("slack", "the file allocation table")
