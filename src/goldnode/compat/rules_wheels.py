@@ -292,7 +292,7 @@ def _not_compared(
     host: CompatHost | None, workload: Workload, closure: _Closure
 ) -> Iterator[CompatFinding]:
     """Report the pins that are compared with nothing: no release that is recorded requires them, or theirs is not."""
-    # What framework-version reports is not repeated.
+    # Pins that framework-version reports are not repeated.
     reported = {finding.message.split(" ")[0] for finding in framework_version(host, workload)}
     demanded = closure.demanded
     alone = []

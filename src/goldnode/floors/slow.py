@@ -33,7 +33,7 @@ _Place = tuple[str, str | None]  # node and device
 
 @dataclass(frozen=True)
 class SlowQuestion:
-    """What to judge: these metrics, all if none is named, on these nodes. `paths` are for the command to repeat it."""
+    """Selection to judge: these metrics, all if none is named, on these nodes. `paths` are for the command to repeat it."""
 
     metrics: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()

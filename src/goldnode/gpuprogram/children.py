@@ -38,7 +38,7 @@ class EndedChild(NamedTuple):
 
 
 class NoResultError(Exception):
-    """A process has no result, for a reason that says nothing about the node."""
+    """A process has no result, for a reason that is no evidence about the node."""
 
 
 class StoppedError(NoResultError):

@@ -72,7 +72,7 @@ class AptSource:
 
         It has the form of `apt-cache madison`: "URI SUITE/COMPONENT ARCHITECTURE Packages".
         """
-        # A flat archive has a suite that ends in / and no component, so its place says nothing.
+        # A flat archive has a suite that ends in / and no component, so its place identifies no suite.
         uri, place, *_ = [*origin.split(" "), ""]
         # apt writes file:/x for file:///x
         mine = re.sub(r"^(file|copy):///", r"\1:/", self.uri).rstrip("/")

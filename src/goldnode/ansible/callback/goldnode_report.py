@@ -222,7 +222,7 @@ class CallbackModule(CallbackBase):
             or result.task.args.get("operation") in (TAGS, REPORT)
             or (result.task.loop is not None and "results" in answer)
         ):
-            return  # another's task, or the sum of items that were told one by one
+            return  # another's task, or the sum of items that were reported one by one
         host = self.run.host(result.host.name)
         if name == "goldnode_state":
             self._state(result.task, host, answer)

@@ -20,7 +20,7 @@ from goldnode.fleet.store.nodes import NodesChange, StoredNode
 
 @dataclass(frozen=True)
 class SubmittedRollout:
-    """What a submission has changed in the store."""
+    """Changes of the store by a submission."""
 
     new: bool  # the store had no rollout of this name
     replaced: bool  # it had one with another document

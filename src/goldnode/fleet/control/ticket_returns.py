@@ -20,7 +20,7 @@ class TicketReturn:
     ticket: Ticket
     captured: datetime | None
     changes: tuple[PartChange, ...] = ()
-    machine: bool | None = False  # the whole machine is another one; None: that cannot be told
+    machine: bool | None = False  # the whole machine is another one; None: not known
     offenders: tuple[RepeatOffender, ...] = ()
 
     @property

@@ -95,12 +95,12 @@ def survey_host(
             [*command, "--tree", tree], env=environment, capture_output=True, text=True, check=False
         )
         answer = Path(tree) / name
-        told = json.loads(answer.read_text(encoding="utf-8")) if answer.is_file() else {}
-    survey = told.get("survey")
+        result = json.loads(answer.read_text(encoding="utf-8")) if answer.is_file() else {}
+    survey = result.get("survey")
     if not isinstance(survey, dict) or survey.get("schema") != SCHEMA:
         lines = [
             line
-            for line in (told.get("msg") or done.stderr or done.stdout).splitlines()
+            for line in (result.get("msg") or done.stderr or done.stdout).splitlines()
             if line.strip()
         ]
         said = next(
@@ -241,9 +241,9 @@ def _gpu(survey: Survey, proposal: AdoptProposal) -> dict[str, Any] | None:
         )
     known = [(model, count) for model, count in counted.most_common() if model not in unknown]
     if len(known) > 1:
-        told = ", ".join(f"{count} x {model}" for model, count in known)
+        listed = ", ".join(f"{count} x {model}" for model, count in known)
         proposal.notes.append(
-            f"GPUs of several models ({told}): a class has one. The class below is of the first; the check would refuse this node."
+            f"GPUs of several models ({listed}): a class has one. The class below is of the first; the check would refuse this node."
         )
     return {"model": known[0][0], "count": known[0][1]} if known else None
 

@@ -33,7 +33,7 @@ from goldnode.fleet.store.observations import Arrived, LastReport
 from goldnode.fleet.store.room import Room, no_document
 
 LOCK = "lock"  # owner of a hold that belongs to no rollout
-_SAME = 3600.0  # seconds after which a report that says nothing new is recorded again
+_SAME = 3600.0  # seconds after which a report without news is recorded again
 _SKEW = 60.0  # seconds between the clocks of two machines that are no fault
 _AFTER = 0.001  # seconds
 _ALIVE = 60.0  # seconds since the last sign of life of a controller that decides about overdue nodes itself
@@ -447,7 +447,7 @@ def observe_all(
 def _observe(connection: Connection, found: Sequence[tuple[Candidate, LeaveRequest]]) -> None:
     """Record what nodes report about themselves. Without a boot id there is nothing to record.
 
-    A report that says nothing new is not recorded, unless the step of the node has changed since
+    A report without news is not recorded, unless the step of the node has changed since
     the last one: the controller waits for a report after that. The log decides what was before
     what, since clocks can be set back.
     """

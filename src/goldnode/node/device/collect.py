@@ -478,7 +478,7 @@ def fabric(gpu: NvmlGpu) -> Json:
     return {"fabric": result}
 
 
-# What there is no process for is looked into from here on: share of the memory (a driver's own part is smaller), per cent of use.
+# Use without a process is examined from here on: share of the memory (a driver's own part is smaller), per cent of use.
 UNEXPLAINED, BUSY = 0.05, 50
 OTHERS = ("nvmlDeviceGetGraphicsRunningProcesses", "nvmlDeviceGetMPSComputeRunningProcesses")
 # The driver gives the memory of a process that ends back some time after it is gone: seconds for all GPUs together.

@@ -209,7 +209,7 @@ def against(
         aliases = [line for line in rows if line.command == "alias" and matching([name], line.name)]
         if aliases and not any(line.rest in wanted for line in aliases):
             obstacles += aliases
-        # What is found by an alias obeys `blacklist`, even an alias of its own name.
+        # A module that an alias finds obeys `blacklist`, even if the alias is its own name.
         listed = ("module_blacklist", "blacklist" if by_alias or aliases else "")
         obstacles += [line for line in rows if line.command in listed and line.name == name]
     return [line for line in rows if line in obstacles]

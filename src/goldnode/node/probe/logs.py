@@ -169,7 +169,7 @@ _PATTERNS = {
     "crash": r"(?:(?:NMI )?watchdog: |BUG: |CPU\d+: )*(?:(?P<lockup>soft lockup - CPU#\d+ stuck for \d+s!|Watchdog detected hard LOCKUP)"
     r"|(?P<die>[A-Za-z][\w ,-]*:.* \[#\d+\])|unable to handle .*(?:page fault|paging request|NULL pointer)|kernel NULL pointer deref|kernel BUG at )",
     "module": r"(?:RIP: [\da-f]+:(?:\[<\w+>\] *)*|\? )?[\w.]+\+0x[\da-f]+/0x[\da-f]+ \[(\w+)",
-    # What drivers put before their message: dev_printk, netdev_printk and DRM's macros.
+    # The text that drivers put before their message: dev_printk, netdev_printk and DRM's macros.
     "board": r"(?:(?P<name>[\w-]+) )?(?P<address>"
     + _BDF
     + r"\.[0-7])(?: (?P<port>[\w.@-]+)(?: \(un\w+\))?)?: ?(?P<rest>.*)",

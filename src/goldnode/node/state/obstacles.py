@@ -1,4 +1,4 @@
-"""What would make a change fail half-way: read before a change, and refused with the command that cures it.
+"""Conditions that would make a change fail half-way: read before a change, and refused with the command that cures it.
 
 `seen.obstacles` has these keys; a check reads none of them:
 

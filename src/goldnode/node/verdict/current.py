@@ -85,8 +85,8 @@ def seal(identity: str, uptime: float, exit_code: int, verdict: bytes, document:
 
 
 def sealed(root: str) -> Optional[Tuple[str, int]]:
-    """Return the text of the verdict and its exit code if its seal shows that it holds now. None says nothing:
-    :func:`load` decides then.
+    """Return the text of the verdict and its exit code if its seal shows that it holds now. If not, the result is None,
+    and :func:`load` decides.
     """
     line = _text(root, SEAL)
     words = line.split()
