@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,13 @@ from click.testing import CliRunner, Result
 from tests import documents
 from tests.simulators.fleet import NOW, fleet, put, store
 from tests.unit.cve.samples import CVE, tracker
+from tests.unit.cve.test_match import node
 from tests.unit.disks.disk_samples import make_build, prove
 from tests.unit.images.registries import make_key
 
 from goldnode.catalog.load import builtin_catalog
 from goldnode.classdoc.load import load_catalog
+from goldnode.classdoc.mitigations import Mitigation
 from goldnode.cli import main
 from goldnode.commands.cve import prepare as prepare_command
 from goldnode.commands.cve import sources
@@ -28,8 +31,14 @@ from goldnode.commands.schema.kinds import schema
 from goldnode.core.errors import SiteError
 from goldnode.core.site import Site
 from goldnode.cve import subjects
+from goldnode.cve.debian import DebianTracker
+from goldnode.cve.feeds import Feed
+from goldnode.cve.lane import LaneFacts, mitigated, proof
+from goldnode.cve.match import Matcher, inventory
+from goldnode.cve.nodes import NodeFacts
 from goldnode.cve.prepare import PrepareStep, building, run
 from goldnode.cve.record import CveRecord, event
+from goldnode.cve.report import CveQuestion, build
 from goldnode.disks.definition import load_definition
 from goldnode.disks.locking import load_disk_lock, lock_file
 from goldnode.evidence.signatures import load_public, open_envelope
@@ -99,7 +108,7 @@ class Lane:
         """Let the nodes report: the first `moved` have booted the fix, the first `denied` keep the module out."""
         self.captured += 1
         nodes = fleet(4, CLASS)
-        for number, node in enumerate(nodes):
+        for number, one in enumerate(nodes):
             fixed = number < self.moved
             version = VERSION if fixed else "6.1.100-1"
             release = RELEASE if fixed else "6.1.0-20-amd64"
@@ -113,7 +122,7 @@ class Lane:
                 "identity/lock_digest": LOCK.digest if fixed else OLD,
                 "driver/loaded": "535.309.01",
             }.items():
-                node.change(put(path, value))
+                one.change(put(path, value))
         # A directory for each round: the last captures alone count.
         store(self.folder / f"captures{self.captured}", nodes, [NOW])
 
@@ -356,3 +365,79 @@ def test_wrong_input_is_one_line_and_writes_nothing(
 def test_name_that_is_no_cve_names_no_folder(lane: Lane) -> None:
     done = CliRunner().invoke(main, ["cve", "lane", "../x"])
     assert (done.exit_code, "is no CVE" in done.output) == (2, True)
+
+
+def lane_facts(nodes: Sequence[NodeFacts], mitigation: Mitigation) -> LaneFacts:
+    """Return the facts of nodes that all run a kernel with the vulnerability."""
+    row = {"status": "resolved", "fixed_version": "6.1.192-1", "urgency": "high"}
+    data = DebianTracker(tracker({"linux": {CVE: {"bookworm": row}}}), {"bookworm"})
+    matcher = Matcher([Feed("debian", "made", "", "2026-11-27", "given", data)], {CVE})
+    listed = inventory(subjects.Carriers(), nodes)
+    report = build(CveQuestion((CVE,), AT), listed, matcher, nodes)
+    return LaneFacts(
+        CVE,
+        entry=next(report.entries(), None),
+        report=report,
+        nodes=nodes,
+        stacks={"h100": STACK},
+        mitigation=mitigation,
+        record=CveRecord(Site(file=Path("/nowhere/site.yml")), CVE),
+        digest=lambda _: "sha256:now",
+        missing=lambda _: [],
+        at=AT,
+        owners={},
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"sysctl": {"kernel.unprivileged_userns_clone": "0"}}, ["now"]),
+        ({"deny": ["algif_aead"]}, ["denied", "denied-now"]),
+        ({"deny": ["algif_aead"], "cmdline": ["nosmt"]}, ["denied-now"]),
+    ],
+)
+def test_setting_counts_where_the_node_reports_it(
+    settings: dict[str, Any], expected: list[str]
+) -> None:
+    content = {"schema": "goldnode.mitigation/1", "cve": CVE, "classes": ["h100"], **settings}
+    row = Mitigation.model_validate(
+        {**content, "reason": "x", "owner": "ada", "expires": dt.date(2026, 12, 31)}
+    )
+    built = "#1 SMP Debian 6.1.100-1 (2026-01-01)"
+    now = {"class_digest": "sha256:now", "status": "healthy"}
+    out = frozenset({"algif_aead"})
+    nodes = [
+        node("before", built=built, class_digest="sha256:before", status="healthy"),
+        node("ill", built=built, class_digest="sha256:now", status="drain"),
+        node("now", built=built, **now),
+        node("denied", built=built, denied=out),
+        node("denied-now", built=built, denied=out, **now),
+        node("still-loaded", built=built, denied=out, modules=out, **{**now, "status": "drain"}),
+        node("fixed", built="#1 SMP Debian 6.1.192-1 (2026-11-01)", denied=out, **now),
+    ]
+    if "sysctl" in settings:
+        expected = [*expected, "denied-now"]
+    facts = lane_facts(nodes, row)
+    assert sorted(one.name for one in mitigated(facts, "h100", nodes)) == sorted(expected)
+    late = replace(facts, at=dt.datetime(2027, 1, 1, tzinfo=dt.UTC))
+    assert mitigated(late, "h100", nodes) == []
+
+
+def test_node_that_was_not_judged_keeps_the_proof_away() -> None:
+    row = Mitigation.model_validate(
+        {
+            "schema": "goldnode.mitigation/1",
+            "cve": CVE,
+            "classes": ["h100"],
+            "deny": ["algif_aead"],
+            "reason": "x",
+            "owner": "ada",
+            "expires": dt.date(2026, 12, 31),
+        }
+    )
+    fixed = "#1 SMP Debian 6.1.192-1 (2026-11-01)"
+    done = proof(lane_facts([node("fixed", built=fixed)], row), "ann")
+    assert (done.left, [one.names for one in done.not_judged]) == ([], [["fixed"]])
+    assert not done.proved  # its lock is not one of the site's
+    assert not proof(lane_facts([], row), "ann").proved
