@@ -483,4 +483,4 @@ def test_denied_modules_are_those_that_modprobe_does_not_load_by_name(tmp_path: 
     ]
     (tmp_path / "etc/modprobe.d/site.conf").unlink()
     (tmp_path / "proc/cmdline").write_text("quiet\n")
-    assert machine.system(context(Host(tmp_path)))["denied"] == []
+    assert machine.system(context(tmp_path))["denied"] == []
