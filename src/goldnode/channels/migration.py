@@ -23,7 +23,6 @@ from goldnode.evidence import signatures
 
 if TYPE_CHECKING:
     from securesystemslib.signer import SSlibKey
-    from tuf.api.metadata import TargetFile
 
 SCHEMA = "goldnode.history/1"
 ENTRY = "application/vnd.goldnode.history-entry.v1+json"
@@ -125,7 +124,7 @@ def migrate(
                 f"{place.name} has no signed channels yet",
                 remedy=f"make them first: `{signed.KEYS}`",
             )
-        targets: dict[str, TargetFile] = {}
+        moves: dict[str, list[RecordedMove]] = {}
         fresh: dict[str, int] = {}
         number = channels.next
         for line in lines:
@@ -142,13 +141,13 @@ def migrate(
             for move in (*(row for row in past if _identity(row) not in there), *present):
                 rows.append(replace(move, number=number))
                 number += 1
-            targets |= _targets(place, line, rows)
+            moves |= _by_target(place, line, rows)
         names = tuple(sorted(key.keyid[:16] for key in trust))
         if signers is None:
             return Migration(place.name, fresh, names, False)
-        if targets:
+        if moves:
             with signed.opened(channels.files) as repository:
-                signed.release(repository, {**channels.targets, **targets}, signers)
+                signed.release(repository, {**channels.moves, **moves}, signers)
                 after = signed.read_folder(repository / signed.FOLDER)
             commit(place, store, channels.files, after)
         # Only now: an interrupted run finds the histories again.
@@ -174,16 +173,15 @@ def _text(place: FormerPlace, store: HistoryStore, line: ChannelLine) -> bytes:
     return longer
 
 
-def _targets(
+def _by_target(
     place: ChannelPlace, line: ChannelLine, rows: Sequence[RecordedMove]
-) -> dict[str, TargetFile]:
+) -> dict[str, list[RecordedMove]]:
     targets = {}
     for channel in CHANNELS:
         moves = [move for move in rows if move.channel == channel]
         if moves:
             moves[-1] = replace(moves[-1], size=_size(place, line, moves[-1].now))
-            name = line.target(channel)
-            targets[name] = signed.target_of(name, moves)
+            targets[line.target(channel)] = moves
     return targets
 
 

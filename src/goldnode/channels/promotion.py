@@ -444,7 +444,7 @@ def _caught_up(
             f"{place.name} was signed again after the moves of this store, which an online key has to sign",
             remedy=f"run `{signed.REFRESH}`, or the next promotion",
         )
-    joined = SignedChannels(files, ahead.targets, ahead.moves, ahead.trusted)
+    joined = SignedChannels(files, ahead.moves, ahead.trusted)
     pending = [
         (_Turn(place, store, line, how, joined), state.pending(line)) for line in ahead.lines()
     ]

@@ -156,7 +156,6 @@ class SignedChannels:
     """The verified channels of a place. `trusted`: the root was known before, by a person or by the store."""
 
     files: Files = field(default_factory=dict)
-    targets: Mapping[str, TargetFile] = field(default_factory=dict)
     moves: Mapping[str, tuple[RecordedMove, ...]] = field(default_factory=dict)
     trusted: bool = False
 
@@ -188,13 +187,17 @@ def unverified(files: Files) -> SignedChannels:
     try:
         for file in sorted(files):
             signed = json.loads(files[file])["signed"]
-            for name, row in signed["targets"].items() if signed["_type"] == TARGETS else ():
+            if signed["_type"] != TARGETS:
+                continue
+            # A release knows the owner of a channel by `targets` alone, and would lose what a further role has.
+            if signed.get("delegations") and not file.endswith(f".{TARGETS}.json"):
+                raise ValueError(f"{file} delegates further")
+            for name, row in signed["targets"].items():
                 channel = name.rpartition("/")[2]
-                rows = row["custom"]["moves"]
-                moves[name] = tuple(RecordedMove.of(one, channel) for one in rows)
+                moves[name] = tuple(RecordedMove.of(one, channel) for one in row["custom"]["moves"])
     except FORM as problem:
         raise UpdateError(f"the channels have metadata in another form: {problem}") from None
-    return SignedChannels(files, {}, moves)
+    return SignedChannels(files, moves)
 
 
 def verified(
@@ -237,10 +240,9 @@ def verified(
             # python-tuf has no public way to set the time : a test pins this one.
             client._trusted_set.reference_time = _BEGINNING
         client.refresh()
-        given = {name: client.get_targetinfo(name) for name in _named(files)}
-        targets = {name: info for name, info in given.items() if info is not None}
-        moves = {name: _moves(name, info) for name, info in targets.items()}
-    return SignedChannels(files, targets, moves, bool(roots or known))
+        targets = {name: client.get_targetinfo(name) for name in sorted(unverified(files).moves)}
+        moves = {name: _moves(name, info) for name, info in targets.items() if info is not None}
+    return SignedChannels(files, moves, bool(roots or known))
 
 
 def _first_root(files: Files, where: str, roots: Sequence[Path], known: Files | None) -> bytes:
@@ -267,21 +269,6 @@ def version_of(files: Files, role: str = TIMESTAMP) -> int:
     return max(int(name.split(".")[0]) for name in files if name.endswith(f".{role}.json"))
 
 
-def _named(files: Files) -> list[str]:
-    """Return the names of all targets that the metadata lists. Whether a role may list them is verified later."""
-    names: set[str] = set()
-    for file, data in files.items():
-        role = file.split(".")[-2]
-        if role in (ROOT, SNAPSHOT, TIMESTAMP):
-            continue
-        document = json.loads(data)["signed"]
-        # A release knows the owner of a channel by `targets` alone, and would lose what a further role has.
-        if role != TARGETS and document.get("delegations"):
-            raise ValueError(f"{role} delegates further")
-        names.update(document["targets"])
-    return sorted(names)
-
-
 def _moves(name: str, target: TargetFile) -> tuple[RecordedMove, ...]:
     """Return the moves of a channel. Raises ValueError and KeyError unless the last one leads to the target."""
     channel = name.rpartition("/")[2]
@@ -306,7 +293,6 @@ class ChannelSigners:
     roles: Sequence[EnvelopeSigner] = ()
     online: Sequence[EnvelopeSigner] = ()
     days: int = DAYS
-    release_days: int = RELEASE_DAYS
     prepare: Path | None = None
     signed: Path | None = None
 
@@ -321,7 +307,7 @@ def with_move(
     name = line.target(move.channel)
     with opened(channels.files) as repository:
         role = _owner(updates.next_release(repository).signed, name)
-        document = updates.next_release(repository, role, signers.release_days)
+        document = updates.next_release(repository, role, RELEASE_DAYS)
         past = channels.moves.get(name, ())
         document.signed.targets[name] = target_of(name, (*past, move))
         if signers.prepare is not None:
@@ -377,37 +363,32 @@ def target_of(name: str, moves: Sequence[RecordedMove]) -> TargetFile:
 
 def release(
     repository: Path,
-    targets: Mapping[str, TargetFile],
+    moves: Mapping[str, Sequence[RecordedMove]],
     signers: ChannelSigners,
     *,
     teams: Iterable[DelegatedPaths] | None = None,
     renew: bool = False,
 ) -> None:
-    """Sign the roles whose targets differ from what is released, then snapshot and timestamp. Raises UpdateError.
+    """Sign the roles whose channels differ from what is released, then snapshot and timestamp. Raises UpdateError.
 
-    A target that belongs to another role now is handed over: with all moves, signed by the keys of that role.
+    A channel that belongs to another role now is handed over: with all moves, signed by the keys of that role.
 
+    :param moves: the moves of all channels, by the names of their targets.
     :param teams: roles that `targets` delegates to from now on; None: as before.
     :param renew: sign each role again for which enough keys are given.
     """
-    top = updates.next_release(repository, TARGETS, signers.release_days).signed
+    top = updates.next_release(repository, TARGETS, RELEASE_DAYS).signed
     if teams is not None:
         updates.delegate(top, teams)
-    names = [TARGETS, *((top.delegations and top.delegations.roles) or {})]
-    owned: dict[str, dict[str, TargetFile]] = {name: {} for name in names}
-    for name, target in targets.items():
-        owned[_owner(top, name)][name] = target
-    for role in names:
-        document = updates.next_release(repository, role, signers.release_days)
+    for role in [TARGETS, *((top.delegations and top.delegations.roles) or {})]:
+        present = updates.released(repository, role)
+        document = updates.next_release(repository, role, RELEASE_DAYS)
+        own = [name for name in moves if _owner(top, name) == role]
+        document.signed.targets = {name: target_of(name, moves[name]) for name in own}
         if role == TARGETS:
             document.signed.delegations = top.delegations
-        present = updates.released(repository, role)
-        changed = (
-            present is None
-            or present.targets != owned[role]
-            or present.delegations != document.signed.delegations
-        )
-        document.signed.targets = owned[role]
+        content = (document.signed.targets, document.signed.delegations)
+        changed = present is None or (present.targets, present.delegations) != content
         keys = [key for key in signers.roles if key.keyid in _keys_of(repository, role)]
         if changed or (renew and keys):
             updates.accept(repository, role, updates.sign(document, keys))

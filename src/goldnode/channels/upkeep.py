@@ -61,7 +61,7 @@ def change_keys(
             elif change.root is not None and change.root.roles():
                 rotation = keys.rotate(repository, change.root)
             signed.release(
-                repository, channels.targets, signers, teams=change.teams, renew=change.renew
+                repository, channels.moves, signers, teams=change.teams, renew=change.renew
             )
             after = signed.read_folder(repository / signed.FOLDER)
         commit(place, store, channels.files, after, settle)

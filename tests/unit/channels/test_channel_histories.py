@@ -88,7 +88,7 @@ def test_each_field_of_each_move_is_signed_again(
     numbers = [row.number for line in LINES.values() for row in channels.history(line).entries]
     assert sorted(numbers) == list(range(1, 2 * MOVES + 1))
     # Only the images that channels point to are asked for their size.
-    sizes = {channels.targets[line.target("stable")].length for line in LINES.values()}
+    sizes = {channels.moves[line.target("stable")][-1].size for line in LINES.values()}
     assert sizes == {1000}
 
 

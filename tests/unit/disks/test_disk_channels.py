@@ -545,9 +545,9 @@ def test_image_of_a_channel_is_opened_as_the_signed_channel_has_it(
     own = World(ChannelStore(tmp_path / "elsewhere"), world.root, other, {}, stranger)
     foreign = DiskStorePlace(own.store)
     signing.make_channels(foreign, own.store, stranger, other[0])
-    targets = signing.state(place, world.store).there.targets
+    moves = signing.state(place, world.store).there.moves
     with signed.opened(foreign.files()) as repository:
-        signed.release(repository, targets, signing.signers(stranger, other[0]))
+        signed.release(repository, moves, signing.signers(stranger, other[0]))
         files = signed.read_folder(repository / signed.FOLDER)
     signed.write_folder(signed.copy_of(world.store, "store"), files)
     site.write_text(f"images: {{public_key: {world.keys[1]}, roots: [{trusted}]}}\n")
