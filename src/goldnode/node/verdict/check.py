@@ -33,7 +33,7 @@ from ..state.finding import (
 from ..state.model import Observed, Plan, declared
 from ..state.preflight import unread
 from ..state.remedy import COMMAND, PERSON, REBOOT, REPAIR, SITE, Remedy
-from . import binding, current, deltas, rules, suppress, table
+from . import binding, current, deltas, mitigations, rules, suppress, table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -147,6 +147,7 @@ def examine(
         findings += deltas.persistent(memory, findings, str(capture.get("time")), memory["boot"])
         # A clock that was set back must not bring back what has expired.
         today = max(today, str(before.get("time") or "")[:10])
+        findings += mitigations.findings(document.get("mitigations"), today)
     elif document.get("baseline"):
         findings.append(Finding("baseline", ELSEWHERE, "as declared", "an image does not run"))
     simulated = bool(seen.simulated or (capture or {}).get("simulated"))
