@@ -11,7 +11,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from goldnode.fleet.drain.slurm import slurm_rows
 PROGRAMS = ("slurmctld", "slurmd", "munged", "scontrol", "squeue", "sbatch")
 CONF = """\
 ClusterName=test
-SlurmctldHost={host}(127.0.0.1)
+SlurmctldHost={host}({address})
 SlurmctldPort={port}
 SlurmUser={user}
 SlurmdUser=root
@@ -137,10 +137,17 @@ def _ports(count: int) -> list[int]:
 
 
 @contextmanager
-def cluster(count: int, more: str = "") -> Iterator[SlurmCluster]:
+def cluster(
+    count: int,
+    more: str = "",
+    address: str = "127.0.0.1",
+    remote: Mapping[str, str] | None = None,
+) -> Iterator[SlurmCluster]:
     """Run a cluster of `count` nodes named n1, n2, … until the end of the context.
 
-    `more` are further lines of slurm.conf, in which {directory} is the directory of the cluster.
+    :param more: further lines of slurm.conf, in which {directory} is the directory of the cluster.
+    :param address: of slurmctld, as the nodes reach it.
+    :param remote: further nodes with their addresses, on which the caller starts slurmd.
     """
     directory = Path(
         tempfile.mkdtemp(prefix="goldnode-slurm-")
@@ -151,6 +158,10 @@ def cluster(count: int, more: str = "") -> Iterator[SlurmCluster]:
     rows = [
         f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=1 State=UNKNOWN"
         for name, port in zip(names, ports[1:], strict=True)
+    ]
+    rows += [
+        f"NodeName={name} NodeHostname={name} NodeAddr={where} Port=6818 CPUs=1 State=UNKNOWN"
+        for name, where in (remote or {}).items()
     ]
     for name in ("munge", "state", *(f"spool-{name}" for name in names)):
         (directory / name).mkdir()
@@ -164,6 +175,7 @@ def cluster(count: int, more: str = "") -> Iterator[SlurmCluster]:
             port=ports[0],
             user="root",
             directory=directory,
+            address=address,
             nodes="\n".join(rows),
             more=more.format(directory=directory),
         )
@@ -192,7 +204,8 @@ def cluster(count: int, more: str = "") -> Iterator[SlurmCluster]:
         end = time.monotonic() + 60
         while True:
             try:
-                states = {state for state, _ in found.rows().values()}
+                rows_now = found.rows()
+                states = {rows_now[name][0] for name in names}
             except AssertionError:
                 states = set()
             if states == {"IDLE"}:

@@ -218,6 +218,22 @@ class ReportLemon(Part):
     parts: dict[Literal["faults", "drains", "repeats", "kinds", "xids", "boots"], int]
 
 
+class ReportRung(Part):
+    """Results of one rung of the ladder for one finding, by the hardware and driver before it."""
+
+    finding: str
+    rung: str
+    model: str
+    firmware: str
+    driver: str
+    tries: int
+    cured: int
+    came_back: int
+    low: float = Field(description="lower bound of the share that is cured, 95 % (Wilson)")
+    high: float = Field(description="upper bound of that share")
+    never_helps: bool = Field(description="16 tries or more, and no cure")
+
+
 class ReportEvent(Part):
     """One event in the history of a node."""
 
@@ -288,6 +304,9 @@ class FleetReportDocument(Part):
     slowing: list[ReportSlowing]
     trends: list[ReportTrend]
     lemons: list[ReportLemon]
+    rungs: list[ReportRung] = Field(
+        default_factory=list, description="of the store of the fleet, where the ladder has one"
+    )
     versions: list[ReportVersion]
     days: list[ReportDay]
     nodes: list[ReportNode]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from goldnode.commands.fleet.common import opened
 from goldnode.commands.fleet.ingest import DATA, directory
 from goldnode.commands.floors import TRUST, trusted
 from goldnode.commands.options import EXISTING, FILE, NEW_FILE, OLD_DIRECTORY, grouped
@@ -20,9 +21,10 @@ from goldnode.commands.output import emit, reports, say
 from goldnode.core import extras
 from goldnode.core.errors import GoldnodeError
 from goldnode.core.files import replace_file
+from goldnode.core.site import load_site
 
 if TYPE_CHECKING:
-    from goldnode.documents.fleet_report import FleetDiffDocument, FleetReportDocument
+    from goldnode.documents.fleet_report import FleetDiffDocument, FleetReportDocument, ReportRung
     from goldnode.documents.floors import FloorsDocument
     from goldnode.fleet.report.frame import ReportSettings, ReportSource
 
@@ -162,6 +164,7 @@ def report(what: ReportOptions, output: ReportOutput, data: Path | None, form: s
     from goldnode.fleet.report.build import report as build
 
     document = build(source, settings, what.views)
+    document = document.model_copy(update={"rungs": _rungs(settings.at.timestamp())})
     if output.anonymous:
         from goldnode.fleet.report.anonymous import anonymous
 
@@ -290,6 +293,47 @@ def _source(what: ReportOptions, data: Path | None) -> ReportSource:
         ]
     groups = _groups(what.groups) if what.groups else []
     return ReportSource(where, expected, groups, _floors(what) if what.floors else [])
+
+
+def _rungs(at: float) -> list[ReportRung]:
+    """Return what the rungs of the ladder did until a time; none without a store, or where it cannot be read."""
+    site = load_site()
+    where = site.fleet_store()
+    if "://" not in where and not Path(where).expanduser().exists():
+        return []
+    from goldnode.documents.fleet_report import ReportRung
+    from goldnode.fleet.control.rung_versions import versions_of
+    from goldnode.fleet.rollout.ladder import LadderState
+    from goldnode.fleet.rollout.learning import lessons
+    from goldnode.fleet.store.repairs import LadderRecord
+
+    record, state = LadderRecord(), LadderState()
+    try:
+        with opened(None) as store, store.read() as connection:
+            record.read(connection)
+    except GoldnodeError as problem:
+        say(f"the report has no rungs of the ladder: {problem}")
+        return []
+    for moment, action in record.lines:
+        if moment <= at:
+            state.apply(action, moment)
+    found = lessons(state, versions_of(Path(site.ladder.evidence)))
+    return [
+        ReportRung(
+            finding=row.finding,
+            rung=row.rung,
+            model=row.versions.model,
+            firmware=row.versions.firmware,
+            driver=row.versions.driver,
+            tries=row.tries,
+            cured=row.cured,
+            came_back=row.came_back,
+            low=row.low,
+            high=row.high,
+            never_helps=row.never_helps,
+        )
+        for row in found
+    ]
 
 
 def _floors(what: ReportOptions) -> list[FloorsDocument]:

@@ -57,6 +57,9 @@ def html(report: doc.FleetReportDocument) -> str:
             "slowing": slowing_line,
             "measured": measured_line,
             "basis": basis,
+            "rung_hardware": rung_hardware,
+            "rung_result": rung_result,
+            "rung_named": rung_named,
         },
         evidence=evidence,
         data=_script(_data(report)),
@@ -289,6 +292,22 @@ def trend_line(one: doc.ReportTrend) -> str:
     """Return a trend in one sentence."""
     part = phrase(" of {}", one.part)
     return f"{one.counter}{part} grows by {figure(one.an_hour)} an hour: {figure(one.growth)} in {figure(one.hours)} hours"
+
+
+def rung_hardware(one: doc.ReportRung) -> str:
+    """Return model, VBIOS and driver before a rung."""
+    return ", ".join(text for text in (one.model, one.firmware, one.driver) if text) or "-"
+
+
+def rung_result(one: doc.ReportRung) -> str:
+    """Return how often a rung has cured its finding, with the interval."""
+    back = phrase(", {} came back", str(one.came_back) if one.came_back else "")
+    return f"{one.cured} of {one.tries}{back} ({one.low:.0%} to {one.high:.0%})"
+
+
+def rung_named(one: doc.ReportRung) -> str:
+    """Return that a rung never helps, where the data suffice for that."""
+    return "never helps" if one.never_helps else ""
 
 
 def lemon_line(one: doc.ReportLemon) -> str:

@@ -10,6 +10,9 @@ from goldnode.commands.fleet.report_page import (
     evidence,
     lemon_line,
     measured_line,
+    rung_hardware,
+    rung_named,
+    rung_result,
     slow_line,
     slowing_line,
     totals_of,
@@ -176,6 +179,16 @@ def _report_sections(report: doc.FleetReportDocument) -> Iterator[_TextSection]:
     if report.changed:
         yield _changed(f"Changed since {report.compared}", report.changed)
     yield from _single(report)
+    if report.rungs:
+        yield _limited(
+            "Rungs of the ladder",
+            ("finding", "rung", "hardware and driver", "cured", ""),
+            [
+                (one.finding, one.rung, rung_hardware(one), rung_result(one), rung_named(one))
+                for one in report.rungs
+            ],
+            ["red" if one.never_helps else "" for one in report.rungs],
+        )
 
 
 def _not_known(report: doc.FleetReportDocument) -> _TextSection:

@@ -23,6 +23,7 @@ from goldnode.fleet.nodes import disk_update
 from goldnode.fleet.nodes.disk_update import chosen_image
 from goldnode.fleet.nodes.reach import SshNode, last_line
 from goldnode.fleet.rollout.ladder import RepairCase
+from goldnode.node.ground import boot
 
 LOGGER = logging.getLogger("goldnode.ladder")
 SLOT = 2400.0  # seconds for all tries of an image
@@ -117,7 +118,7 @@ class RungTools:
     class_: Callable[[str], str]
     slurm: Mapping[str, str] = field(default_factory=dict)  # node -> its name in Slurm
     times: PowerTimes = field(default_factory=PowerTimes)
-    boot: float = BOOT
+    boot_limit: float = BOOT
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
 
@@ -176,7 +177,7 @@ class RungTools:
         return self._run(case.node, MODULE_RELOAD, 900.0) or "reloaded"
 
     def _reboot(self, case: RepairCase) -> str:
-        before = disk_update.boot_id(self.reach(case.node))
+        before = self._boot(case.node)
         name = self.slurm.get(case.node)
         if name is not None and before is None:
             # A node that ssh does not reach may still obey its scheduler.
@@ -187,16 +188,26 @@ class RungTools:
         return self._booted(case.node, before)
 
     def _booted(self, node: str, before: str | None) -> str:
-        end = self.clock() + self.boot
+        end = self.clock() + self.boot_limit
         while self.clock() < end:
             self.sleep(PAUSE)
-            now = disk_update.boot_id(self.reach(node))
+            now = self._boot(node)
             if now is not None and now != before:
                 return f"booted: {now}"
-        raise GoldnodeError(f"{node} does not answer {self.boot:g} s after the order to boot")
+        raise GoldnodeError(f"{node} does not answer {self.boot_limit:g} s after the order to boot")
+
+    def _boot(self, node: str) -> str | None:
+        """Return the identity of the present boot of a node, as its check has it; None while it does not answer."""
+        done = self.reach(node).run(
+            "cat", "/proc/1/stat", "/proc/sys/kernel/random/boot_id", timeout=60
+        )
+        stat, _, boot_id = done.stdout.decode("utf-8", "replace").strip().rpartition("\n")
+        if done.returncode or not boot_id:
+            return None
+        return boot.identity(boot_id, stat) or boot_id
 
     def _power(self, case: RepairCase) -> str:
-        before = disk_update.boot_id(self.reach(case.node))
+        before = self._boot(case.node)
         bmc.cycle(self._bmc(case.node), self.times, self.sleep, self.clock)
         return f"power cycled; {self._booted(case.node, before)}"
 

@@ -278,7 +278,8 @@ def return_test_turn(
 ) -> Iterator[Callable[[ReturnTestResult], None]]:
     """Wait until the tests of a node may run: after all other work of its turn. Yield what takes their result.
 
-    Nothing is asked for a node that the store has in service: it may be idle, and its tests take it from nobody.
+    Nothing is asked for a node that the store has in service: it may be idle, and its tests take it from nobody. Neither for
+    one whose repair waits for these tests: the ladder has it, and returns it once they have passed.
 
     :param back: returns the node to service, if its tests were the last part of a turn.
     """
@@ -288,11 +289,11 @@ def return_test_turn(
         yield _unqueued
         return
     from goldnode.fleet.rollout.queue import QueuedWork
-    from goldnode.fleet.store import queue
+    from goldnode.fleet.store import queue, repairs
 
     try:
         with queued.read() as connection:
-            out = queue.is_out(connection, node)
+            out = queue.is_out(connection, node) and not repairs.waits_for_tests(connection, node)
         if not out:
             yield _unqueued
             return

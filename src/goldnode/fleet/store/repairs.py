@@ -391,6 +391,14 @@ def held(connection: Connection) -> set[str]:
     return nodes | set(connection.scalars(parts)) | set(connection.scalars(failed))
 
 
+def waits_for_tests(connection: Connection, node: str) -> bool:
+    """Return whether the repair of a node is over but for its check and tests."""
+    record = LadderRecord()
+    record.read(connection)
+    case = record.state.cases.get(node)
+    return case is not None and case.leave and case.phase is CasePhase.CHECK
+
+
 def silenced(connection: Connection) -> dict[str, float]:
     """Return the nodes whose repair is under way, each with the end of its part."""
     request = tables.request

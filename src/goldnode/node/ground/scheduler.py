@@ -11,6 +11,9 @@ fields, so what follows another one is no reason.
 | 24.11.5 | stays, and `Reason=` does not clear it | ends with 1, and the drain is gone |
 | 26.05.5 | cleared | ends with 0 |
 
+`scontrol reboot` adds ` : reboot issued` to the reason of a node that is drained, so a mark in it is no longer
+the whole text (22.05.8, recorded with tests/e2e/test_ladder_node.py, 2026-11-28).
+
 So the reason of a node in service is not one of a drain, and after a failure the node is read
 again. Recorded with the packages of Debian 12, 13 and sid, 2026-11-27
 (tests/unit/node/ground/test_scheduler.py).
@@ -35,6 +38,8 @@ STATE_MARKS = "*~#!%$@^-"  # scontrol(1), NODE STATE CODES
 DRAIN_FLAGS = frozenset(("DRAIN", "DRAINED", "DRAINING"))
 OUT_FLAGS = DRAIN_FLAGS | {"DOWN", "FAIL", "FAILING", "ERROR"}
 # Patterns are compiled at their use: start-up time of a check.
+# What `scontrol reboot` adds to the reason of a node that is out of service already: the rest is still the drain's.
+_BOOTS = r"(?: : reboot (?:requested|issued|complete|timed out))+$"
 _PERSONS = r"\s(Reason|Comment|Extra)=(.*)"
 _AFTER = r"(?:\s+(?:Comment|Extra|InstanceId|InstanceType)=.*)?\s*$"
 _AUTHOR = rf"(.*?) \[[^\s\[\]@]+@\d[^\s\[\]]*\]{_AFTER}"
@@ -89,7 +94,7 @@ def _reason(rest: str) -> str:
     if field is None or field[1] != "Reason":
         return ""
     match = re.match(_AUTHOR, field[2]) or re.match(_NO_AUTHOR, field[2])
-    return match[1].strip() if match else ""
+    return re.sub(_BOOTS, "", match[1].strip()) if match else ""
 
 
 # -- on the node

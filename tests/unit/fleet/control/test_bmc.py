@@ -10,6 +10,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -202,11 +203,21 @@ def emulator(
     sushy_tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Emulator]:
     monkeypatch.setattr(sys, "path", [*sys.path, str(sushy_tools)])
+    with emulated(sushy_tools, tmp_path, DRIVER) as made:
+        yield made
+        if made.machine is not None:
+            os.kill(made.machine, 9)
+
+
+@contextmanager
+def emulated(sushy_tools: Path, tmp_path: Path, driver: str, **environ: str) -> Iterator[Emulator]:
+    """Run an emulator with a driver of ours."""
     number, script = port(), tmp_path / "emulator.py"
-    script.write_text(DRIVER, encoding="utf-8")
+    script.write_text(driver, encoding="utf-8")
     log = tmp_path / "emulator.log"
     environment = {
         **os.environ,
+        **environ,
         "PYTHONPATH": str(sushy_tools),
         "MACHINE_PID": str(tmp_path / "pid"),
         "TMPDIR": str(tmp_path),  # the state of all emulators of a machine is in one file there
@@ -224,11 +235,11 @@ def emulator(
         except OSError:
             assert process.poll() is None, log.read_text()
             time.sleep(0.1)
-    yield made
-    process.terminate()
-    process.wait()
-    if made.machine is not None:
-        os.kill(made.machine, 9)
+    try:
+        yield made
+    finally:
+        process.terminate()
+        process.wait()
 
 
 @pytest.mark.real

@@ -142,7 +142,7 @@ def controller(
         resolve=lambda name: tmp_path / name,
         class_=lambda name: CLASS,
         times=PowerTimes(poll=0.5, again=20.0, settle=3.0, limit=120.0),
-        boot=20.0,
+        boot_limit=20.0,
     )
     policy = LadderPolicy(LadderMode.RUN, bounds=LadderBounds(check=30.0))
     return LadderController(store, {"n1": policy}, seen, seen)

@@ -10,18 +10,32 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from sqlalchemy import select
 from tests import slurm
 from tests.unit.fleet.store.fleets import CLASS, NOW, fill, held
 
+from goldnode.commands.canary.outstanding import NodeOutcome
+from goldnode.commands.canary.run import ReturnTestTurns
 from goldnode.core.errors import GoldnodeError
 from goldnode.core.site import Site, load_site
 from goldnode.fleet.drain import protocol
 from goldnode.fleet.drain.protocol import DrainCaller
 from goldnode.fleet.drain.slurm import SlurmDrainer
 from goldnode.fleet.nodes import queue_place
-from goldnode.fleet.nodes.queue_place import NoQueue, QueuePlace, QueueWaitError, in_turn, queue_of
+from goldnode.fleet.nodes.queue_place import (
+    NoQueue,
+    QueuePlace,
+    QueueWaitError,
+    ReturnTestResult,
+    in_turn,
+    queue_of,
+    return_test_turn,
+)
+from goldnode.fleet.rollout.ladder import CasePhase, Holder, MoveCase, OpenCase, RepairCase
 from goldnode.fleet.rollout.queue import QueuedWork, WorkNeed
-from goldnode.fleet.store import nodes, queue, schema
+from goldnode.fleet.shared.identity import rollout_run
+from goldnode.fleet.shared.person import person
+from goldnode.fleet.store import nodes, queue, repairs, schema, tables
 from goldnode.fleet.store.database import StoreDatabase
 from goldnode.fleet.store.grants import PersonsOrder
 from goldnode.fleet.store.limits import FleetLimits
@@ -131,6 +145,126 @@ def test_mirror_is_published_while_no_driver_is_changed(site: Site) -> None:
     store.run(lambda c: queue.advance(c, time.time()))
     assert held(store) == {"n01": "planned"}
     assert lines == []
+    store.close()
+
+
+PASSED, BAD = ReturnTestResult(True, True, "passed"), ReturnTestResult(False, False, "gemm failed")
+
+
+def tested(site: Site, result: ReturnTestResult) -> tuple[list[str], list[str]]:
+    """Run tests of a node in its turn. Return the lines for a person, and the runs that returned it."""
+    lines, returned = list[str](), list[str]()
+
+    def back(caller: DrainCaller) -> None:
+        returned.append(caller.actor.run)
+
+    with return_test_turn(site, "n00", lines.append, back) as report:
+        report(result)
+    return lines, returned
+
+
+def requests_of(store: StoreDatabase) -> list[tuple[str, str]]:
+    with store.read() as connection:
+        rows = connection.execute(select(tables.request.c.work, tables.request.c.state))
+        return [(row.work, row.state) for row in rows]
+
+
+def test_tests_of_a_node_in_service_ask_nobody(site: Site) -> None:
+    assert tested(site, PASSED) == (["no queue: this site has no store of its fleet"], [])
+    store = stored(site)
+    assert tested(site, PASSED) == ([], [])
+    assert requests_of(store) == []
+    store.close()
+
+
+def failed_node(store: StoreDatabase, node: str) -> None:
+    values = {"owner": "health", "kind": "failed", "since": NOW, "reason": "ecc"}
+    with store.write() as connection:
+        connection.execute(tables.hold.insert().values(node=node, **values))
+
+
+def test_tests_alone_leave_a_failed_node_where_it_was(site: Site) -> None:
+    store = stored(site)
+    failed_node(store, "n00")
+    text = f"n00 is not returned: return-test of {person()} is done: passed"
+    assert tested(site, PASSED) == ([text], [])
+    assert held(store) == {"n00": "failed"}
+    store.close()
+
+
+@pytest.mark.parametrize("result", [PASSED, BAD])
+def test_tests_after_a_repair_return_the_node_or_leave_it_out(
+    site: Site, result: ReturnTestResult
+) -> None:
+    store = stored(site)
+    repair = queue.NodeAsk(QueuedWork.REPAIR, "Xid 79", "bob", "m/1", "n00")
+    claim = store.run(lambda c: queue.ask(c, repair, time.time()))
+    store.run(lambda c: queue.begin(c, claim, time.time()))
+    seen: list[tuple[list[str], list[str]]] = []
+    thread = threading.Thread(target=lambda: seen.append(tested(site, result)))
+    thread.start()
+    while ("return-test", "granted") not in requests_of(store):
+        time.sleep(0.02)
+    done = queue.WorkOutcome(True, "reset")
+    assert not store.run(lambda c: queue.finish(c, claim, done, time.time())).returns
+    thread.join(60)
+    ((_, returned),) = seen
+    if result is PASSED:
+        assert returned == [rollout_run(f"queue turn {claim.id}")]
+        assert held(store) == {}
+    else:
+        assert (returned, held(store)) == ([], {"n00": "failed"})
+    store.close()
+
+
+def test_tests_that_a_repair_waits_for_do_not_wait_for_it(site: Site) -> None:
+    """The ladder has the node, and returns it: each would wait for the other until a time limit."""
+    store, record = stored(site), repairs.LadderRecord()
+    case = RepairCase(
+        "n00",
+        finding="gpu.lost",
+        climb=("reboot",),
+        opened_at=NOW,
+        phase=CasePhase.DRAIN,
+        rung="reboot",
+        changed_at=NOW,
+        deadline=NOW,
+    )
+    times = (time.time(), 1e6)
+
+    def read() -> None:
+        with store.read() as connection:
+            record.read(connection)
+
+    store.run(lambda c: repairs.write(c, record, [OpenCase(case)], times[0]))
+    read()
+    assert store.run(lambda c: repairs.take(c, record, case, Holder.NONE, times)) == ""
+    read()
+    check = MoveCase("n00", CasePhase.CHECK, "reboot", "gpu.lost", outcome="booted")
+    store.run(lambda c: repairs.write(c, record, [check], times[0]))
+    assert tested(site, PASSED) == ([], [])
+    assert requests_of(store) == [("repair", "running")]
+    store.close()
+
+
+def test_command_runs_tests_in_their_turn(site: Site) -> None:
+    store = stored(site)
+    failed_node(store, "n00")
+    turns = ReturnTestTurns({})
+    outcome = turns.run("n00", lambda: NodeOutcome("n00", error=GoldnodeError("no GPU is seen")))
+    assert str(outcome.error).startswith("no GPU is seen")
+    assert requests_of(store) == [("return-test", "failed")]
+    # A person has asked for the same: that is the outcome, and no test runs.
+    given = queue.NodeAsk(QueuedWork.RETURN_TEST, "x", "bob", "m/1", "n00", needs=())
+    store.run(lambda c: queue.ask(c, given, time.time()))
+    ran: list[str] = []
+
+    def test() -> NodeOutcome:
+        ran.append("n00")
+        return NodeOutcome("n00")
+
+    assert "bob asks for n00 already" in str(turns.run("n00", test).error)
+    assert ran == []
     store.close()
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import multiprocessing
 import os
 import random
+import shutil
 import signal
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from sqlalchemy import event, select, text
@@ -486,13 +488,25 @@ def work_of_a_run(address: str, number: int) -> None:
 @pytest.mark.long
 def test_kill_between_any_statements_leaves_whole_grants(address: str) -> None:
     """A process that is killed leaves what the last transaction has written, and the next one goes on from there."""
+    killed_everywhere(address, step=7)
+
+
+@pytest.mark.long
+def test_kill_before_every_statement_leaves_whole_grants(migrated: Path, tmp_path: Path) -> None:
+    where = str(shutil.copy(migrated, tmp_path / "fleet.db"))
+    assert killed_everywhere(where, step=1) > 100
+
+
+def killed_everywhere(address: str, step: int) -> int:
+    """Kill a run before each statement in steps, and check what it leaves. Return the number of kills."""
     context = multiprocessing.get_context("spawn")
     first = StoreDatabase(address)
     fill(first)
     seen: set[str] = set()
-    number, status = 0, -signal.SIGKILL
+    number, kills, status = 0, 0, -signal.SIGKILL
     while status == -signal.SIGKILL:
-        number += 7
+        number += step
+        kills += 1
         process = context.Process(target=work_of_a_run, args=(address, number))
         process.start()
         process.join(60)
@@ -520,3 +534,4 @@ def test_kill_between_any_statements_leaves_whole_grants(address: str) -> None:
     assert status == 0
     assert {"waiting", "granted", "running"} <= seen, seen
     first.close()
+    return kills - 1

@@ -43,6 +43,8 @@ ANSWERS: list[tuple[str, str, tuple[str, ...], str]] = [
     ("IDLE+NOT_RESPONDING", f" Reason={GATE} {AUTHOR} Extra=x", ("IDLE", "NOT_RESPONDING"), GATE),
     ("DOWN*+DRAIN", f" Reason=bad [x] fan, mail [a@b] first {AUTHOR}", ("DOWN", "DRAIN"), "bad [x] fan, mail [a@b] first"),
     ("UNKNOWN+DRAIN", f" Reason=Prolog error {AUTHOR}", ("UNKNOWN", "DRAIN"), "Prolog error"),
+    ("DOWN+DRAIN+REBOOT_ISSUED", f" Reason={RUN} : reboot issued {AUTHOR}", ("DOWN", "DRAIN", "REBOOT_ISSUED"), RUN),
+    ("DOWN+DRAIN", f" Reason={RUN} : reboot issued : reboot complete {AUTHOR}", ("DOWN", "DRAIN"), RUN),
     ("MIXED+PLANNED", " Reason=no author Comment=y", ("MIXED", "PLANNED"), "no author"),
     ("IDLE+DRAIN", " Reason=seconds [root@1795642787] Comment=y", ("IDLE", "DRAIN"), "seconds"),
 ]  # fmt: skip
