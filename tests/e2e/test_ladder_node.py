@@ -303,8 +303,8 @@ def test_hung_driver_climbs_to_the_power_cycle_and_a_driver_change_shares_its_dr
     assert "systemd" in (first / "processes.txt").read_text(), "by ssh, from the node"
     # The driver change has the same drain: the node has not been in service between.
     assert "DRAIN" in place.cluster.rows()[NAME][0]
-    standing = store.run(lambda connection: queue.begin(connection, claim, time.time()))
-    assert standing.run in {f"queue turn {row}" for row in range(1, 3)}
+    part = store.run(lambda connection: queue.begin(connection, claim, time.time()))
+    assert part.run in {f"queue turn {row}" for row in range(1, 3)}
     done = queue.WorkOutcome(True, "installed")
     assert store.run(lambda connection: queue.finish(connection, claim, done, time.time())).returns
     place.cluster.reset()  # the return of site.yml
