@@ -81,6 +81,10 @@ _SECTIONS = {
             "Write goldnode-node, the program that runs on nodes, to a file.",
         ),
         "plan": ("plan", "Show what site.yml would change on the hosts of an inventory."),
+        "game-day": (
+            "game_day",
+            "Make one harmless fault on a canary, and measure when check, gate, alert and report see it.",
+        ),
         "cve": ("cve", "Show which locks, images, disks and nodes carry a vulnerability."),
         "rollout": ("rollout", "Check, simulate, run and watch rollouts of a class, wave by wave."),
         "slurm": (

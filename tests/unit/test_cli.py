@@ -236,6 +236,7 @@ def test_schema_command_prints_and_writes_all_schemas(tmp_path: Path) -> None:
         "fleet-hardware",
         "fleet-report",
         "floors",
+        "game-day",
         "gate",
         "images",
         "mitigation",

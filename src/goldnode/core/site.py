@@ -39,6 +39,7 @@ NodeCommand = Annotated[tuple[str, ...], Field(min_length=1)]
 
 FLEET_STORE = ".goldnode/fleet.db"  # where neither the environment nor the site file names a store
 FLEET_DATA = ".goldnode/fleet-data"  # likewise for the captures of the fleet
+GAME_DAYS = ".goldnode/game-days"  # records of game days
 DENY_LISTS = ".goldnode/deny-lists.json"  # numbers of the deny lists that were read
 EVENTS = ".goldnode/events.db"  # likewise for the events that wait for hooks
 

@@ -34,6 +34,7 @@ from goldnode.documents.evidence import PREDICATES
 from goldnode.documents.fleet_hardware import FleetHardwareDocument
 from goldnode.documents.fleet_report import FleetDiffDocument, FleetReportDocument
 from goldnode.documents.floors import FloorsDocument
+from goldnode.documents.game_day import GameDayDocument
 from goldnode.documents.gate import GateDocument
 from goldnode.documents.node_report import NodeReportDocument
 from goldnode.documents.plan import PlanDocument
@@ -75,6 +76,7 @@ EXCHANGED: Mapping[str, type[BaseModel]] = {
     "fleet-hardware": FleetHardwareDocument,
     "fleet-report": FleetReportDocument,
     "floors": FloorsDocument,
+    "game-day": GameDayDocument,
     "gate": GateDocument,
     "node-report": NodeReportDocument,
     "plan": PlanDocument,

@@ -73,7 +73,7 @@ def sources(site: Site) -> RequirementSources:
     )
 
 
-class _Unknown(Exception):  # noqa: N818 - no error: the third answer
+class QueryUnknownError(Exception):
     """There is no answer, and why."""
 
 
@@ -96,7 +96,7 @@ class RequirementEvaluator:
         at = self.clock()
         try:
             answer, reason = self._answer(requirement, wave)
-        except (_Unknown, dual_requirement.NoReportError, GoldnodeError) as problem:
+        except (QueryUnknownError, dual_requirement.NoReportError, GoldnodeError) as problem:
             answer, reason = Answer.UNKNOWN, str(problem)
         except (
             Exception
@@ -107,7 +107,7 @@ class RequirementEvaluator:
     def _answer(self, requirement: str, wave: int) -> tuple[Answer, str]:
         declared = next((item for item in self.settings.outside if item.name == requirement), None)
         if declared is None:
-            raise _Unknown("the document has no such requirement")
+            raise QueryUnknownError("the document has no such requirement")
         item = declared.requirement
         if item.prometheus is not None:
             return judge(item.prometheus, query(self.sources, item.prometheus.query))
@@ -121,10 +121,10 @@ class RequirementEvaluator:
             return dual_requirement.answer(report, item.dual, self.settings, now, bool(keys))
         if item.evidence is not None:
             if self.sources.site is None:
-                raise _Unknown("this controller has no site file")
+                raise QueryUnknownError("this controller has no site file")
             return evidence.answer(item.evidence, self.settings, self.sources.site, self.clock())
         if item.floors is None or self.moved is None:
-            raise _Unknown("this controller does not know which nodes have changed")
+            raise QueryUnknownError("this controller does not know which nodes have changed")
         # The nodes first: a result that arrives meanwhile is of one of them, or does not count yet.
         moved = self.moved()
         return floors_requirement.judge(item.floors, self._results.read(self.sources.canary), moved)
@@ -150,30 +150,38 @@ class _Series:
 
 
 def query(given: RequirementSources, text: str) -> list[_Series]:
-    """Return the series of an instant query. Raises _Unknown with the reason if there is no whole answer."""
+    """Return the series of an instant query. Raises QueryUnknownError with the reason if there is no whole answer."""
     if given.prometheus is None:
-        raise _Unknown("the site file names no Prometheus (fleet.prometheus)")
+        raise QueryUnknownError("the site file names no Prometheus (fleet.prometheus)")
     status, body = _request(given, text)
     try:
         document = json.loads(body)
     except ValueError:
-        raise _Unknown(f"Prometheus answered {status} with a body that is no JSON") from None
+        raise QueryUnknownError(
+            f"Prometheus answered {status} with a body that is no JSON"
+        ) from None
     if not isinstance(document, dict):
-        raise _Unknown(f"Prometheus answered {status} with another document than a query's")
+        raise QueryUnknownError(
+            f"Prometheus answered {status} with another document than a query's"
+        )
     if document.get("status") != "success" or status != 200:
         problem = document.get("error") or "no reason given"
-        raise _Unknown(f"Prometheus answered {status}: {problem}")
+        raise QueryUnknownError(f"Prometheus answered {status}: {problem}")
     if document.get("warnings") or document.get("isPartial"):
-        raise _Unknown(f"the answer is not whole: {document.get('warnings') or 'isPartial'}")
+        raise QueryUnknownError(
+            f"the answer is not whole: {document.get('warnings') or 'isPartial'}"
+        )
     data = document.get("data")
     kind = as_dict(data).get("resultType")
     rows = as_dict(data).get("result")
     if kind == "scalar":
         rows = [{"metric": {}, "value": rows}]
     elif kind != "vector":
-        raise _Unknown(f"the answer is a {kind}, and the query must give a vector or a scalar")
+        raise QueryUnknownError(
+            f"the answer is a {kind}, and the query must give a vector or a scalar"
+        )
     if not isinstance(rows, list):
-        raise _Unknown("the answer has no list of series")
+        raise QueryUnknownError("the answer has no list of series")
     return [_series(row) for row in rows]
 
 
@@ -202,20 +210,20 @@ def _request(given: RequirementSources, text: str) -> tuple[int, bytes]:
             while part := answer.read1(_LARGEST):
                 body += part
                 if len(body) > _LARGEST:
-                    raise _Unknown(f"the answer is larger than {_LARGEST} bytes")
+                    raise QueryUnknownError(f"the answer is larger than {_LARGEST} bytes")
                 if time.monotonic() > end:
-                    raise _Unknown(f"no whole answer within {given.timeout:g} s")
+                    raise QueryUnknownError(f"no whole answer within {given.timeout:g} s")
             return answer.status, body
     except urllib3.exceptions.NewConnectionError as problem:  # a TimeoutError for urllib3
-        raise _Unknown(f"Prometheus cannot be asked: {problem}") from None
+        raise QueryUnknownError(f"Prometheus cannot be asked: {problem}") from None
     except urllib3.exceptions.TimeoutError:
-        raise _Unknown(f"no answer within {given.timeout:g} s") from None
+        raise QueryUnknownError(f"no answer within {given.timeout:g} s") from None
     except urllib3.exceptions.HTTPError as problem:
-        raise _Unknown(f"Prometheus cannot be asked: {problem}") from None
+        raise QueryUnknownError(f"Prometheus cannot be asked: {problem}") from None
     except SigningKeyError as problem:
-        raise _Unknown(f"Prometheus is not asked: {problem}") from None
+        raise QueryUnknownError(f"Prometheus is not asked: {problem}") from None
     except OSError as problem:  # files of the token and of the authority
-        raise _Unknown(
+        raise QueryUnknownError(
             f"Prometheus cannot be asked: {problem.strerror}: {problem.filename}"
         ) from None
 
@@ -225,23 +233,23 @@ def _series(row: Any) -> _Series:
         labels, (_, value) = row["metric"], row["value"]
         return _Series({str(name): str(text) for name, text in labels.items()}, float(value))
     except (AttributeError, KeyError, TypeError, ValueError):
-        raise _Unknown("a series of the answer has no value") from None
+        raise QueryUnknownError("a series of the answer has no value") from None
 
 
 def judge(item: RolloutPrometheus, answered: Sequence[_Series]) -> tuple[Answer, str]:
-    """Return the answer of a query, and why. Raises _Unknown."""
+    """Return the answer of a query, and why. Raises QueryUnknownError."""
     if not answered:
-        raise _Unknown("the query returned nothing")
+        raise QueryUnknownError("the query returned nothing")
     # NaN is neither above nor below a limit, so it would pass.
     for series in answered:
         if not math.isfinite(series.value):
-            raise _Unknown(f"the query returned {series.value}")
+            raise QueryUnknownError(f"the query returned {series.value}")
     if item.worse_than is not None:
         return _compared(float(item.worse_than[:-1]), answered)
     if item.max is None and item.min is None:
-        raise _Unknown("the requirement has no limit")
+        raise QueryUnknownError("the requirement has no limit")
     if len(answered) != 1:
-        raise _Unknown(f"the query returned {len(answered)} series, and one is expected")
+        raise QueryUnknownError(f"the query returned {len(answered)} series, and one is expected")
     value = answered[0].value
     if item.max is not None and value > item.max:
         return Answer.FAILS, f"{value:g} is above {item.max:g}"
@@ -257,19 +265,21 @@ def _compared(factor: float, answered: Sequence[_Series]) -> tuple[Answer, str]:
         arm = series.labels.get("arm", "")
         # Other labels mean that the query has not reduced each arm to one value.
         if set(series.labels) != {"arm"} or arm not in (CHANGED, CONTROL):
-            raise _Unknown(
+            raise QueryUnknownError(
                 f"a series has the labels {dict(series.labels)}, and only arm is expected"
             )
         if arm in arms:
-            raise _Unknown(f"the query returned several series of arm {arm}")
+            raise QueryUnknownError(f"the query returned several series of arm {arm}")
         if series.value < 0:
-            raise _Unknown(
+            raise QueryUnknownError(
                 f"arm {arm} has {series.value:g}, and no factor is over a negative value"
             )
         arms[arm] = series.value
     missing = {CHANGED, CONTROL} - set(arms)
     if missing:
-        raise _Unknown(f"the query returned nothing for arm {' and '.join(sorted(missing))}")
+        raise QueryUnknownError(
+            f"the query returned nothing for arm {' and '.join(sorted(missing))}"
+        )
     words = f"{arms[CHANGED]:g} on changed nodes, {arms[CONTROL]:g} on unchanged ones"
     if arms[CHANGED] > factor * arms[CONTROL]:
         return Answer.FAILS, f"{words}: more than {factor:g} times as much"
@@ -288,7 +298,7 @@ class _Commands:
         self._closed = False
 
     def run(self, item: RolloutCommand, settings: RolloutSettings, wave: str) -> tuple[Answer, str]:
-        """Run a command and return its answer. Raises _Unknown."""
+        """Run a command and return its answer. Raises QueryUnknownError."""
         words = [word.replace("{wave}", wave) for word in item.run]
         own = {
             "GOLDNODE_ROLLOUT": settings.name,
@@ -298,7 +308,7 @@ class _Commands:
         try:
             process = self._started(words, {**without_secrets(), **own})
         except OSError as problem:
-            raise _Unknown(f"{words[0]} cannot be run: {problem.strerror}") from None
+            raise QueryUnknownError(f"{words[0]} cannot be run: {problem.strerror}") from None
         try:
             output, timed_out = _output(process, seconds(item.timeout))
         finally:
@@ -308,23 +318,25 @@ class _Commands:
         last = shown(output.decode(errors="replace").strip().rpartition("\n")[2])
         said = phrase(": {}", last)
         if timed_out:
-            raise _Unknown(f"{words[0]} did not end within {item.timeout}{said}")
+            raise QueryUnknownError(f"{words[0]} did not end within {item.timeout}{said}")
         if self._closed:
-            raise _Unknown(f"{words[0]} was stopped with the controller")
+            raise QueryUnknownError(f"{words[0]} was stopped with the controller")
         if process.returncode == 0:
             return Answer.PASSES, last or f"{words[0]} exited 0"
         # As of test(1): 1 is an answer, and any higher status is an error of the command itself.
         if process.returncode == 1:
             return Answer.FAILS, f"{words[0]} exited 1{said}"
         if process.returncode < 0:
-            raise _Unknown(f"{words[0]} was killed by {_signal(-process.returncode)}{said}")
-        raise _Unknown(f"{words[0]} exited {process.returncode}{said}")
+            raise QueryUnknownError(
+                f"{words[0]} was killed by {_signal(-process.returncode)}{said}"
+            )
+        raise QueryUnknownError(f"{words[0]} exited {process.returncode}{said}")
 
     def _started(self, words: list[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
         # Under the lock, so that `close` does not miss a command that is just being started.
         with self._lock:
             if self._closed:
-                raise _Unknown("this controller ends")
+                raise QueryUnknownError("this controller ends")
             process = subprocess.Popen(
                 words,
                 stdin=subprocess.DEVNULL,

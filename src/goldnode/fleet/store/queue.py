@@ -23,6 +23,7 @@ from goldnode.fleet.rollout.queue import (
     ALREADY_OUT,
     HOLDING,
     LIMIT,
+    OPEN,
     QUEUE,
     RETURN_WITHIN,
     DomainRoom,
@@ -175,6 +176,28 @@ def is_out(connection: Connection, name: str) -> bool:
     query = select(hold.c.node).join(node, node.c.name == hold.c.node)
     known = or_(node.c.name == name, node.c.machine == name)
     return connection.scalar(query.where(known).limit(1)) is not None
+
+
+def work_on(connection: Connection, name: str, now: float) -> str | None:
+    """Return what works on a node or waits for it: a rollout, a repair or a request. None: nothing does.
+
+    A hold of a person is no work.
+    """
+    hold, request = tables.hold, tables.request
+    held = connection.execute(
+        select(hold.c.owner, hold.c.reason).where(hold.c.node == name, hold.c.kind != "person")
+    ).first()
+    if held is not None:
+        return f"{held[0]} holds it ({held[1]})"
+    waiting = connection.execute(
+        select(request.c.work, request.c.who).where(
+            request.c.node == name, request.c.state.in_(tuple(sorted(OPEN)))
+        )
+    ).first()
+    if waiting is not None:
+        return f"{waiting[1]} has asked for it ({waiting[0]})"
+    rollout = _wanted(connection, [name], now).get(name)
+    return None if rollout is None else f"rollout {rollout} takes it next"
 
 
 def turn_name(turn: int | None) -> str:
