@@ -78,7 +78,7 @@ class GameDaySteps:
         default=1800,
         show_default=True,
         metavar="SECONDS",
-        help="Time after which the fault is ended, whoever has not seen it. It ends earlier once all have.",
+        help="Time after which the fault ends. It ends earlier once all that are asked have seen it.",
     ),
     click.option(
         "--now",

@@ -221,7 +221,7 @@ WantedBy=multi-user.target
 
 
 def _written(path: str, text: str) -> str:
-    """Return the line of sh that writes a file, whatever its content."""
+    """Return the line of sh that writes a file of any content."""
     packed = base64.b64encode(text.encode()).decode()
     return f"printf %s {packed} | base64 -d >{path}"
 

@@ -80,7 +80,7 @@ class GameDayFault:
 
 
 def _file(path: str, *lines: str) -> str:
-    """Return the script that writes a labelled file which nobody has."""
+    """Return the script that writes a labelled file, which must not exist yet."""
     content = "".join(f"{line}\n" for line in (LABEL, *lines))
     folder = path.rpartition("/")[0]
     return f"test ! -e {path}\nmkdir -p {folder}\nprintf %s {shlex.quote(content)} >{path}\nchmod 644 {path}"
@@ -140,7 +140,7 @@ def _no_module(node: SurveyedNode) -> str | None:
     return None if _module(node) else "its class declares no driver"
 
 
-# The file system of goldnode's state
+# The file system below the state of the check
 
 
 def _fill(node: SurveyedNode) -> str:

@@ -178,7 +178,7 @@ def test_a_fault_is_seen_and_the_node_is_as_before(tmp_path: Path) -> None:
     assert stored(tmp_path) == result
 
 
-def test_a_fault_that_nobody_sees_ends_at_its_limit(tmp_path: Path) -> None:
+def test_an_unseen_fault_ends_at_its_limit(tmp_path: Path) -> None:
     machine = Played(BY_NAME["hold"], sees=False)
     result = day(machine, tmp_path).run()
     assert result.sightings[0].text.startswith("not seen within 6")
