@@ -15,11 +15,16 @@ from tests.unit.images.registries import make_key
 
 from goldnode.core.errors import DiskError, ImageError
 from goldnode.disks import contents as reading
+from goldnode.disks import slot_image
 from goldnode.disks.contents import digest_of
 from goldnode.disks.evidence import DiskEvidenceOptions, authenticate, compare, document, write
 from goldnode.disks.model import BuiltDisk
 from goldnode.evidence import cyclonedx_bom, vulnerabilities
 from goldnode.evidence.signatures import load_public, load_signer, payload_of, subjects
+from goldnode.fleet.nodes.disk_update import open_image
+from goldnode.node.ground.errors import NodeError
+from goldnode.node.ground.host import Host
+from goldnode.node.slots import builder
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0, reason="a disk keeps the owners of its files, so it is assembled as root"
@@ -259,6 +264,26 @@ def test_another_key_and_none_are_no_good(signed: BuiltDisk, tmp_path: Path) -> 
     other = load_public(make_key(tmp_path, "other")[1])
     assert not authenticate(signed, other, content=False).passed
     assert "NOT verified" in authenticate(signed, [], content=False).text()
+
+
+def test_a_node_verifies_what_evidence_signs(
+    signed: BuiltDisk, keys: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From `disks evidence` through what `disks update` sends to what `slot write` demands; one byte of the root is enough."""
+    monkeypatch.setenv("GOLDNODE_SITE", str(tmp_path / "site.yml"))
+    (tmp_path / "site.yml").write_text(f"images: {{public_key: {keys[1]}}}\n")
+    node = Host(str(tmp_path / "node"), live=False)
+    node.write(builder.KEYS, keys[1].read_bytes(), 0o644)
+    first = open_image(signed, "a test").first
+    assert builder.verified(node, first) == load_public(keys[1])[0].keyid
+    raw = signed.path("raw")
+    data = bytearray(raw.read_bytes())
+    data[slot_image.partition(signed, "root-a").start + 4096] ^= 1
+    raw.unlink()  # it has another name in other tests
+    raw.write_bytes(data)
+    forged = {**first, **slot_image.about(signed)}
+    with pytest.raises(NodeError, match=r"root of .* is not what the builder has signed"):
+        builder.verified(node, forged)
 
 
 def test_an_altered_disk_gets_no_evidence(disk: BuiltDisk) -> None:
