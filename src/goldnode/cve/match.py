@@ -260,7 +260,9 @@ def _add_packages(
     else:
         packages = _installed(lock, dict(own.drift))
     stack = [item for item in packages.values() if not is_kernel(item.source)]
-    held = lock.held if lock is not None else frozenset()
+    held: frozenset[str] = frozenset()
+    if lock is not None:
+        held = lock.held
     for base in (False, True):
         chosen = (item for item in stack if (item.name not in held) is base)
         for component in _grouped(chosen, system, base=base):
@@ -361,7 +363,14 @@ class Matcher:
                     release: self._answers(feed, kernel.system, listed.releases[release])
                     for release in releases
                 }
-                yield KernelFleet(kernel, feed.kind, answers, rows, others, self.modules)
+                yield KernelFleet(
+                    kernel,
+                    feed.kind,
+                    answers=answers,
+                    others=rows,
+                    nodes=others,
+                    modules=self.modules,
+                )
 
     def _wanted(self, claims: Mapping[str, AdvisoryClaim]) -> Iterable[AdvisoryClaim]:
         if self.wanted is None:

@@ -65,7 +65,8 @@ class OvalDefinitions:
         root: ElementTree.Element | None = None
         try:
             for event, element in ElementTree.iterparse(document, events=("start", "end")):  # noqa: S314 - expat limits the expansion of entities
-                root = element if root is None else root
+                if root is None:
+                    root = element
                 name = element.tag.rpartition("}")[2]
                 if event == "start":
                     continue
@@ -94,9 +95,9 @@ class OvalDefinitions:
         own = [part.get("ref_id", "") for part in element.iter() if part.get("source") == "CVE"]
         own += CVE.findall(texts.get("title", ""))
         named = next(iter(CVE.findall(" ".join(own))), None)
-        found = _CODENAME.search(element.get("id", ""))
+        codename = _CODENAME.search(element.get("id", ""))
         comments = [part.get("comment", "") for part in element.iter() if part.get("comment")]
-        for place, package, row in _criteria(comments, found[1] if found else None):
+        for place, package, row in _criteria(comments, codename):
             cve = row[0] or named
             if cve is None:
                 continue
@@ -132,7 +133,7 @@ _Row = tuple[str | None, str | None, ClaimState, str]  # vulnerability, fixed ve
 
 
 def _criteria(
-    comments: Iterable[str], codename: str | None
+    comments: Iterable[str], codename: re.Match[str] | None
 ) -> Iterator[tuple[tuple[str, str], str, _Row]]:
     """Yield release, source package and what a definition states, by its comments."""
     release: str | None = None
@@ -149,7 +150,7 @@ def _criteria(
             yield ("ubuntu", match["codename"]), match["package"], _ubuntu(match)
         elif (match := _KERNEL_RUNS.match(comment)) and codename is not None:
             row = (None, None, ClaimState.AFFECTED, "it names no fix")
-            yield ("ubuntu", codename), match["package"], row
+            yield ("ubuntu", codename[1]), match["package"], row
 
 
 def _ubuntu(match: re.Match[str]) -> _Row:

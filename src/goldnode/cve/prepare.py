@@ -76,7 +76,7 @@ def steps(request: PrepareRequest) -> list[PrepareStep]:
             return "there is no lock"
         return _open(request, subjects.of_lock(read, subjects.releases(request.catalog)[stack]))
 
-    found = [PrepareStep("lock", ("lock", stack, "--security"), lock_missing)]
+    chosen = [PrepareStep("lock", ("lock", stack, "--security"), lock_missing)]
     driver = entry.item.driver
     if driver is not None and driver.dkms is not None:
 
@@ -104,10 +104,10 @@ def steps(request: PrepareRequest) -> list[PrepareStep]:
                 return f"{known.reason}{hint}"
             return f"the site wants it prebuilt, and it was not built here: {known.reason}"
 
-        found.append(PrepareStep("module", ("modules", "build", stack), module_missing))
+        chosen.append(PrepareStep("module", ("modules", "build", stack), module_missing))
     if disk_lock_file(request.class_, load_definition()) is not None:
-        found += _disk(request, stack)
-    return found
+        chosen += _disk(request, stack)
+    return chosen
 
 
 def _disk(request: PrepareRequest, stack: str) -> list[PrepareStep]:

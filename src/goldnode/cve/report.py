@@ -109,23 +109,23 @@ def build(
     question: CveQuestion, listed: Inventory, matcher: Matcher, nodes: Sequence[NodeFacts]
 ) -> CveReport:
     """Return the report."""
-    found: dict[str, _Found] = {}
+    by_cve: dict[str, _Found] = {}
     for component, carriers in listed.components.items():
         texts: tuple[str, str] | None = None
         for verdict in matcher.verdicts(component):
             texts = texts or shown_package(component)
             placed = _Placed(verdict, *texts, carriers)
-            found.setdefault(verdict.cve, _Found()).placed.append(placed)
+            by_cve.setdefault(verdict.cve, _Found()).placed.append(placed)
     for fleet in matcher.kernels(listed):
         texts = shown_package(fleet.kernel)
         for cve in fleet.answers:
-            found.setdefault(cve, _Found()).kernels.append((fleet, texts))
+            by_cve.setdefault(cve, _Found()).kernels.append((fleet, texts))
     notes = {name: _note(name, matcher.feeds) for name in question.wanted or ()}
-    names = question.wanted if question.wanted is not None else sorted(found)
+    names = question.wanted if question.wanted is not None else sorted(by_cve)
     order = [
-        (name, _worst_severity(name, found.get(name) or _Found()), notes.get(name) or "")
+        (name, _worst_severity(name, by_cve.get(name) or _Found()), notes.get(name) or "")
         for name in names
-        if name in found or notes.get(name) is not None
+        if name in by_cve or notes.get(name) is not None
     ]
     if question.wanted is None:
         order.sort(key=lambda one: (-_rank(one[1]), one[0]))
@@ -135,14 +135,14 @@ def build(
         at=question.at.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         feeds=[_feed(feed, today) for feed in matcher.feeds],
         vulnerabilities=[],
-        no_record=[name for name in names if name not in found and notes.get(name) is None],
+        no_record=[name for name in names if name not in by_cve and notes.get(name) is None],
         not_judged=_not_judged(listed, matcher.feeds),
         nodes={
             "captured": len(nodes),
             "simulated": len([node for node in nodes if node.simulated]),
         },
     )
-    return CveReport(head, order, found, question.wanted is None)
+    return CveReport(head, order, by_cve, question.wanted is None)
 
 
 def _note(name: str, feeds: Sequence[Feed]) -> str | None:
@@ -160,14 +160,14 @@ class _Rows:
         self._merged: dict[tuple[int, ...], list[str]] = {}
         self._counted: dict[tuple[tuple[str, str, int], ...], dict[str, dict[str, int]]] = {}
 
-    def entry(self, name: str, severity: str, note: str, found: _Found) -> CveSummary:
+    def entry(self, name: str, severity: str, note: str, known: _Found) -> CveSummary:
         """Return the entry of a vulnerability."""
         grouped: dict[tuple[str, ...], list[list[str]]] = {}
-        for row in found.placed:
+        for row in known.placed:
             for kind, groups in row.carriers.items():
                 key = _key(row.verdict, kind, row.package, row.version)
                 grouped.setdefault(key, []).extend(groups)
-        for fleet, texts in found.kernels:
+        for fleet, texts in known.kernels:
             for verdict, names in fleet.verdicts(name):
                 grouped.setdefault(_key(verdict, "node", *texts), []).append(names)
         listed = [
@@ -185,7 +185,14 @@ class _Rows:
             for key, groups in grouped.items()
         ]
         listed.sort(key=_order)
-        return CveSummary(name, severity, _summary(name, found), note, self._counts(listed), listed)
+        return CveSummary(
+            name,
+            severity,
+            summary=_summary(name, known),
+            note=note,
+            counts=self._counts(listed),
+            rows=listed,
+        )
 
     def _names(self, groups: Sequence[list[str]]) -> list[str]:
         """Return the names of groups, sorted. Each group is sorted by itself."""
@@ -217,9 +224,9 @@ def _key(verdict: CveVerdict, kind: str, package: str, version: str) -> tuple[st
     )
 
 
-def _summary(name: str, found: _Found) -> str:
-    texts = [row.verdict.summary for row in found.placed]
-    texts += [fleet.answers[name][0].summary for fleet, _ in found.kernels]
+def _summary(name: str, known: _Found) -> str:
+    texts = [row.verdict.summary for row in known.placed]
+    texts += [fleet.answers[name][0].summary for fleet, _ in known.kernels]
     return next((text for text in texts if text), "")
 
 
@@ -240,9 +247,9 @@ def _counted(rows: Iterable[CarrierRow]) -> dict[str, dict[str, int]]:
     return counts
 
 
-def _worst_severity(name: str, found: _Found) -> str:
-    named = {row.verdict.severity for row in found.placed}
-    named |= {fleet.answers[name][0].severity for fleet, _ in found.kernels}
+def _worst_severity(name: str, known: _Found) -> str:
+    named = {row.verdict.severity for row in known.placed}
+    named |= {fleet.answers[name][0].severity for fleet, _ in known.kernels}
     return max(named, key=lambda one: (_rank(one), one), default="not stated")
 
 

@@ -85,7 +85,9 @@ def judged(
         mitigation=row,
         record=CveRecord(site, name),
         digest=lambda class_: str(ClassDocuments().document(class_).get("digest", "")),
-        missing=lambda class_: missing(PrepareRequest(name, class_, catalog, site, matcher, now)),
+        missing=lambda class_: missing(
+            PrepareRequest(name, class_, catalog, site, matcher=matcher, at=now)
+        ),
         at=now,
         owners=owners(inventory),
         modules=tuple(sorted(modules)),

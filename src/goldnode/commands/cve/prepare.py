@@ -42,7 +42,9 @@ def prepare(
     missing = False
     for class_ in shared.require_classes(read, classes):
         facts = read.facts
-        request = PrepareRequest(facts.cve, class_, read.catalog, read.site, read.matcher, facts.at)
+        request = PrepareRequest(
+            facts.cve, class_, read.catalog, read.site, matcher=read.matcher, at=facts.at
+        )
         click.echo(f"{class_}:")
         who = (person(), lambda: dt.datetime.now(dt.UTC))
         execute = command_output if write else None
