@@ -28,8 +28,8 @@ from goldnode.commands.cve import prepare as prepare_command
 from goldnode.commands.cve import sources
 from goldnode.commands.cve.prove import PAYLOAD_TYPE
 from goldnode.commands.schema.kinds import schema
-from goldnode.core.errors import SiteError
-from goldnode.core.site import Site
+from goldnode.core.errors import GoldnodeError, SiteError
+from goldnode.core.site import Site, SiteCve
 from goldnode.cve import subjects
 from goldnode.cve.debian import DebianTracker
 from goldnode.cve.feeds import Feed
@@ -39,9 +39,11 @@ from goldnode.cve.nodes import NodeFacts
 from goldnode.cve.prepare import PrepareStep, building, run
 from goldnode.cve.record import CveRecord, event
 from goldnode.cve.report import CveQuestion, build
+from goldnode.cve.rollouts import document, soak
 from goldnode.disks.definition import load_definition
 from goldnode.disks.locking import load_disk_lock, lock_file
 from goldnode.evidence.signatures import load_public, open_envelope
+from goldnode.fleet.rollout.check import check
 from goldnode.fleet.rollout.document import loads
 from goldnode.lock.model import load_lock
 
@@ -222,10 +224,10 @@ def test_lane_of_a_vulnerability_from_its_publication_to_the_signed_proof(lane: 
     assert (unknown.exit_code, 'no freeze calendar "easter"' in unknown.output) == (1, True)
     words = ("--class", CLASS, "--override-calendar", "year-end=the CVE is used", "--write")
     assert lane.run("roll-out", *words).exit_code == 0
-    document = loads(lane.record.rollout(CLASS).read_text()).document
-    assert (document.lane, document.waves[0].soak) == ("security", "2h")
-    assert document.override_calendars == {"year-end": "the CVE is used"}
-    assert (document.from_.lock, document.to.lock) == (OLD, LOCK.digest)
+    planned = loads(lane.record.rollout(CLASS).read_text()).document
+    assert (planned.lane, planned.waves[0].soak) == ("security", "2h")
+    assert planned.override_calendars == {"year-end": "the CVE is used"}
+    assert (planned.from_.lock, planned.to.lock) == (OLD, LOCK.digest)
     assert lane.steps()["roll-out"] == "partly"
 
     lane.moved = 3
@@ -441,3 +443,64 @@ def test_node_that_was_not_judged_keeps_the_proof_away() -> None:
     assert (done.left, [one.names for one in done.not_judged]) == ([], [["fixed"]])
     assert not done.proved  # its lock is not one of the site's
     assert not proof(lane_facts([], row), "ann").proved
+
+
+def to_roll_out(count: int, **changes: Any) -> LaneFacts:
+    """Return the facts of nodes of one lock, and of one node with another."""
+    built = "#1 SMP Debian 6.1.100-1 (2026-01-01)"
+    nodes = [node(f"node{number:03d}", built=built, lock=OLD) for number in range(count)]
+    nodes.append(node("odd", built=built, lock="sha256:" + "7" * 64))
+    row = Mitigation.model_validate(
+        {
+            "schema": "goldnode.mitigation/1",
+            "cve": CVE,
+            "classes": ["h100"],
+            "deny": ["algif_aead"],
+            "reason": "x",
+            "owner": "ada",
+            "expires": dt.date(2026, 12, 31),
+        }
+    )
+    return replace(lane_facts(nodes, row), **changes)
+
+
+@pytest.mark.parametrize("count", [1, 5, 200, 5000])
+def test_rollout_of_a_fix_can_work_for_a_class_of_any_size(count: int) -> None:
+    made = document(to_roll_out(count), "h100", LOCK.digest, SiteCve())
+    file = loads(made.text)
+    report = check(file, size=count + 1)
+    assert [one for one in report.findings if one.severity == "error"] == []
+    assert {wave.soak for wave in file.document.waves[:-1]} <= {"4h"}  # of a high severity
+    assert made.others == {"odd": "sha256:" + "7" * 64}
+
+
+@pytest.mark.parametrize(
+    ("severity", "expected"),
+    [
+        ("critical", "1h"),
+        ("9.8", "1h"),
+        ("medium", "2d"),
+        ("low", "3d"),
+        ("not yet assigned", "1d"),
+    ],
+)
+def test_soak_is_by_the_rule_of_the_site_for_the_severity(severity: str, expected: str) -> None:
+    assert soak(SiteCve(soak={"medium": "2d"}), severity) == expected
+
+
+def test_module_that_does_not_build_stops_the_rollout() -> None:
+    facts = to_roll_out(8, missing=lambda _: [("module", "it does not build; on it build: 595.71")])
+    with pytest.raises(
+        GoldnodeError, match=r"the module of .* is not ready .* on it build: 595.71"
+    ):
+        document(facts, "h100", LOCK.digest, SiteCve())
+    # A disk is for nodes that are installed anew: it holds no rollout.
+    document(
+        replace(facts, missing=lambda _: [("disk build", "x")]), "h100", LOCK.digest, SiteCve()
+    )
+
+
+def test_class_without_a_lock_to_move_from_is_refused() -> None:
+    facts = to_roll_out(0)
+    with pytest.raises(GoldnodeError, match="no node of h100 reports another lock"):
+        document(facts, "h100", "sha256:" + "7" * 64, SiteCve())
