@@ -620,9 +620,12 @@ def cancel(connection: Connection, number: int, order: PersonsOrder) -> bool:
         )
     request = _request(row)
     if request.state in (RequestState.RUNNING, RequestState.RETURNING):
+        remedy = f"stop {request.holder}; the request ends with it"
+        if request.work is QueuedWork.REPAIR:
+            remedy = f"end it with `goldnode fleet release {request.node} --reason REASON`"
         raise QueueError(
             f"request {number} has begun: {request.work} on {request.node or 'a mirror'}",
-            remedy=f"stop {request.holder}; the request ends with it",
+            remedy=remedy,
         )
     if request.state not in model.OPEN:
         return False

@@ -372,6 +372,8 @@ def test_repair_is_in_the_list_of_the_queue(site: Site) -> None:
     site.tick()
     (row,) = site.queued()
     assert (row["state"], row["under"]) == ("running", "queue")
+    with pytest.raises(GoldnodeError, match="End it with `goldnode fleet release n0"):
+        site.store.run(lambda connection: queue.cancel(connection, row["request"], order))
     assert site.nodes["n0"].run == f"queue turn {row['turn']}"
 
 

@@ -499,7 +499,9 @@ def test_kill_before_every_statement_leaves_whole_grants(migrated: Path, tmp_pat
 
 def killed_everywhere(address: str, step: int) -> int:
     """Kill a run before each statement in steps, and check what it leaves. Return the number of kills."""
-    context = multiprocessing.get_context("spawn")
+    # Each run is forked from a process that has imported all of this: a start would take longer than the run.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
     first = StoreDatabase(address)
     fill(first)
     seen: set[str] = set()
