@@ -30,7 +30,8 @@ WRITERS = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in DOCS.glob("*.json")))
+# The ledger's page explains it; its figures are in the JSON alone.
+@pytest.mark.parametrize("name", sorted({path.stem for path in DOCS.glob("*.json")} - {"ledger"}))
 def test_a_page_written_again_is_the_page(name: str, tmp_path: Path) -> None:
     assert name in WRITERS, "say which module writes this page"
     writer = importlib.import_module(f"benchmarks.{name}.{WRITERS[name]}")
