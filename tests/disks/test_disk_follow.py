@@ -112,19 +112,19 @@ class Fleet:
         until: Callable[[ControllerReport], bool],
         limit: float,
         *,
-        from_leave: bool = False,
+        begun: Callable[[], bool] = lambda: True,
     ) -> ControllerReport:
         """Run the controller and the simulated nodes in real time until something is so.
 
-        :param from_leave: the time stands until the guest has its leave. On a busy machine a pass of the guest takes
-            longer than the rollout waits, and then it is overdue before it has begun.
+        :param begun: the time of the rollout stands until this is so. On a busy machine a pass of the guest takes longer
+            than the rollout waits, and then it is overdue before it has begun.
         """
         assert self.rollout is not None
         controller = self.rollout.controller(self.store)
-        end, past = time.monotonic() + limit, 0.0
+        end, past, going = time.monotonic() + limit, 0.0, False
         try:
             while True:
-                if from_leave and GUEST not in self.holds():
+                if not (going := going or begun()):
                     past = time.time() - self.rollout.now
                 self.rollout.now = time.time() - past
                 report = controller.tick()
@@ -262,7 +262,11 @@ def test_guest_falls_back_from_a_broken_image_and_keeps_its_slot(
     with served(fleet.rollout), slotdisk.guest(made, more, tmp_path, port=free_port()) as machine:
         at = machine.wait("GUEST BOOT slot=a", 0, 1800)
         fleet.wait_report("aaa", 1800)
-        report = fleet.run(lambda report: report.ended, 2400, from_leave=True)
+        report = fleet.run(
+            lambda report: report.ended,
+            2400,
+            begun=lambda: any("-ccc is written to" in line for line in list(machine.lines)),
+        )
         assert fleet.holds()[GUEST][0] == "failed"
         assert "did not report in time" in fleet.holds()[GUEST][1]
         assert report.phase is RolloutPhase.COMPLETED, "the others went on"
