@@ -788,8 +788,7 @@ class HostPolicy(Strict):
     )
     sysctl: dict[ParameterName, ParameterValue] = Field(
         default_factory=dict,
-        description="Further kernel parameters, by the name that `sysctl -a` shows; values are text. One that is removed "
-        "here has its own value again after the next boot.",
+        description="Further kernel parameters, as `sysctl -a` names them; a removed one has its own value after a boot.",
     )
     memlock: Literal["unlimited"] | PositiveInt | None = Field(
         default=None, description="Limit of locked memory of logins and services, KiB."
