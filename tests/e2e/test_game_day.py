@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,17 @@ def test_fault_that_a_container_cannot_show_is_refused(gaming: Gaming, name: str
     done = goldnode("game-day", CLASS, "-i", str(hosts), "--node", node.name, "--fault", name, site=site)  # fmt: skip
     assert done.returncode == 2
     assert f"fault {name} cannot be made: a container shows" in done.stderr
+
+
+def test_mtu_is_lowered_and_set_back(gaming: Gaming) -> None:
+    # The check of a container does not judge it; the commands work there as on a machine.
+    node, _, _ = gaming
+    found = replace(game_day.survey(machine(node)), container=False)
+    fault = BY_NAME["link-mtu"]
+    assert fault.obstacle(found) is None
+    for script, mtu in ((fault.make, "1400"), (fault.undo, "1500"), (fault.undo, "1500")):
+        node.shell(script(found))
+        assert node.read("/sys/class/net/eth0/mtu").strip() == mtu
 
 
 @pytest.mark.parametrize("name", ["hold", "module-denied", "disk-full", "unit-drop-in"])

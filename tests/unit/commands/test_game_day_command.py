@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from tests.unit.fleet.nodes.test_game_day import Clock, Played
+from tests.unit.fleet.rollout import documents
 from tests.unit.fleet.store.fleets import fill
 
 from goldnode.cli import main
+from goldnode.commands.canary import run as canary_run
 from goldnode.fleet.control import requirements
 from goldnode.fleet.nodes import game_day, reach
 from goldnode.fleet.nodes.game_day_faults import BY_NAME
@@ -104,6 +106,28 @@ def test_a_host_of_another_class_is_refused(played: Played) -> None:
     result = run("-i", "hosts.yml", *HOLD)
     assert result.exit_code == 2
     assert "the inventory has no host n00 of class c" in result.output
+
+
+def test_the_first_free_canary_of_a_rollout_is_taken(
+    played: Played, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(reach, "reached", lambda name, *_: played)
+    busy = {"n01": "slurm shows work on n01", "n00": ""}
+    monkeypatch.setattr(canary_run, "busy_by_scheduler", lambda name, _: lambda: busy[name])
+    Path("hosts.yml").write_text("all: {children: {c: {hosts: {n00: {}, n01: {}}}}}\n")
+    named = documents.TEXT.replace("class: l4", "class: c")
+    words = ("-i", "hosts.yml", "--rollout", "r.yml", "--fault", "hold")
+    Path("r.yml").write_text(named)
+    assert "wave canary names no hosts" in run(*words).output
+    Path("r.yml").write_text(named.replace("nodes: 2, spread: leaf", "hosts: [n01, n00]"))
+    result = run(*words)
+    assert (result.exit_code, result.output[:30]) == (0, "n00 would have the fault hold: "[:30])
+    busy["n00"] = "slurm shows work on n00"
+    result = run(*words)
+    assert result.exit_code == 2
+    assert "no canary is free: n01: slurm shows work on n01" in result.output
+    Path("r.yml").write_text(documents.TEXT)
+    assert "the document is of class l4, and not of c" in run(*words).output
 
 
 @pytest.fixture

@@ -394,7 +394,9 @@ class GameDay:
         return f"{own.fault} since {own.started}, by {own.who} ({own.id})"
 
     def _script(self, script: str) -> Any:
-        return self.machine.run("sh", "-s", stdin=script.encode(), timeout=CALL)
+        # It ends on the node before its answer is given up here: later it could make a fault that was ended.
+        words = ("timeout", "-k", "5", f"{CALL - 30:.0f}", "sh", "-s")
+        return self.machine.run(*words, stdin=script.encode(), timeout=CALL)
 
     def _arm(self, node: SurveyedNode) -> None:
         self.say(f"{self.machine.name}: arming the end, at most {self.plan.limit} s from now")

@@ -76,7 +76,7 @@ class Played:
             step = "arm"
         elif "/made\ncut" in script:
             step = "make"
-        elif command[0] == "sh":
+        elif command[0] in ("sh", "timeout"):
             step = "end"
         self.steps.append(step)
         for when in ("before", "after"):

@@ -234,6 +234,24 @@ def test_update_of_a_failed_node_leaves_it_out(store: StoreDatabase) -> None:
     assert held(store) == {"n00": "failed"}
 
 
+def test_work_on_a_node_is_a_hold_a_request_or_a_rollout_and_no_drain_of_a_person(
+    store: StoreDatabase,
+) -> None:
+    def work(number: int) -> str | None:
+        return store.run(lambda c: queue.work_on(c, f"n{number:02}", NOW))
+
+    fill(store, 4)
+    assert work(0) is None
+    store.run(lambda c: take_hold(c, "n00", "person", "bob", ALICE))
+    assert work(0) is None
+    claim = asked(store, 1)
+    assert work(1) == "ann@m has asked for it (repair)"
+    polled(store, claim)
+    assert str(work(1)).startswith("queue holds it (")
+    rollout(store, waves=(("n02",),))
+    assert (work(2), work(3)) == ("rollout kernel takes it next", None)
+
+
 def test_drain_of_a_person_is_never_overridden(store: StoreDatabase) -> None:
     fill(store)
     store.run(lambda c: take_hold(c, "n00", "person", "bob", ALICE))
