@@ -6,9 +6,9 @@ Two faults need a machine of their own: a container shows the kernel's log and t
 from __future__ import annotations
 
 import json
+import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,7 @@ from tests.simulators.hardware import Scenario
 from tests.simulators.hardware import node as simulator
 
 from goldnode.fleet.nodes import game_day
-from goldnode.fleet.nodes.game_day_faults import BY_NAME, FAULTS, GameDayFault
+from goldnode.fleet.nodes.game_day_faults import BY_NAME, FAULTS, GameDayFault, SurveyedNode
 from goldnode.fleet.nodes.reach import SshNode
 from goldnode.testing.lab.nodes import LabNode
 
@@ -97,15 +97,23 @@ def test_fault_that_a_container_cannot_show_is_refused(gaming: Gaming, name: str
     assert f"fault {name} cannot be made: a container shows" in done.stderr
 
 
-def test_mtu_is_lowered_and_set_back(gaming: Gaming) -> None:
-    # The check of a container does not judge it; the commands work there as on a machine.
-    node, _, _ = gaming
-    found = replace(game_day.survey(machine(node)), container=False)
+def test_mtu_is_lowered_and_set_back() -> None:
+    # In a network namespace of its own: a lab node may not change its interface.
     fault = BY_NAME["link-mtu"]
+    declared = {"baseline": {"network": {"eth0": {"mtu": 9000}}}}
+    found = SurveyedNode(declared, {}, {}, 1.0, mtu={"eth0": 9000})
     assert fault.obstacle(found) is None
-    for script, mtu in ((fault.make, "1400"), (fault.undo, "1500"), (fault.undo, "1500")):
-        node.shell(script(found))
-        assert node.read("/sys/class/net/eth0/mtu").strip() == mtu
+    made, undone = fault.make(found), fault.undo(found)
+    shown = "ip -o link show eth0 | sed 's/.* mtu //; s/ .*//'"
+    begin = "ip link add eth0 type veth peer name other; ip link set eth0 mtu 9000"
+    script = "\n".join((begin, made, shown, undone, shown, undone, shown))
+    done = subprocess.run(
+        ["unshare", "--net", "sh", "-ec", script],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stdout.split(), done.stderr) == (["8900", "9000", "9000"], "")
 
 
 @pytest.mark.parametrize("name", ["hold", "module-denied", "disk-full", "unit-drop-in"])

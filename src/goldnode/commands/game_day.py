@@ -297,7 +297,7 @@ def _plan(
     )
 
 
-_ALERTS = 'ALERTS{alertstate="firing", alertname=~"Goldnode.*"}'
+_ALERTS = 'ALERTS{alertname=~"Goldnode.*"}'
 _NODE_LABELS = ("instance", "node", "host", "nodename")
 
 
@@ -306,30 +306,34 @@ def _alerts(site: Site, url: str | None, fault: GameDayFault, names: set[str]) -
     from dataclasses import replace
 
     from goldnode.fleet.control import requirements
+    from goldnode.fleet.nodes.game_day_faults import alerts_of
 
     sources = requirements.sources(site)
     if url is not None:
         sources = replace(sources, prometheus=url.rstrip("/"))
     if sources.prometheus is None:
         return None
+    expected = alerts_of(fault)
 
-    def firing() -> dict[tuple[str, str], str]:
+    def active(*states: str) -> set[tuple[str, str]]:
         try:
             series = requirements.query(sources, _ALERTS)
         except requirements.QueryUnknownError as problem:
             raise GoldnodeError(str(problem)) from None
-        found = {}
+        found = set()
         for row in series:
             hosts = {row.labels.get(label, "").partition(":")[0] for label in _NODE_LABELS}
             alert, finding = row.labels.get("alertname", ""), row.labels.get("id", "")
-            if hosts & names and (not finding or finding in fault.findings):
-                found[alert, finding] = f"{alert} {finding}".strip()
+            ours = alert in expected and (not finding or finding in fault.findings)
+            if ours and hosts & names and row.labels.get("alertstate") in states:
+                found.add((alert, finding))
         return found
 
-    before = firing()
+    # One that is pending already would fire without the fault.
+    before = active("pending", "firing")
 
     def new() -> str | None:
-        return next((text for key, text in firing().items() if key not in before), None)
+        return next((" ".join(row).strip() for row in sorted(active("firing") - before)), None)
 
     return new
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,7 @@ from goldnode.cli import main
 from goldnode.commands.canary import run as canary_run
 from goldnode.fleet.control import requirements
 from goldnode.fleet.nodes import game_day, reach
-from goldnode.fleet.nodes.game_day_faults import BY_NAME
+from goldnode.fleet.nodes.game_day_faults import BY_NAME, FAULTS, alerts_of
 from goldnode.fleet.rollout.queue import QueuedWork, WorkNeed
 from goldnode.fleet.store import queue, schema
 from goldnode.fleet.store.database import StoreDatabase
@@ -161,7 +162,12 @@ def test_a_node_that_others_wait_for_is_refused(played: Played, store: StoreData
 
 def series(**labels: str) -> Any:
     return SimpleNamespace(
-        labels={"alertname": "GoldnodeFinding", "instance": "n00:9478", **labels}
+        labels={
+            "alertname": "GoldnodeFinding",
+            "instance": "n00:9478",
+            "alertstate": "firing",
+            **labels,
+        }
     )
 
 
@@ -169,6 +175,9 @@ ALERTS: list[tuple[list[Any], list[Any], str]] = [
     ([], [series(id="stack.holds")], "seen"),
     ([], [series(alertname="GoldnodeDegraded")], "seen"),
     ([series(id="stack.holds")], [series(id="stack.holds")], "not_seen"),  # it fired before
+    ([series(id="stack.holds", alertstate="pending")], [series(id="stack.holds")], "not_seen"),
+    ([], [series(id="stack.holds", alertstate="pending")], "not_seen"),  # it may never fire
+    ([], [series(alertname="GoldnodeCouldNotCheck")], "not_seen"),  # no effect of this fault
     ([], [series(id="gpu.lost")], "not_seen"),  # of another finding
     ([], [series(id="stack.holds", instance="n01:9478")], "not_seen"),  # of another node
 ]
@@ -209,3 +218,10 @@ def test_a_node_without_an_alert_and_captures_says_why_they_are_not_asked(played
     text = run(*HOLD).output
     assert "neither --prometheus nor fleet.prometheus of the site file is given" in text
     assert "not asked: --skip report" in run(*HOLD, "--skip", "report").output
+
+
+def test_alerts_that_are_waited_for_are_rules_of_the_integration() -> None:
+    rules = Path(__file__).parents[3] / "integrations/prometheus/goldnode.rules.yml"
+    known = set(re.findall(r"- alert: (\w+)", rules.read_text(encoding="utf-8")))
+    for fault in FAULTS:
+        assert alerts_of(fault) <= known, fault.name

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from goldnode.node.ground.json_lines import as_dict
+from goldnode.node.state.kinds import DRAIN, kind
 from goldnode.node.verdict.deltas import MEMORY
 
 # Of the files and units of a game day. goldnode's own prefix is not used: site.yml removes units that have it and that no class declares.
@@ -420,3 +421,13 @@ FAULTS: tuple[GameDayFault, ...] = (
     ),
 )
 BY_NAME: Mapping[str, GameDayFault] = {fault.name: fault for fault in FAULTS}
+
+
+def alerts_of(fault: GameDayFault) -> frozenset[str]:
+    """Return the alerts of integrations/prometheus that a fault can make fire on its node."""
+    if fault.silent:
+        return frozenset({"GoldnodeStale", "GoldnodeFinding"})
+    row = kind(fault.findings[0])
+    if row is not None and row.severity == DRAIN:
+        return frozenset({"GoldnodeDrain", "GoldnodeGateClosed", "GoldnodeFinding"})
+    return frozenset({"GoldnodeDegraded", "GoldnodeFinding"})
