@@ -21,6 +21,9 @@ ROOT = Path(__file__).parent
 OPEN = ROOT / "open.yml"
 TRIAL, TREE = "24c6d23d", "b8494301"  # the commits that `first` and `before` are about
 
+# The commit at which the reports of each blind round were answered first: `first` of those is about it.
+ROUNDS = {1: "0ad26185", 2: "723befc0", 3: "", 4: ""}
+
 Judgement = Literal["right", "partly", "wrong", "cannot"]
 OneOf = Annotated[list[str], pydantic.Field(min_length=2)]
 
@@ -74,6 +77,7 @@ class Report(Model):
     options: dict[str, Any] = pydantic.Field(default={}, alias="with")
     expect: Expectation | None = None
     trial: bool = False
+    round: int | None = None  # of the blind rounds (ROUNDS), the one that it is from
     first: Judgement | None = None
     first_got: str = ""
     before: Judgement | None = None
