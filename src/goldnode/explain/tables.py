@@ -380,6 +380,9 @@ _MAKERS = re.compile(
     r"NVIDIA|Advanced Micro Devices.*(Instinct|Radeon|Aldebaran|Aqua|MI\d)|\[10de:|\[1002:",
     re.IGNORECASE,
 )
+_INTEL = re.compile(r"Intel .*(Data Center GPU|Arc|Ponte|DG2|Battlemage|Flex|Max|Device 0b|Device 56c)|\[8086:(0b|56c|e2)")
+# The list of /dev/dri: a card is made by each driver of a display, a renderD by the driver of a GPU only.
+_DRI = re.compile(r"^[cd][rwxst+.-]{9,11}\s.*\s(?P<name>card\d+|renderD\d+|by-path|\.{1,2})$")
 _CLASSES = ("VGA", "3D controller", "Display controller", "Processing accelerators")
 
 
@@ -390,6 +393,7 @@ def lspci(lines: Sequence[str]) -> TextReading | None:
         return None
     reading = TextReading("the text of lspci")
     gpus = 0
+    others: list[int] = []  # numbers of the lines of GPUs of AMD and Intel
     buses: list[int] = []  # of the GPUs
     bridges: list[tuple[int, list[str]]] = []  # numbers of their first lines, and their lines
     for start, end in zip(devices, [*devices[1:], len(lines)], strict=True):
@@ -400,6 +404,9 @@ def lspci(lines: Sequence[str]) -> TextReading | None:
             block.append(line)
         reading.used.update(range(start, start + len(block)))
         match = _DEVICE.match(lines[start].strip())
+        if match and match["what"].startswith(_CLASSES) and not _NVIDIA.search(match["name"]):
+            known = _MAKERS.search(match["name"]) or _INTEL.search(match["name"])
+            others.extend([start] if known else [])
         if match and match["what"].startswith(_CLASSES) and _MAKERS.search(match["name"]):
             gpus += 1
             buses.append(int(lines[start].strip().split(".")[0].split(":")[-2], 16))
@@ -407,8 +414,37 @@ def lspci(lines: Sequence[str]) -> TextReading | None:
         elif match and match["what"].startswith("PCI bridge"):
             bridges.append((start, block))
     _judge_bridges(reading, bridges=bridges, buses=buses)
+    _judge_render_devices(reading, lines=lines, gpus=others)
     reading.notes.append(f"{len(devices)} devices, {gpus} of them GPUs of NVIDIA or AMD")
     return reading
+
+
+_NVIDIA = re.compile(r"NVIDIA|\[10de:", re.IGNORECASE)
+
+
+def _judge_render_devices(
+    reading: TextReading, *, lines: Sequence[str], gpus: Sequence[int]
+) -> None:
+    """Compare GPUs of AMD and Intel with a list of /dev/dri in the same text, if there is one."""
+    listed = {
+        number: match["name"]
+        for number, line in enumerate(lines)
+        if (match := _DRI.match(line.strip()))
+    }
+    reading.used.update(listed)
+    if not any(name.startswith("card") for name in listed.values()):
+        return
+    devices = sum(name.startswith("renderD") for name in listed.values())
+    if devices == 0:
+        for number in gpus:
+            reading.answers.append(
+                of_symptom(
+                    "gpu-of-amd-or-intel-without-driver",
+                    text=lines[number],
+                    line=number,
+                    subject=lines[number].strip().split(" ", 1)[0],
+                )
+            )
 
 
 _REDIRECTS = re.compile(r"ACSCtl:.*(ReqRedir|CmpltRedir)\+")

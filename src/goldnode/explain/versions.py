@@ -5,6 +5,8 @@ A board is recognized by its PCI id; what the driver says of it is compared with
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import replace
@@ -107,7 +109,14 @@ _KERNEL = (
 _HEADERS = re.compile(
     r"Could not resolve Linux kernel version|Missing \S+ kernel headers|kernel headers for \S+ cannot be found|fatal error: /lib/modules/"
 )
-_GONE = re.compile(r"/dkms/nvidia.*implicit declaration of function \W(\w+)")
+# What gcc says of code for another kernel: a function, a member, a type or a list of arguments that the kernel does not have.
+_GONE = re.compile(
+    r"/dkms/\S+.*?error: .*?(?:implicit declaration of function|has no member named|unknown type name|storage size of"
+    r"|too (?:few|many) arguments to function(?: call)?|conflicting types for|redefinition of|invalid use of undefined type"
+    r"|undeclared \(first use|passing argument \d+ of|initialization of|assignment to)[^‘'\"`]*[‘'\"`](?P<name>[^’'\"`]+)"
+    r"|/dkms/\S+.*?error: [‘'\"`](?P<undeclared>\w+)[’'\"`] undeclared"
+)
+_HEADER_GONE = re.compile(r"/dkms/\S+.*?fatal error: (?P<name>\S+\.h): No such file")
 
 
 def build(text: str) -> list[str]:
@@ -124,18 +133,36 @@ def build(text: str) -> list[str]:
             "the compiler is not the one that built the kernel: install that one, or build with "
             "IGNORE_CC_MISMATCH=1; it is no fault of the driver's sources"
         )
-    gone = _GONE.search(text)
+    hit = _GONE.search(text) or _HEADER_GONE.search(text)
+    gone = next((name for name in hit.groups() if name), None) if hit else None
     what = f"driver {driver}" if driver else "the driver"
     if gone:
         which = f"kernel {kernel}" if kernel else "this kernel"
         notes.append(
-            f"{what} does not compile for {which}: it uses {gone.group(1)}, which that kernel does not have. It is older "
+            f"{what} does not compile for {which}: it uses {gone} in a way that this kernel does not have. It is older "
             "than this kernel: take a newer driver, or an older kernel"
         )
     if driver and kernel:
         known = host.kernel_build(kernel, driver)
         notes.extend([known.reason] if known.outcome != "unknown" else [])
     return notes
+
+
+# -- numbers of errors
+
+_ERRNO = re.compile(
+    r"\b(?:error|err|ret|rc|status|failed|returned)\b[^-\w]{0,8}-(?P<number>\d{1,3})\b|\(-(?P<bare>\d{1,3})\)"
+)
+
+
+def error_number(text: str) -> list[str]:
+    """Return the meaning of a negative number of an error in a line of the kernel, as errno(3) names it."""
+    for match in _ERRNO.finditer(text):
+        number = int(match["number"] or match["bare"])
+        name = errno.errorcode.get(number)
+        if name:
+            return [f"-{number} is {name}: {os.strerror(number)}"]
+    return []
 
 
 # -- the fabric manager
@@ -274,5 +301,7 @@ def completed(
         elif answer.id == "architecture-not-in-build":
             # Only the line with the GPU's own capability; the next one lists what the build has.
             notes = capability(answer.text)
-        rows.append(replace(answer, versions=tuple(notes)) if notes else answer)
+        if answer.layer in ("hardware", "software", "driver", "network"):
+            notes = [*notes, *error_number(answer.text)]
+        rows.append(replace(answer, versions=(*answer.versions, *notes)) if notes else answer)
     return rows

@@ -170,7 +170,18 @@ class SymptomRow(FactsRow):
     source: Keys
 
 
+class CudaErrorRow(FactsRow):
+    """An error of CUDA by its number, names and text (CUDA 12 runtime API), and the symptom that it is."""
+
+    code: int
+    driver: str | None = None
+    runtime: str
+    text: str
+    symptom: str
+
+
 class SymptomsFile(FactsFile):
+    cuda_errors: list[CudaErrorRow]
     symptoms: list[SymptomRow]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -105,9 +105,45 @@ def _subjects() -> dict[str, tuple[re.Pattern[str], ...]]:
     }
 
 
+# A number is an error of CUDA beside the name of its library or of one of its functions, and a word for a fault.
+_CUDA_NUMBER = re.compile(
+    r"\b(?:cuda\w*|cudart|cu[A-Z]\w+|nvcuda)\b.{0,60}?\b(?:err|error|errno|failure|failed|returned|status|code)\b[^\w-]{0,4}(?P<code>\d{1,3})\b",
+)
+_CUDA_NAME = re.compile(r"\b(?:CUDA_ERROR_(?P<driver>[A-Z_]+)|cudaError(?P<runtime>[A-Z]\w+))\b")
+# Texts that other programs use too are CUDA's only beside its name.
+_CUDA_NEAR = re.compile(r"cuda|\bcu[A-Z]\w+\(|NCCL WARN", re.IGNORECASE)
+
+
+@cache
+def _cuda_errors() -> tuple[dict[str, str], tuple[tuple[str, str], ...]]:
+    """Return the symptoms of CUDA's errors by number and names, and by text."""
+    names: dict[str, str] = {}
+    texts = []
+    for row in load(FILE)["cuda_errors"]:
+        for key in (str(row["code"]), row.get("driver"), row["runtime"]):
+            if key:
+                names[key] = row["symptom"]
+        texts.append((row["text"].lower(), row["symptom"]))
+    return names, tuple(texts)
+
+
+def _of_cuda(line: str) -> Iterator[str]:
+    """Yield the symptoms of the errors of CUDA that `line` has by number, name or text."""
+    names, texts = _cuda_errors()
+    for pattern in (_CUDA_NAME, _CUDA_NUMBER):
+        for match in pattern.finditer(line):
+            found = next(value for value in match.groupdict().values() if value)
+            if found in names:
+                yield names[found]
+    if _CUDA_NEAR.search(line):
+        lower = line.lower()
+        yield from (symptom for text, symptom in texts if text in lower)
+
+
 def of_line(line: str) -> list[Symptom]:
-    """Return the symptoms of which `line` has a message, in the order of the table."""
-    return [symptoms()[name] for name, pattern in _patterns() if pattern.search(line)]
+    """Return the symptoms of which `line` has a message, in the order of the table, then those of CUDA's errors."""
+    found = [name for name, pattern in _patterns() if pattern.search(line)]
+    return [symptoms()[name] for name in dict.fromkeys([*found, *_of_cuda(line)])]
 
 
 def subject_of(symptom: Symptom, line: str) -> str | None:
