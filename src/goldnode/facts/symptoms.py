@@ -107,7 +107,7 @@ def _subjects() -> dict[str, tuple[re.Pattern[str], ...]]:
 
 # A number is an error of CUDA beside the name of its library or of one of its functions, and a word for a fault.
 _CUDA_NUMBER = re.compile(
-    r"\b(?:cuda\w*|cudart|cu[A-Z]\w+|nvcuda)\b.{0,60}?\b(?:err|error|errno|failure|failed|returned|status|code)\b[^\w-]{0,4}(?P<code>\d{1,3})\b",
+    r"\b(?:cuda\w*|cudart|cu[A-Z]\w+|nvcuda)\b.{0,60}?\b(?:(?:err|error|errno|failure|failed|returned)\b(?: (?:with )?(?:error )?code)?[^\w-]{0,4}|\bcode *[=:] *)(?P<code>\d{1,3})\b",
 )
 _CUDA_NAME = re.compile(r"\b(?:CUDA_ERROR_(?P<driver>[A-Z_]+)|cudaError(?P<runtime>[A-Z]\w+))\b")
 # Texts that other programs use too are CUDA's only beside its name.

@@ -180,3 +180,16 @@ def test_any_text_is_explained(text: str) -> None:
 )
 def test_any_order_of_known_lines_is_explained(lines: list[str]) -> None:
     explain("\n".join(lines))
+
+
+MESSAGES = table("explain/messages.yml")
+
+
+@pytest.mark.parametrize(("line", "wanted"), MESSAGES["answers"])
+def test_variant_of_a_message_has_its_answer_first(line: str, wanted: str) -> None:
+    assert ids(line)[:1] == [wanted], line
+
+
+@pytest.mark.parametrize("line", MESSAGES["harmless"])
+def test_line_of_a_healthy_node_has_no_answer(line: str) -> None:
+    assert [row.id for row in explain(line).answers] == [], line
