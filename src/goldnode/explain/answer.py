@@ -10,7 +10,7 @@ from typing import Any
 from goldnode.explain import documents, logs, system, tables, versions
 from goldnode.explain.model import TextAnswer, TextReading, merged, of_symptom
 from goldnode.facts import xid
-from goldnode.facts.symptoms import near, of_line
+from goldnode.facts.symptoms import component_of_line, near, of_line
 from goldnode.node.ground.text import clean
 
 Reader = Callable[[Sequence[str]], TextReading | None]
@@ -88,6 +88,9 @@ def explain(text: str, driver: str | None = None) -> Explanation:
         for row in of_line(lines[number])[:1]:
             answers.append(of_symptom(row, text=lines[number], line=number))
             taken.add(number)
+    if not answers:
+        # No row knows any line: which program reports an error is what remains.
+        answers.extend(_components(lines, left, taken))
     answers = versions.completed(merged(answers), "\n".join(lines), driver)
     unread = tuple(
         (number + 1, lines[number][:_SHOWN])
@@ -102,6 +105,17 @@ def explain(text: str, driver: str | None = None) -> Explanation:
         similar=tuple((of_symptom(row, text="", line=0), close) for row, close in similar),
         unread=() if similar else unread,
     )
+
+
+def _components(lines: Sequence[str], left: Sequence[int], taken: set[int]) -> list[TextAnswer]:
+    """Return the components that report an error in the lines `left`, and mark these lines as read."""
+    answers = []
+    for number in left:
+        row = component_of_line(lines[number])
+        if row is not None:
+            answers.append(of_symptom(row, text=lines[number], line=number))
+            taken.add(number)
+    return answers
 
 
 def _read(lines: Sequence[str]) -> list[TextReading]:

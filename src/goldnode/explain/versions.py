@@ -14,7 +14,7 @@ from dataclasses import replace
 from goldnode.compat import known_bad
 from goldnode.compat.model import CompatHost
 from goldnode.explain.model import TextAnswer
-from goldnode.facts import host, workload, xid
+from goldnode.facts import host, symptoms, workload, xid
 from goldnode.facts.host import GpuModel
 from goldnode.facts.workload import key
 from goldnode.node.state.family import headers_command
@@ -165,6 +165,18 @@ def error_number(text: str) -> list[str]:
     return []
 
 
+_SHELL_STATUS = re.compile(r"\b(?:exit(?:ed)?|status|code|rc)\b\D{0,14}(?P<status>[12]\d\d)\b")
+
+
+def dcgm_status(text: str) -> list[str]:
+    """Return the name of DCGM's error behind the exit status of dcgmi in `text`."""
+    match = _SHELL_STATUS.search(text)
+    name = symptoms.dcgm_status().get(str(256 - int(match["status"]))) if match else None
+    if match is None or name is None:
+        return []
+    return [f"{match['status']} is -{256 - int(match['status'])}: DCGM_ST_{name}"]
+
+
 # -- the fabric manager
 
 _MANAGER = re.compile(r"interface version (\S+) don.?t match with driver version (\d[\d.]*\d)")
@@ -290,6 +302,8 @@ def completed(
             notes = needs(text, driver)
         elif answer.id == "driver-gone-after-kernel":
             notes = build(text)
+        elif answer.id == "dcgm-status":
+            notes = dcgm_status(answer.text)
         elif answer.id == "fabric-not-ready":
             notes = manager(answer.text)
         elif answer.id == "driver-not-loaded":

@@ -167,6 +167,7 @@ class SymptomRow(FactsRow):
     effect: Literal["none", "degraded", "drain"] | None = (
         None  # none: the message is no fault of the node
     )
+    fallback: bool = False  # a component: it answers only where no other row does
     source: Keys
 
 
@@ -181,6 +182,7 @@ class CudaErrorRow(FactsRow):
 
 
 class SymptomsFile(FactsFile):
+    dcgm_status: dict[str, str]
     cuda_errors: list[CudaErrorRow]
     symptoms: list[SymptomRow]
 

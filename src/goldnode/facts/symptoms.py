@@ -45,7 +45,8 @@ class Symptom:
 
     `here` are patterns of finding ids that answer on the node; `run` is the command of goldnode-node that
     reports them, or None. `effect` is "none" where
-    the message is no fault of a node, and a severity where it decides that by itself.
+    the message is no fault of a node, and a severity where it decides that by itself. `fallback` is a component:
+    an error of a program without a row of its own.
     """
 
     id: str
@@ -58,6 +59,7 @@ class Symptom:
     fix: str
     sources: tuple[Origin, ...]
     effect: str | None = None
+    fallback: bool = False
 
 
 @cache
@@ -75,6 +77,7 @@ def symptoms() -> dict[str, Symptom]:
             fix=row["fix"],
             sources=origins(FILE, row["source"]),
             effect=row.get("effect"),
+            fallback=row.get("fallback", False),
         )
         for row in load(FILE)["symptoms"]
     }
@@ -143,7 +146,19 @@ def _of_cuda(line: str) -> Iterator[str]:
 def of_line(line: str) -> list[Symptom]:
     """Return the symptoms of which `line` has a message, in the order of the table, then those of CUDA's errors."""
     found = [name for name, pattern in _patterns() if pattern.search(line)]
-    return [symptoms()[name] for name in dict.fromkeys([*found, *_of_cuda(line)])]
+    rows = [symptoms()[name] for name in dict.fromkeys([*found, *_of_cuda(line)])]
+    return [row for row in rows if not row.fallback]
+
+
+def component_of_line(line: str) -> Symptom | None:
+    """Return the component that reports an error in `line`, the first of the table. None if the line names none."""
+    rows = (symptoms()[name] for name, pattern in _patterns() if pattern.search(line))
+    return next((row for row in rows if row.fallback), None)
+
+
+def dcgm_status() -> dict[str, str]:
+    """Return the names of DCGM's errors by number, without the sign."""
+    return dict(load(FILE)["dcgm_status"])
 
 
 def subject_of(symptom: Symptom, line: str) -> str | None:
@@ -181,6 +196,7 @@ def _index() -> tuple[dict[str, float], dict[str, dict[str, float]]]:
             [*_words(row["title"]), *_words(row["words"]) * 2, *_words(" ".join(row["causes"]))]
         )
         for row in load(FILE)["symptoms"]
+        if not row.get("fallback")
     }
     frequency = Counter(word for words in texts.values() for word in words)
     weights = {word: math.log(1 + len(texts) / count) for word, count in frequency.items()}
