@@ -31,7 +31,8 @@ def slurm(lines: Sequence[str]) -> TextReading | None:
             table.append(number)
     elif not any("Reason=" in lines[number] or "State=" in lines[number] for number in fields):
         return None
-    reasons = [*table, *(number for number in fields if "Reason=" in lines[number])]
+    judged = [number for number in fields if re.search("Reason=|INVALID_REG", lines[number])]
+    reasons = [*table, *judged]
     name = "`sinfo -R`" if head is not None else "`scontrol show node`"
     reading = TextReading(f"the output of {name}", used=set(fields) - set(reasons))
     if head is not None:

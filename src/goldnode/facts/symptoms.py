@@ -108,6 +108,8 @@ def _subjects() -> dict[str, tuple[re.Pattern[str], ...]]:
     }
 
 
+# What programs print has such signs, and what people write of a fault mostly has not.
+_OF_A_PROGRAM = re.compile(r"[:=\[<]|[A-Z]_[A-Z]")
 # A number is an error of CUDA beside the name of its library or of one of its functions, and a word for a fault.
 _CUDA_NUMBER = re.compile(
     r"\b(?:cuda\w*|cudart|cu[A-Z]\w+|nvcuda)\b.{0,60}?\b(?:(?:err|error|errno|failure|failed|returned)\b(?: (?:with )?(?:error )?code)?[^\w-]{0,4}|\bcode *[=:] *)(?P<code>\d{1,3})\b",
@@ -152,6 +154,8 @@ def of_line(line: str) -> list[Symptom]:
 
 def component_of_line(line: str) -> Symptom | None:
     """Return the component that reports an error in `line`, the first of the table. None if the line names none."""
+    if not _OF_A_PROGRAM.search(line):
+        return None
     rows = (symptoms()[name] for name, pattern in _patterns() if pattern.search(line))
     return next((row for row in rows if row.fallback), None)
 
