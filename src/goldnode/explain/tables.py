@@ -380,7 +380,9 @@ _MAKERS = re.compile(
     r"NVIDIA|Advanced Micro Devices.*(Instinct|Radeon|Aldebaran|Aqua|MI\d)|\[10de:|\[1002:",
     re.IGNORECASE,
 )
-_INTEL = re.compile(r"Intel .*(Data Center GPU|Arc|Ponte|DG2|Battlemage|Flex|Max|Device 0b|Device 56c)|\[8086:(0b|56c|e2)")
+_INTEL = re.compile(
+    r"Intel .*(Data Center GPU|Arc|Ponte|DG2|Battlemage|Flex|Max|Device 0b|Device 56c)|\[8086:(0b|56c|e2)"
+)
 # The list of /dev/dri: a card is made by each driver of a display, a renderD by the driver of a GPU only.
 _DRI = re.compile(r"^[cd][rwxst+.-]{9,11}\s.*\s(?P<name>card\d+|renderD\d+|by-path|\.{1,2})$")
 _CLASSES = ("VGA", "3D controller", "Display controller", "Processing accelerators")

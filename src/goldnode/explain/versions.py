@@ -110,11 +110,13 @@ _HEADERS = re.compile(
     r"Could not resolve Linux kernel version|Missing \S+ kernel headers|kernel headers for \S+ cannot be found|fatal error: /lib/modules/"
 )
 # What gcc says of code for another kernel: a function, a member, a type or a list of arguments that the kernel does not have.
+# gcc quotes names by typographic marks in a UTF-8 locale, and by apostrophes otherwise.
+_OPEN, _CLOSE = "[\u2018'\"`]", "[^\u2019'\"`]+"
 _GONE = re.compile(
     r"/dkms/\S+.*?error: .*?(?:implicit declaration of function|has no member named|unknown type name|storage size of"
     r"|too (?:few|many) arguments to function(?: call)?|conflicting types for|redefinition of|invalid use of undefined type"
-    r"|undeclared \(first use|passing argument \d+ of|initialization of|assignment to)[^‘'\"`]*[‘'\"`](?P<name>[^’'\"`]+)"
-    r"|/dkms/\S+.*?error: [‘'\"`](?P<undeclared>\w+)[’'\"`] undeclared"
+    rf"|passing argument \d+ of|initialization of|assignment to)[^\u2018'\"`]*{_OPEN}(?P<name>{_CLOSE})"
+    rf"|/dkms/\S+.*?error: {_OPEN}(?P<undeclared>\w+).? undeclared"
 )
 _HEADER_GONE = re.compile(r"/dkms/\S+.*?fatal error: (?P<name>\S+\.h): No such file")
 

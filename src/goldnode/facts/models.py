@@ -179,10 +179,18 @@ class CudaErrorRow(FactsRow):
     runtime: str
     text: str
     symptom: str
+    source: Keys
+
+
+class DcgmStatus(FactsRow):
+    """Errors of DCGM's functions: their numbers without the sign, and their names."""
+
+    source: Keys
+    names: dict[str, str]
 
 
 class SymptomsFile(FactsFile):
-    dcgm_status: dict[str, str]
+    dcgm_status: DcgmStatus
     cuda_errors: list[CudaErrorRow]
     symptoms: list[SymptomRow]
 

@@ -36,6 +36,8 @@ _SAME = {
 }  # fmt: skip
 # A description that shares less with a symptom is about something else (cosine, 0 to 1).
 _NEAR = 0.16
+# What a program printed is compared with descriptions by people, where chance makes more words equal.
+_NEAR_OF_A_PROGRAM = 0.3
 _SHARED = 2  # words that a description and any symptom must have in common
 
 
@@ -109,14 +111,17 @@ def _subjects() -> dict[str, tuple[re.Pattern[str], ...]]:
 
 
 # What programs print has such signs, and what people write of a fault mostly has not.
-_OF_A_PROGRAM = re.compile(r"[:=\[<]|[A-Z]_[A-Z]")
+_OF_A_PROGRAM = re.compile(r"[:=\[<]|[A-Z]_[A-Z]|^\s*(?:Job for|Warning {2,}\w)", re.MULTILINE)
+_ERROR = re.compile(r"error|fail|fatal|unable|cannot|invalid", re.IGNORECASE)
 # A number is an error of CUDA beside the name of its library or of one of its functions, and a word for a fault.
 _CUDA_NUMBER = re.compile(
-    r"\b(?:cuda\w*|cudart|cu[A-Z]\w+|nvcuda)\b.{0,60}?\b(?:(?:err|error|errno|failure|failed|returned)\b(?: (?:with )?(?:error )?code)?[^\w-]{0,4}|\bcode *[=:] *)(?P<code>\d{1,3})\b",
+    r"\b(?:cuda\w*|cudart|cu[A-Z]\w+|nvcuda)\b.{0,60}?"
+    r"(?:\b(?:err|error|errno|failure|failed|returned)\b(?: (?:with )?(?:error )?code)?[^\w-]{0,4}|\bcode *[=:] *)"
+    r"(?P<code>\d{1,3})\b",
 )
 _CUDA_NAME = re.compile(r"\b(?:CUDA_ERROR_(?P<driver>[A-Z_]+)|cudaError(?P<runtime>[A-Z]\w+))\b")
 # Texts that other programs use too are CUDA's only beside its name.
-_CUDA_NEAR = re.compile(r"cuda|\bcu[A-Z]\w+\(|NCCL WARN", re.IGNORECASE)
+_CUDA_NEAR = re.compile(r"cuda|\bcu[A-Z]\w+\(|NCCL WARN|\(error code ", re.IGNORECASE)
 
 
 @cache
@@ -162,7 +167,7 @@ def component_of_line(line: str) -> Symptom | None:
 
 def dcgm_status() -> dict[str, str]:
     """Return the names of DCGM's errors by number, without the sign."""
-    return dict(load(FILE)["dcgm_status"])
+    return dict(load(FILE)["dcgm_status"]["names"])
 
 
 def subject_of(symptom: Symptom, line: str) -> str | None:
@@ -188,7 +193,8 @@ def near(text: str, most: int = 3) -> list[tuple[Symptom, float]]:
         ((name, _cosine(asked, vector)) for name, vector in vectors.items()),
         key=lambda item: -item[1],
     )[:most]
-    least = max(_NEAR, 0.6 * ranked[0][1])
+    error = _OF_A_PROGRAM.search(text) and _ERROR.search(text)
+    least = max(_NEAR_OF_A_PROGRAM if error else _NEAR, 0.6 * ranked[0][1])
     return [(symptoms()[name], nearness) for name, nearness in ranked if nearness >= least]
 
 
