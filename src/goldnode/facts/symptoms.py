@@ -36,7 +36,7 @@ _SAME = {
 }  # fmt: skip
 # A description that shares less with a symptom is about something else (cosine, 0 to 1).
 _NEAR = 0.16
-# What a program printed is compared with descriptions by people, where chance makes more words equal.
+# The output of a program is compared with descriptions by people, where chance makes more words equal.
 _NEAR_OF_A_PROGRAM = 0.3
 _SHARED = 2  # words that a description and any symptom must have in common
 
@@ -110,7 +110,7 @@ def _subjects() -> dict[str, tuple[re.Pattern[str], ...]]:
     }
 
 
-# What programs print has such signs, and what people write of a fault mostly has not.
+# Signs of a program's output, which a description by a person mostly lacks.
 _OF_A_PROGRAM = re.compile(r"[:=\[<]|[A-Z]_[A-Z]|^\s*(?:Job for|Warning {2,}\w)", re.MULTILINE)
 _ERROR = re.compile(r"error|fail|fatal|unable|cannot|invalid", re.IGNORECASE)
 # A number is an error of CUDA beside the name of its library or of one of its functions, and a word for a fault.
