@@ -1305,9 +1305,10 @@ class ReturnTests(Strict):
 class EvidenceRule(Strict):
     """Signed evidence without which a class changes nowhere (docs/how-to/evidence.md)."""
 
-    kinds: list[EvidenceKind] = Field(
+    kinds: list[Annotated[EvidenceKind, Field(title="kinds of evidence")]] = Field(
         min_length=1,
-        description="Kinds that every wave of a rollout of the class waits for.",
+        description="Kinds that every wave of a rollout of the class waits for: boot, canary, floors, dual, smoke, "
+        "disk, prove-gpu, module-build.",
     )
     max_age_days: int | None = Field(
         default=None, ge=1, description="Oldest proof that counts, in days; null: any."
