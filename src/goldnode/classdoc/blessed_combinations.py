@@ -202,9 +202,9 @@ def _stack(name: str, catalog: Catalog, site: Site, day: dt.date) -> Combination
         cells,
         _heaviest(findings),
         notes,
-        tuple(stack.limits),
-        _stack_sources(stack, host, lock),
-        _facets(host),
+        remarks=tuple(stack.limits),
+        sources=_stack_sources(stack, host, lock),
+        facets=_facets(host),
     )
 
 

@@ -77,11 +77,10 @@ class ArchiveFiles:
 
     def file(self, lock: Lock, package: LockedPackage) -> Path | str:
         """Return the path of the file, or the fault of its archive."""
-        store = (
-            Mirror.of(self.site)
-            if self.site.mirror
-            else Mirror.open(cache_directory() / "packages")
-        )
+        if self.site.mirror is not None:
+            store = Mirror.of(self.site)
+        else:
+            store = Mirror.open(cache_directory() / "packages")
         store.directory.mkdir(parents=True, exist_ok=True)
         faults = store.fetch(
             lock.model_copy(update={"packages": [package]}), self.catalog, self.site
@@ -193,12 +192,12 @@ def notes(
 def _source(change: SourceChange, lock: Lock, files: PackageFiles) -> SourceNotes:
     why = ""
     for package in change.files:
-        found = files.file(lock, package)
-        if isinstance(found, str):
-            why = why or f"{package.name}: {found}"
+        deb = files.file(lock, package)
+        if isinstance(deb, str):
+            why = why or f"{package.name}: {deb}"
             continue
         try:
-            noted = notes_of(change, found)
+            noted = notes_of(change, deb)
         except LockError as problem:
             why = why or f"{package.name}: {problem.message}"
             continue

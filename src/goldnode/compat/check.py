@@ -179,10 +179,10 @@ def fatal_of_models(host: CompatHost) -> dict[str, list[CompatFinding]]:
     fixed, dependent = _by_gpus(dataclasses.replace(host, gpus=(next(iter(models.values())),)))
     for sku, gpu in models.items():
         one = dataclasses.replace(host, gpus=(gpu,))
-        found = [*fixed, *(finding for judge in dependent for finding in judge(one))]
+        findings = [*fixed, *(finding for judge in dependent for finding in judge(one))]
         fatal[sku] = [
             each
-            for each in settle(found, one)
+            for each in settle(findings, one)
             if each.fatal and (each.rule, each.message) not in always
         ]
     return fatal
@@ -203,11 +203,11 @@ def _by_gpus(host: CompatHost) -> tuple[list[CompatFinding], list[_HostJudge]]:
             dependent.append(partial(known_bad.among, known_bad.not_ruled_out(host)))
             continue
         judge = partial(_findings_of, each)
-        found, reads = reading_gpus(host, judge)
+        findings, reads = reading_gpus(host, judge)
         if reads:
             dependent.append(judge)
         else:
-            fixed += found
+            fixed += findings
     return fixed, dependent
 
 

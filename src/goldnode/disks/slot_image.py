@@ -24,14 +24,14 @@ def has_slots(disk: BuiltDisk) -> bool:
 
 def partition(disk: BuiltDisk, name: str) -> Partition:
     """Return a partition of a disk. Raises DiskError."""
-    found = next((row for row in disk.partitions if row.name == name), None)
-    if found is None:
+    wanted = next((row for row in disk.partitions if row.name == name), None)
+    if wanted is None:
         raise DiskError(
             f"image {disk.name} has no partition {name}",
             file=disk.directory,
             remedy="run `goldnode disks build` again",
         )
-    return found
+    return wanted
 
 
 def about(disk: BuiltDisk) -> dict[str, Any]:

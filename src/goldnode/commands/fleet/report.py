@@ -317,7 +317,7 @@ def _rungs(at: float) -> list[ReportRung]:
     for moment, action in record.lines:
         if moment <= at:
             state.apply(action, moment)
-    found = lessons(state, versions_of(Path(site.ladder.evidence)))
+    learned = lessons(state, versions_of(Path(site.ladder.evidence)))
     return [
         ReportRung(
             finding=row.finding,
@@ -332,7 +332,7 @@ def _rungs(at: float) -> list[ReportRung]:
             high=row.high,
             never_helps=row.never_helps,
         )
-        for row in found
+        for row in learned
     ]
 
 

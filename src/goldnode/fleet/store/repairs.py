@@ -279,8 +279,8 @@ def _cancelled(connection: Connection, case: RepairCase) -> str | None:
         request.c.since >= case.changed_at,
         request.c.state == RequestState.CANCELLED.value,
     )
-    found: str | None = connection.scalar(query.limit(1))
-    return found
+    reason: str | None = connection.scalar(query.limit(1))
+    return reason
 
 
 def _refuse(connection: Connection, case: RepairCase, holder: Holder) -> None:
