@@ -29,7 +29,7 @@ from goldnode.fleet.control.rungs import RungTools
 from goldnode.fleet.control.schedulers import SiteSchedulers
 from goldnode.fleet.control.ticket_desk import StoreTicketDesk, plain_request
 from goldnode.fleet.drain.choice import DrainSettings
-from goldnode.fleet.nodes.disk_update import SshNode
+from goldnode.fleet.nodes.reach import SshNode
 from goldnode.fleet.rollout.ladder import CasePhase, LadderBounds, LadderMode, LadderPolicy
 from goldnode.fleet.rollout.queue import QueuedWork, WorkNeed
 from goldnode.fleet.store import grants, nodes, queue, repairs, tickets

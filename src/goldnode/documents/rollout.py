@@ -13,8 +13,8 @@ from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
+from goldnode.core.evidence_kinds import EvidenceKind
 from goldnode.documents.base import Digest, Part
-from goldnode.documents.evidence import EvidenceKind
 
 NAME = r"^[a-z0-9][a-z0-9_.-]*$"
 _DURATION = r"^[0-9]+(\.[0-9]+)?[smhd]$"

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from goldnode.documents.evidence import EvidenceDepends, EvidenceKind
+from goldnode.core.evidence_kinds import EvidenceKind
+from goldnode.documents.evidence import EvidenceDepends
 from goldnode.evidence.statements import Proof
 from goldnode.node.ground.json_lines import as_dict
 

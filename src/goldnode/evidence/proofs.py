@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from goldnode.core.errors import EvidenceError
+from goldnode.core.evidence_kinds import EvidenceKind
 from goldnode.core.files import sha256_of
 from goldnode.documents.canary import CanaryDocument
 from goldnode.documents.dual import DualDocument
@@ -27,7 +28,6 @@ from goldnode.documents.evidence import (
     EvidenceDual,
     EvidenceFloors,
     EvidenceHardware,
-    EvidenceKind,
     EvidenceModuleBuild,
     EvidenceOutcome,
     EvidencePredicate,

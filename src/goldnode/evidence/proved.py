@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from goldnode.core.errors import EvidenceError
+from goldnode.core.evidence_kinds import EvidenceKind
 from goldnode.core.site import Site
-from goldnode.documents.evidence import PREDICATES, EvidenceKind
+from goldnode.documents.evidence import PREDICATES
 from goldnode.evidence import statements
 from goldnode.evidence.dependencies import DependencyChange, changes
 from goldnode.evidence.signatures import load_public

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, cast
 from pydantic import ValidationError
 
 from goldnode.core.errors import EvidenceError, ImageError
-from goldnode.documents.evidence import PREDICATES, EvidenceKind, EvidencePredicate
+from goldnode.core.evidence_kinds import EvidenceKind
+from goldnode.documents.evidence import PREDICATES, EvidencePredicate
 from goldnode.evidence.signatures import PAYLOAD, STATEMENT, open_envelope
 from goldnode.node.ground.json_lines import as_dict
 from goldnode.oci.layout import canonical

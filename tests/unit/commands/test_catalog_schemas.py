@@ -57,6 +57,7 @@ def test_site_schema_has_no_inner_keys() -> None:
     assert set(schema("site")["properties"]) == {
         "archives",
         "catalog",
+        "cve",
         "events",
         "fleet",
         "gate",

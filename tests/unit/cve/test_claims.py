@@ -260,6 +260,6 @@ def test_debians_oval_is_of_one_release_and_version_0_is_unknown() -> None:
         (b"{}", "no XML"),
     ],
 )
-def test_what_is_no_oval_is_refused(text: bytes, part: str) -> None:
+def test_file_of_another_format_is_refused_as_oval(text: bytes, part: str) -> None:
     with pytest.raises(ValueError, match=part):
         OvalDefinitions([io.BytesIO(text)])

@@ -11,8 +11,8 @@ from typing import Any
 
 from goldnode.classdoc.compile import class_document, document_digest
 from goldnode.classdoc.load import load_catalog
+from goldnode.core.evidence_kinds import EvidenceKind
 from goldnode.core.site import Site
-from goldnode.documents.evidence import EvidenceKind
 
 Json = dict[str, Any]
 RECORDED = Path(__file__).parents[2] / "cases/recorded/h200_x1_580.159.04"

@@ -16,7 +16,8 @@ from tests.unit.evidence import proof_records as records
 from tests.unit.images.registries import make_ecdsa_key, make_key
 
 from goldnode.core.errors import EvidenceError
-from goldnode.documents.evidence import PREDICATES, EvidenceKind
+from goldnode.core.evidence_kinds import EvidenceKind
+from goldnode.documents.evidence import PREDICATES
 from goldnode.evidence import proved, statements
 from goldnode.evidence.dependencies import DETAIL
 from goldnode.evidence.proofs import ProofRequest, prove

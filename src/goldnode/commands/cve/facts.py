@@ -41,7 +41,7 @@ PUBLISHED = click.option(
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedVulnerability:
     """State of one vulnerability, and its sources."""
 
     facts: LaneFacts
@@ -52,7 +52,7 @@ class Judged:
 
 def judged(
     name: str, sources: CveSources, data: Path | None, inventory: str | None = None
-) -> Judged:
+) -> JudgedVulnerability:
     """Return the state of a vulnerability. Raises GoldnodeError."""
     from goldnode.classdoc import mitigations
     from goldnode.classdoc.cache import ClassDocuments
@@ -92,7 +92,7 @@ def judged(
         owners=owners(inventory),
         modules=tuple(sorted(modules)),
     )
-    return Judged(facts, catalog, site, matcher)
+    return JudgedVulnerability(facts, catalog, site, matcher)
 
 
 def checked(name: str) -> str:
@@ -117,7 +117,7 @@ def owners(inventory: str | None) -> dict[str, str]:
     return {host: str(row[OWNER]) for host, row in variables.items() if row.get(OWNER)}
 
 
-def require_classes(read: Judged, classes: tuple[str, ...]) -> tuple[str, ...]:
+def require_classes(read: JudgedVulnerability, classes: tuple[str, ...]) -> tuple[str, ...]:
     """Return the classes that are named. Raises GoldnodeError for an unknown one or none."""
     if not classes:
         raise click.UsageError("name a class with --class")
@@ -126,7 +126,7 @@ def require_classes(read: Judged, classes: tuple[str, ...]) -> tuple[str, ...]:
     return classes
 
 
-def record_published(read: Judged, published: dt.datetime | None, by: str) -> None:
+def record_published(read: JudgedVulnerability, published: dt.datetime | None, by: str) -> None:
     """Record when the vulnerability was published."""
     from goldnode.cve.record import event, moment
 

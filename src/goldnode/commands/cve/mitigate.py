@@ -106,7 +106,7 @@ def mitigate(
     click.echo(f"read what nodes have: goldnode cve lane {read.facts.cve}")
 
 
-def _given(cve: str, settings: _Settings, read: shared.Judged) -> Mitigation:
+def _given(cve: str, settings: _Settings, read: shared.JudgedVulnerability) -> Mitigation:
     """Return the mitigation. Raises click.UsageError and GoldnodeError for values that are none."""
     from pydantic import ValidationError
 
@@ -154,7 +154,7 @@ def _text(row: Mitigation) -> str:
     return yaml.safe_dump(content, sort_keys=False)
 
 
-def _lift(read: shared.Judged, *, write: bool) -> None:
+def _lift(read: shared.JudgedVulnerability, *, write: bool) -> None:
     """Remove the mitigation. Raises GoldnodeError while a node of its classes is left, or none was read."""
     row, record = read.facts.mitigation, read.facts.record
     if row is None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -41,12 +40,11 @@ def prove(
     name: str,
     *,
     inventory: str | None,
-    published: dt.datetime | None,
     key: Path | None,
-    write: bool,
     sources: CveSources,
     data: Path | None,
     form: str,
+    **record: Any,
 ) -> None:
     """Write and sign the list of what is left.
 
@@ -61,7 +59,7 @@ def prove(
     from goldnode.evidence import signed_file
     from goldnode.fleet.shared.person import person
 
-    by = person()
+    by, published, write = person(), record["published"], bool(record["write"])
     read = shared.judged(name, sources, data, inventory)
     if write:
         signing = key or _site_key(read.site)

@@ -14,7 +14,7 @@ from goldnode.commands.output import emit, reports
 from goldnode.core.errors import EvidenceError
 
 if TYPE_CHECKING:
-    from goldnode.documents.evidence import EvidenceKind
+    from goldnode.core.evidence_kinds import EvidenceKind
     from goldnode.evidence.signatures import EnvelopeSigner
 
 _KINDS = ("boot", "canary", "floors", "dual", "smoke", "disk", "prove-gpu", "module-build")
