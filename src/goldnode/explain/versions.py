@@ -109,7 +109,7 @@ _KERNEL = (
 _HEADERS = re.compile(
     r"Could not resolve Linux kernel version|Missing \S+ kernel headers|kernel headers for \S+ cannot be found|fatal error: /lib/modules/"
 )
-# What gcc says of code for another kernel: a function, a member, a type or a list of arguments that the kernel does not have.
+# gcc's errors about code for another kernel: a function, a member, a type or a list of arguments that the kernel does not have.
 # gcc quotes names by typographic marks in a UTF-8 locale, and by apostrophes otherwise.
 _OPEN, _CLOSE = "[\u2018'\"`]", "[^\u2019'\"`]+"
 _GONE = re.compile(

@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 from goldnode.facts.host import Origin, load, origins
 
@@ -34,6 +34,9 @@ _SAME = {
     "server": "node", "throttled": "throttle", "throttling": "throttle", "allreduce": "all-reduce",
     "utilization": "utilisation", "pods": "pod", "infiniband": "ib", "k8s": "kubernetes",
 }  # fmt: skip
+# A pattern's parts: an escape, a class of characters, a repetition, or one character.
+_TOKEN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]])*\]|\{[\d,]+\}|.", re.DOTALL)
+_SPECIAL = frozenset("^$.|?*+()")
 # A description that shares less with a symptom is about something else (cosine, 0 to 1).
 _NEAR = 0.16
 # The output of a program is compared with descriptions by people, where chance makes more words equal.
@@ -85,18 +88,59 @@ def symptoms() -> dict[str, Symptom]:
     }
 
 
+@dataclass(frozen=True)
+class _Message:
+    symptom: str
+    pattern: re.Pattern[str]
+    # Parts of a line, in small letters, of which it has one where the pattern fits. Empty: no such parts.
+    parts: tuple[str, ...]
+
+
 @cache
-def _patterns() -> tuple[tuple[str, re.Pattern[str]], ...]:
-    # In one pattern a name of a group may occur once only.
-    return tuple(
-        (row["id"], re.compile("|".join(map(_alternative, row["messages"])), re.IGNORECASE))
-        for row in load(FILE)["symptoms"]
-        if row["messages"]
-    )
+def _messages(fallback: bool) -> tuple[_Message, ...]:
+    """Return the messages of the fallback rows, or those of the others, in the order of the table."""
+    found = []
+    for row in load(FILE)["symptoms"]:
+        if not row["messages"] or row.get("fallback", False) != fallback:
+            continue
+        # In one pattern a name of a group may occur once only.
+        texts = [message.replace("(?P<subject>", "(?:") for message in row["messages"]]
+        parts = [_fixed_part(text) for text in texts]
+        pattern = re.compile("|".join(f"(?:{text})" for text in texts), re.IGNORECASE)
+        found.append(_Message(row["id"], pattern, tuple(parts) if all(parts) else ()))
+    return tuple(found)
 
 
-def _alternative(message: str) -> str:
-    return f"(?:{message.replace('(?P<subject>', '(?:')})"
+def _fixed_part(pattern: str) -> str:
+    """Return the longest text that a line must have for `pattern` to fit, in small letters. Empty if unknown.
+
+    Text inside groups is left out: a group may be optional or one of several.
+    """
+    runs, depth, run = [], 0, ""
+    for piece in _TOKEN.findall(pattern):
+        if depth == 0 and piece == "|":
+            return ""
+        fixed = (
+            piece[-1] if len(piece) == 1 or (piece[0] == "\\" and not piece[1].isalnum()) else None
+        )
+        if depth == 0 and fixed is not None and piece not in _SPECIAL:
+            run += fixed
+            continue
+        runs.append(run[:-1] if piece[0] in "?*{" else run)
+        run = ""
+        depth += {"(": 1, ")": -1}.get(piece[0], 0)
+    return max([*runs, run], key=len).lower()
+
+
+def _fitting(line: str, *, fallback: bool) -> list[str]:
+    """Return the symptoms whose messages fit `line`. Searches for fixed text first, which is much faster."""
+    lower = line.lower()
+    return [
+        message.symptom
+        for message in _messages(fallback)
+        if (not message.parts or any(part in lower for part in message.parts))
+        and message.pattern.search(line)
+    ]
 
 
 @cache
@@ -139,6 +183,9 @@ def _cuda_errors() -> tuple[dict[str, str], tuple[tuple[str, str], ...]]:
 
 def _of_cuda(line: str) -> Iterator[str]:
     """Yield the symptoms of the errors of CUDA that `line` has by number, name or text."""
+    lower = line.lower()
+    if "cu" not in lower and "error code" not in lower and "NCCL WARN" not in line:
+        return
     names, texts = _cuda_errors()
     for pattern in (_CUDA_NAME, _CUDA_NUMBER):
         for match in pattern.finditer(line):
@@ -146,23 +193,26 @@ def _of_cuda(line: str) -> Iterator[str]:
             if found in names:
                 yield names[found]
     if _CUDA_NEAR.search(line):
-        lower = line.lower()
         yield from (symptom for text, symptom in texts if text in lower)
 
 
 def of_line(line: str) -> list[Symptom]:
     """Return the symptoms of which `line` has a message, in the order of the table, then those of CUDA's errors."""
-    found = [name for name, pattern in _patterns() if pattern.search(line)]
-    rows = [symptoms()[name] for name in dict.fromkeys([*found, *_of_cuda(line)])]
-    return [row for row in rows if not row.fallback]
+    return [symptoms()[name] for name in _names_of_line(line)]
+
+
+# The readers of several kinds of text ask for the same lines.
+@lru_cache(maxsize=50_000)
+def _names_of_line(line: str) -> tuple[str, ...]:
+    found = [*_fitting(line, fallback=False), *_of_cuda(line)]
+    return tuple(name for name in dict.fromkeys(found) if not symptoms()[name].fallback)
 
 
 def component_of_line(line: str) -> Symptom | None:
     """Return the component that reports an error in `line`, the first of the table. None if the line names none."""
     if not _OF_A_PROGRAM.search(line):
         return None
-    rows = (symptoms()[name] for name, pattern in _patterns() if pattern.search(line))
-    return next((row for row in rows if row.fallback), None)
+    return next((symptoms()[name] for name in _fitting(line, fallback=True)), None)
 
 
 def dcgm_status() -> dict[str, str]:

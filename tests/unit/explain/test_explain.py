@@ -20,6 +20,7 @@ from goldnode.cli import main
 from goldnode.explain import here
 from goldnode.explain.answer import explain
 from goldnode.explain.model import TextAnswer
+from goldnode.facts import symptoms as symptom_facts
 from goldnode.facts.symptoms import near, symptoms
 from goldnode.node.state.kinds import KINDS
 
@@ -193,3 +194,22 @@ def test_variant_of_a_message_has_its_answer_first(line: str, wanted: str) -> No
 @pytest.mark.parametrize("line", MESSAGES["harmless"])
 def test_line_of_a_healthy_node_has_no_answer(line: str) -> None:
     assert [row.id for row in explain(line).answers] == [], line
+
+
+def test_search_for_fixed_text_first_finds_what_the_patterns_find() -> None:
+    lines = [line for path in sorted(CASES.glob("*.yml")) for line in path.read_text().splitlines()]
+    rows = [
+        (row.symptom, row.pattern)
+        for fallback in (False, True)
+        for row in symptom_facts._messages(fallback)
+    ]
+    hits = 0
+    for line in lines:
+        slow = [name for name, pattern in rows if pattern.search(line)]
+        fast = [
+            *symptom_facts._fitting(line, fallback=False),
+            *symptom_facts._fitting(line, fallback=True),
+        ]
+        assert fast == slow, line
+        hits += len(slow)
+    assert hits > 100
