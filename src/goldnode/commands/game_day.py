@@ -18,7 +18,7 @@ from goldnode.core.site import GAME_DAYS, load_site
 if TYPE_CHECKING:
     from goldnode.core.site import Site
     from goldnode.documents.game_day import WitnessName
-    from goldnode.fleet.nodes.game_day import GameDayPlan, Machine, Witness
+    from goldnode.fleet.nodes.game_day import GameDayMachine, GameDayPlan, Witness
     from goldnode.fleet.nodes.game_day_faults import GameDayFault, SurveyedNode
     from goldnode.fleet.rollout.document import RolloutSettings
 
@@ -172,7 +172,9 @@ def game_day(
 # -- the node
 
 
-def _machine(class_: str, where: GameDayNode, site: Site) -> tuple[Machine, Mapping[str, Any]]:
+def _machine(
+    class_: str, where: GameDayNode, site: Site
+) -> tuple[GameDayMachine, Mapping[str, Any]]:
     """Return how to reach the node, and its variables. Raises GoldnodeError for a node that is not of the class."""
     from goldnode.fleet.nodes import reach
 
@@ -320,14 +322,14 @@ def _alerts(site: Site, url: str | None, fault: GameDayFault, names: set[str]) -
             series = requirements.query(sources, _ALERTS)
         except requirements.QueryUnknownError as problem:
             raise GoldnodeError(str(problem)) from None
-        found = set()
+        alerts = set()
         for row in series:
             hosts = {row.labels.get(label, "").partition(":")[0] for label in _NODE_LABELS}
             alert, finding = row.labels.get("alertname", ""), row.labels.get("id", "")
             ours = alert in expected and (not finding or finding in fault.findings)
             if ours and hosts & names and row.labels.get("alertstate") in states:
-                found.add((alert, finding))
-        return found
+                alerts.add((alert, finding))
+        return alerts
 
     # One that is pending already would fire without the fault.
     before = active("pending", "firing")
@@ -357,11 +359,9 @@ def _captures(data: Path, node: str, fault: GameDayFault) -> Witness:
     def stored() -> str | None:
         with connect(data, ReadLimits(at=datetime.now(UTC), last=True)) as connection:
             row = connection.execute(query, [node, begin, *fault.findings]).fetchone()
-        return (
-            None
-            if row is None
-            else f"capture of {row[2]:%H:%M:%S} UTC: {row[0]} {row[1] or ''}".strip()
-        )
+        if row is None:
+            return None
+        return f"capture of {row[2]:%H:%M:%S} UTC: {row[0]} {row[1] or ''}".strip()
 
     return stored
 

@@ -99,7 +99,7 @@ class _Message:
 @cache
 def _messages(fallback: bool) -> tuple[_Message, ...]:
     """Return the messages of the fallback rows, or those of the others, in the order of the table."""
-    found = []
+    messages = []
     for row in load(FILE)["symptoms"]:
         if not row["messages"] or row.get("fallback", False) != fallback:
             continue
@@ -107,8 +107,8 @@ def _messages(fallback: bool) -> tuple[_Message, ...]:
         texts = [message.replace("(?P<subject>", "(?:") for message in row["messages"]]
         parts = [_fixed_part(text) for text in texts]
         pattern = re.compile("|".join(f"(?:{text})" for text in texts), re.IGNORECASE)
-        found.append(_Message(row["id"], pattern, tuple(parts) if all(parts) else ()))
-    return tuple(found)
+        messages.append(_Message(row["id"], pattern, tuple(parts) if all(parts) else ()))
+    return tuple(messages)
 
 
 def _fixed_part(pattern: str) -> str:
@@ -189,9 +189,9 @@ def _of_cuda(line: str) -> Iterator[str]:
     names, texts = _cuda_errors()
     for pattern in (_CUDA_NAME, _CUDA_NUMBER):
         for match in pattern.finditer(line):
-            found = next(value for value in match.groupdict().values() if value)
-            if found in names:
-                yield names[found]
+            error = next(value for value in match.groupdict().values() if value)
+            if error in names:
+                yield names[error]
     if _CUDA_NEAR.search(line):
         yield from (symptom for text, symptom in texts if text in lower)
 
@@ -204,8 +204,8 @@ def of_line(line: str) -> list[Symptom]:
 # The readers of several kinds of text ask for the same lines.
 @lru_cache(maxsize=50_000)
 def _names_of_line(line: str) -> tuple[str, ...]:
-    found = [*_fitting(line, fallback=False), *_of_cuda(line)]
-    return tuple(name for name in dict.fromkeys(found) if not symptoms()[name].fallback)
+    names = [*_fitting(line, fallback=False), *_of_cuda(line)]
+    return tuple(name for name in dict.fromkeys(names) if not symptoms()[name].fallback)
 
 
 def component_of_line(line: str) -> Symptom | None:

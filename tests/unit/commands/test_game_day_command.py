@@ -75,7 +75,7 @@ def test_a_game_day_is_recorded_below_the_site(played: Played) -> None:
     assert run("--node", "n00", "--end").output == "n00 has no game day any more\n"
 
 
-def test_what_was_not_seen_is_exit_status_1(
+def test_fault_that_is_not_seen_is_exit_status_1(
     played: Played, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     played.sees = False
@@ -214,7 +214,7 @@ def test_a_prometheus_that_does_not_answer_ends_it_before_it_begins(played: Play
     assert "arm" not in played.steps
 
 
-def test_a_node_without_an_alert_and_captures_says_why_they_are_not_asked(played: Played) -> None:
+def test_alert_and_captures_that_are_not_asked_have_a_reason(played: Played) -> None:
     text = run(*HOLD).output
     assert "neither --prometheus nor fleet.prometheus of the site file is given" in text
     assert "not asked: --skip report" in run(*HOLD, "--skip", "report").output

@@ -100,7 +100,7 @@ class GameDayError(GoldnodeError):
     """A game day was refused, or a node did not do a step of it."""
 
 
-class Machine(Protocol):
+class GameDayMachine(Protocol):
     """A node that runs scripts. :class:`~goldnode.fleet.nodes.reach.SshNode` is one."""
 
     @property
@@ -143,7 +143,7 @@ class GameDayClock:
 # -- the node
 
 
-def survey(machine: Machine) -> SurveyedNode:
+def survey(machine: GameDayMachine) -> SurveyedNode:
     """Return what a node reports now. Raises GameDayError."""
     script = _SURVEY % {
         "class": CLASS,
@@ -349,7 +349,7 @@ class GameDay:
     """One game day on one node. `records` is the directory of the controller's records."""
 
     plan: GameDayPlan
-    machine: Machine
+    machine: GameDayMachine
     records: Path
     say: Callable[[str], None]
     clock: GameDayClock = field(default_factory=GameDayClock)
@@ -461,17 +461,17 @@ class GameDay:
         for name in names:
             try:
                 if name in self.plan.witnesses:
-                    found, seconds = self.plan.witnesses[name](), waited
+                    sight, seconds = self.plan.witnesses[name](), waited
                 else:
                     node = node or survey(self.machine)
-                    found, seconds = self._on_node(name, node, before)
+                    sight, seconds = self._on_node(name, node, before)
             except GoldnodeError as problem:
                 answers[name] = _sighting(name, "could_not_check", None, str(problem))
                 continue
-            if found is None:
+            if sight is None:
                 answers[name] = _sighting(name, "not_seen", None, f"not seen within {waited:.0f} s")
             else:
-                answers[name] = _sighting(name, "seen", seconds, found)
+                answers[name] = _sighting(name, "seen", seconds, sight)
         return answers
 
     def _on_node(
@@ -533,7 +533,7 @@ class GameDay:
         return None
 
 
-def start_check(machine: Machine) -> None:
+def start_check(machine: GameDayMachine) -> None:
     """Start the check of a node, as its timer does, and wait for its end."""
     machine.run("systemctl", "start", "goldnode-watch.service", timeout=CALL)
 
@@ -546,7 +546,7 @@ class FailedEnd:
     lost: bool
 
 
-def end(machine: Machine) -> FailedEnd | None:
+def end(machine: GameDayMachine) -> FailedEnd | None:
     """End the game day of a node now. Return what failed; None: it has ended, or there was none."""
     script = f"""[ -d {PLACE} ] || exit 0
 if [ -e {PLACE}/end ] && [ -e /etc/systemd/system/{UNIT}.service ]; then

@@ -249,7 +249,7 @@ def test_an_end_that_fails_is_what_is_left(tmp_path: Path) -> None:
     assert (result.state, result.left[0][:33]) == ("left", "its end has failed: broken; the n")
 
 
-def test_what_still_differs_after_the_end_is_named(tmp_path: Path) -> None:
+def test_difference_after_the_end_is_named(tmp_path: Path) -> None:
     machine = Played(BY_NAME["hold"])
     machine.end = lambda: Played.answer()  # type: ignore[method-assign]  # an end that does nothing
     result = day(machine, tmp_path).run()
@@ -319,7 +319,7 @@ def test_a_stopped_check_is_seen_by_the_age_of_its_verdict(tmp_path: Path) -> No
 # -- the table
 
 
-def test_there_are_ten_faults_with_known_findings() -> None:
+def test_ten_faults_have_known_findings() -> None:
     assert len(FAULTS) == len(BY_NAME) == 10
     for fault in FAULTS:
         assert all(kind(name) is not None for name in fault.findings), fault.name
