@@ -83,9 +83,12 @@ _SECTIONS = {
         "plan": ("plan", "Show what site.yml would change on the hosts of an inventory."),
         "game-day": (
             "game_day",
-            "Make one harmless fault on a canary, and measure when check, gate, alert and report see it.",
+            "Make one harmless fault on a canary, and measure who sees it.",
         ),
-        "cve": ("cve", "Show which locks, images, disks and nodes carry a vulnerability."),
+        "cve": (
+            "cve",
+            "Show what carries a vulnerability, and take it out of the fleet step by step.",
+        ),
         "rollout": ("rollout", "Check, simulate, run and watch rollouts of a class, wave by wave."),
         "slurm": (
             "slurm",

@@ -74,7 +74,7 @@ def differing(node: LabNode) -> list[str]:
 def test_fault_is_seen_and_taken_back(gaming: Gaming, fault: GameDayFault) -> None:
     node, site, hosts = gaming
     before = differing(node)
-    words = ("game-day", CLASS, "-i", str(hosts), "--node", node.name, "--fault", fault.name, "--now", "--limit", "90")  # fmt: skip
+    words = ("game-day", CLASS, "-i", str(hosts), "--node", node.name, "--fault", fault.name, "--now", "--within", "90")  # fmt: skip
     shown = goldnode(*words, site=site)
     assert "nothing was done; add --apply" in shown.stdout, shown.stderr
     assert differing(node) == before

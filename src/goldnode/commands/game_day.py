@@ -73,7 +73,8 @@ class GameDaySteps:
         "--apply", is_flag=True, help="Make the fault. Without it, only show what would be done."
     ),
     click.option(
-        "--limit",
+        "--within",
+        "limit",
         type=click.IntRange(60, 7200),
         default=1800,
         show_default=True,
@@ -116,7 +117,9 @@ def game_day(
     data: Path | None,
     form: str,
 ) -> None:
-    """Make one harmless fault on a canary, and measure when check, gate, alert and report see it.
+    """Make one harmless fault on a canary, and measure who sees it.
+
+    Seconds are measured until the check, the gate, an alert and the fleet's report have it.
 
     The end is armed before the fault is made: a timer of the node and a unit of its next boot take it back, whether this
     process is killed, SSH breaks or the node reboots. Nothing is done without --apply.

@@ -97,7 +97,7 @@ class _Message:
 
 
 @cache
-def _messages(fallback: bool) -> tuple[_Message, ...]:
+def message_rows(fallback: bool) -> tuple[_Message, ...]:
     """Return the messages of the fallback rows, or those of the others, in the order of the table."""
     messages = []
     for row in load(FILE)["symptoms"]:
@@ -132,12 +132,12 @@ def _fixed_part(pattern: str) -> str:
     return max([*runs, run], key=len).lower()
 
 
-def _fitting(line: str, *, fallback: bool) -> list[str]:
+def fitting(line: str, *, fallback: bool) -> list[str]:
     """Return the symptoms whose messages fit `line`. Searches for fixed text first, which is much faster."""
     lower = line.lower()
     return [
         message.symptom
-        for message in _messages(fallback)
+        for message in message_rows(fallback)
         if (not message.parts or any(part in lower for part in message.parts))
         and message.pattern.search(line)
     ]
@@ -204,7 +204,7 @@ def of_line(line: str) -> list[Symptom]:
 # The readers of several kinds of text ask for the same lines.
 @lru_cache(maxsize=50_000)
 def _names_of_line(line: str) -> tuple[str, ...]:
-    names = [*_fitting(line, fallback=False), *_of_cuda(line)]
+    names = [*fitting(line, fallback=False), *_of_cuda(line)]
     return tuple(name for name in dict.fromkeys(names) if not symptoms()[name].fallback)
 
 
@@ -212,7 +212,7 @@ def component_of_line(line: str) -> Symptom | None:
     """Return the component that reports an error in `line`, the first of the table. None if the line names none."""
     if not _OF_A_PROGRAM.search(line):
         return None
-    return next((symptoms()[name] for name in _fitting(line, fallback=True)), None)
+    return next((symptoms()[name] for name in fitting(line, fallback=True)), None)
 
 
 def dcgm_status() -> dict[str, str]:

@@ -31,6 +31,9 @@ FILES = (
     "canary program",
     "class export",
     "completion",
+    "cve mitigate",
+    "cve prepare",
+    "cve roll-out",
     "fleet serve",
     "node-program",
     "rollout events",
@@ -39,7 +42,7 @@ FILES = (
 # First words of a command's help. Add a verb here, in the imperative.
 VERBS = re.compile(
     "Apply|Approve|Boot|Build|Check|Choose|Close|Compare|Copy|Create|Deny|Download|Explain|Export|Fetch|Inspect|Issue|Learn|Lift|List|Lock|Make|"
-    "Migrate|Open|Point|Print|Propose|Publish|Push|Remove|Replace|Resolve|Revoke|Roll|Rotate|Run|Show|Sign|Stop|Submit|Turn|Verify|Write"
+    "Migrate|Mitigate|Open|Point|Print|Propose|Publish|Push|Remove|Replace|Resolve|Revoke|Roll|Rotate|Run|Show|Sign|Stop|Submit|Turn|Verify|Write"
 )
 # One name for one thing: name that must not come back -> the name to use.
 SYNONYMS = {

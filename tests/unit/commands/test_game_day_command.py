@@ -79,7 +79,7 @@ def test_fault_that_is_not_seen_is_exit_status_1(
     played: Played, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     played.sees = False
-    result = run(*HOLD, "--apply", "--limit", "60")
+    result = run(*HOLD, "--apply", "--within", "60")
     assert result.exit_code == 1, result.output
     assert "check   not seen within" in result.output
 
@@ -199,7 +199,7 @@ def test_only_a_new_alert_of_the_node_counts(
 
     monkeypatch.setattr(requirements, "query", query)
     result = run(
-        *HOLD, "--apply", "--limit", "60", "--prometheus", "http://p:9090/", "--format", "json"
+        *HOLD, "--apply", "--within", "60", "--prometheus", "http://p:9090/", "--format", "json"
     )
     rows = {row["witness"]: row for row in json.loads(result.stdout)["sightings"]}
     assert rows["alert"]["outcome"] == outcome, rows

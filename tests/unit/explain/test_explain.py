@@ -201,14 +201,14 @@ def test_search_for_fixed_text_first_finds_what_the_patterns_find() -> None:
     rows = [
         (row.symptom, row.pattern)
         for fallback in (False, True)
-        for row in symptom_facts._messages(fallback)
+        for row in symptom_facts.message_rows(fallback)
     ]
     hits = 0
     for line in lines:
         slow = [name for name, pattern in rows if pattern.search(line)]
         fast = [
-            *symptom_facts._fitting(line, fallback=False),
-            *symptom_facts._fitting(line, fallback=True),
+            *symptom_facts.fitting(line, fallback=False),
+            *symptom_facts.fitting(line, fallback=True),
         ]
         assert fast == slow, line
         hits += len(slow)

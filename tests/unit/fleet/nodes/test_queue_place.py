@@ -151,7 +151,7 @@ def test_mirror_is_published_while_no_driver_is_changed(site: Site) -> None:
 PASSED, BAD = ReturnTestResult(True, True, "passed"), ReturnTestResult(False, False, "gemm failed")
 
 
-def tested(site: Site, result: ReturnTestResult) -> tuple[list[str], list[str]]:
+def delivered(site: Site, result: ReturnTestResult) -> tuple[list[str], list[str]]:
     """Run tests of a node in its turn. Return the lines for a person, and the runs that returned it."""
     lines, returned = list[str](), list[str]()
 
@@ -170,9 +170,9 @@ def requests_of(store: StoreDatabase) -> list[tuple[str, str]]:
 
 
 def test_tests_of_a_node_in_service_ask_nobody(site: Site) -> None:
-    assert tested(site, PASSED) == (["no queue: this site has no store of its fleet"], [])
+    assert delivered(site, PASSED) == (["no queue: this site has no store of its fleet"], [])
     store = stored(site)
-    assert tested(site, PASSED) == ([], [])
+    assert delivered(site, PASSED) == ([], [])
     assert requests_of(store) == []
     store.close()
 
@@ -187,7 +187,7 @@ def test_tests_alone_leave_a_failed_node_where_it_was(site: Site) -> None:
     store = stored(site)
     failed_node(store, "n00")
     text = f"n00 is not returned: return-test of {person()} is done: passed"
-    assert tested(site, PASSED) == ([text], [])
+    assert delivered(site, PASSED) == ([text], [])
     assert held(store) == {"n00": "failed"}
     store.close()
 
@@ -201,7 +201,7 @@ def test_tests_after_a_repair_return_the_node_or_leave_it_out(
     claim = store.run(lambda c: queue.ask(c, repair, time.time()))
     store.run(lambda c: queue.begin(c, claim, time.time()))
     seen: list[tuple[list[str], list[str]]] = []
-    thread = threading.Thread(target=lambda: seen.append(tested(site, result)))
+    thread = threading.Thread(target=lambda: seen.append(delivered(site, result)))
     thread.start()
     while ("return-test", "granted") not in requests_of(store):
         time.sleep(0.02)
@@ -242,7 +242,7 @@ def test_tests_that_a_repair_waits_for_do_not_wait_for_it(site: Site) -> None:
     read()
     check = MoveCase("n00", CasePhase.CHECK, "reboot", "gpu.lost", outcome="booted")
     store.run(lambda c: repairs.write(c, record, [check], times[0]))
-    assert tested(site, PASSED) == ([], [])
+    assert delivered(site, PASSED) == ([], [])
     assert requests_of(store) == [("repair", "running")]
     store.close()
 

@@ -19,6 +19,7 @@ NODE = Path(goldnode.node.__file__ or "").parent
 NAMED = {
     ("check.py", "name"): ("baseline.unknown",),
     ("modules.py", "item"): ("modules.nvidia-current-peermem",),
+    ("mitigations.py", "ITEM"): ("policy.host.mitigations",),
     ("parts.py", "name"): ("parts.nvidia_fs",),
     ("tuning.py", "item"): ("policy.host.cmdline", "policy.host.memlock"),
     ("deltas.py", "identity"): (),  # that of a finding of before
