@@ -12,7 +12,6 @@ from typing import Any
 
 from goldnode.cve.claims import OsRelease
 from goldnode.fleet.ingest.class_names import NO_CLASS
-from goldnode.fleet.ingest.read import ReadLimits, connect
 
 _KEYS = {
     "os.id": "id",
@@ -98,6 +97,8 @@ def kernel_version(release: str | None, built: str | None) -> str | None:
 
 def nodes_of(directory: Path, at: datetime) -> list[NodeFacts]:
     """Return the nodes of a fleet by their last captures, sorted. Raise GoldnodeError for a directory without data."""
+    from goldnode.fleet.ingest.read import ReadLimits, connect  # optional packages
+
     values: dict[str, dict[str, str]] = {}
     drift: dict[str, dict[str, dict[str, str]]] = {}
     listed = ", ".join(f"'{key}'" for key in (*_KEYS, *_DRIFT))
