@@ -10,6 +10,7 @@ import click
 
 from goldnode.commands.options import NEW_FILE
 from goldnode.commands.output import document, html_page, reports
+from goldnode.core.errors import GoldnodeError
 
 if TYPE_CHECKING:
     from goldnode.classdoc.blessed_combinations import CombinationProof
@@ -65,15 +66,24 @@ def _proofs(site: Site, classes: list[str]) -> dict[str, list[CombinationProof]]
     """Return the evidence about classes; None if the site names no key that verifies it."""
     if not (site.evidence.public_key or site.fleet.public_key):
         return None
+    place = site.resolve(site.evidence.directory)
+    proved_classes = [name for name in classes if (place / name).is_dir()]
+    if not proved_classes:
+        return {}
+    # Optional packages: a site without statements needs none of them.
     from goldnode.classdoc.blessed_combinations import CombinationProof
     from goldnode.commands.evidence import hardware_text
     from goldnode.evidence import proved
     from goldnode.fleet.control import evidence as control
 
     trust, rows = proved.trust(site), {}
-    for name in classes:
-        folder = proved.directory(site, name)
-        if not folder.is_dir():
+    for name in proved_classes:
+        try:
+            statuses = proved.statuses(place / name, control.present(name, site), trust)
+        # A class that cannot be compiled must not keep the others from the page.
+        except GoldnodeError as problem:
+            why = f"the class cannot be read: {problem.message}"
+            rows[name] = [CombinationProof("of any kind", "could not check", "-", "-", why)]
             continue
         rows[name] = [
             CombinationProof(
@@ -83,7 +93,7 @@ def _proofs(site: Site, classes: list[str]) -> dict[str, list[CombinationProof]]
                 hardware_text(status),
                 status.why,
             )
-            for status in proved.statuses(folder, control.present(name, site), trust)
+            for status in statuses
         ]
     return rows
 

@@ -48,7 +48,7 @@ class PrepareRequest:
     at: dt.datetime
 
 
-# Steps without which nothing is rolled out: disks are for nodes that are installed anew.
+# Steps without which nothing is rolled out. Disks are not among them: they are for nodes that are reinstalled.
 NEEDED = ("lock", "module")
 
 

@@ -81,7 +81,7 @@ class _Placed:
 
 @dataclass(slots=True)
 class _Found:
-    """What is known of one vulnerability: verdicts on components, and running kernels with their texts."""
+    """One vulnerability: the verdicts on components, and the running kernels with their texts."""
 
     placed: list[_Placed] = field(default_factory=list)
     kernels: list[tuple[KernelFleet, tuple[str, str]]] = field(default_factory=list)

@@ -16,7 +16,7 @@ GameDayState = Literal["planned", "refused", "armed", "made", "ended", "left", "
 
 
 class GameDaySighting(Part):
-    """What one witness saw of the fault. `seconds` are since the fault was made; null unless it was seen."""
+    """The observation of one witness. `seconds` are since the fault was made; null unless it was seen."""
 
     witness: WitnessName
     outcome: SightingOutcome

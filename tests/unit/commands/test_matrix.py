@@ -22,6 +22,7 @@ from goldnode.classdoc.view import host_of_stack, read_class
 from goldnode.cli import main
 from goldnode.compat.check import check
 from goldnode.compat.model import CompatFinding, Workload
+from goldnode.core.errors import CatalogError
 from goldnode.core.site import Site
 from goldnode.facts import host as facts
 from goldnode.facts import module_builds
@@ -290,6 +291,29 @@ def test_html_shows_the_evidence_of_a_class(shown: matrices.BlessedCombinations)
     assert "Evidence boot, 2026-11-01T00:00:00Z, on H100 x 8: kernel." in text
     assert "No evidence of a site" not in text
     assert "No evidence of a site" in matrices.html(shown)
+
+
+@pytest.mark.parametrize(
+    ("folders", "shown_text"),
+    [([], "Nothing is found"), (["l4"], "the class cannot be read: no document of l4")],
+)
+def test_class_that_cannot_be_read_leaves_the_page_whole(
+    folders: list[str], shown_text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(name: str, _: Site) -> None:
+        raise CatalogError(f"no document of {name}")
+
+    monkeypatch.setattr("goldnode.fleet.control.evidence.present", refused)
+    monkeypatch.setattr("goldnode.evidence.proved.trust", lambda _: None)
+    (tmp_path / "site.yml").write_text("evidence: {public_key: key.pem, directory: proofs}\n")
+    for name in folders:
+        (tmp_path / "proofs" / name).mkdir(parents=True)
+    monkeypatch.setenv("GOLDNODE_SITE", str(tmp_path / "site.yml"))
+    done = CliRunner().invoke(main, ["matrix", "--format", "html"])
+    assert done.exit_code == 0, done.output
+    assert shown_text in done.output
+    assert "could not check" in done.output or not folders
+    assert "debian13_r550" in done.output
 
 
 def test_html_escapes_text_of_the_catalog(shown: matrices.BlessedCombinations) -> None:

@@ -111,7 +111,7 @@ class GameDayMachine(Protocol):
         """Run a command, and return its `returncode`, `stdout` and `stderr`."""
 
 
-# What a witness outside of the node has seen of the finding: a text, or None. Raises GoldnodeError if it cannot be asked.
+# The observation of a witness outside of the node, as text; None if it has not seen the finding. Raises GoldnodeError if it cannot be asked.
 Witness = Callable[[], str | None]
 
 
@@ -182,7 +182,7 @@ def end_script(fault: GameDayFault, node: SurveyedNode) -> str:
     """Return the script that takes a fault back. It may run any number of times, and without the fault."""
     needed = "true"
     if fault.ends_with_boot:
-        # What it would need, as the GPU's driver, may not be there yet.
+        # Its requirements, such as the GPU's driver, may not be installed yet.
         needed = f'[ "$(cat {PLACE}/boot)" = "$(cat /proc/sys/kernel/random/boot_id)" ]'
     return f"""#!/bin/sh
 {LABEL}

@@ -29,7 +29,7 @@ _LOG_UNIT = f"{NAME}-log-line.service"
 
 @dataclass(frozen=True)
 class SurveyedNode:
-    """What a node reports before the fault: its documents, and what decides whether a fault is possible.
+    """Report of a node before the fault: its documents, and the properties that decide whether a fault is possible.
 
     `mtu`: interface -> bytes. `programs`: paths of goldnode-node that are not goldnode's own.
     """

@@ -38,7 +38,7 @@ STATE_MARKS = "*~#!%$@^-"  # scontrol(1), NODE STATE CODES
 DRAIN_FLAGS = frozenset(("DRAIN", "DRAINED", "DRAINING"))
 OUT_FLAGS = DRAIN_FLAGS | {"DOWN", "FAIL", "FAILING", "ERROR"}
 # Patterns are compiled at their use: start-up time of a check.
-# What `scontrol reboot` adds to the reason of a node that is out of service already: the rest is still the drain's.
+# Text that `scontrol reboot` appends to the reason of a node that is already drained; the rest is still the drain's reason.
 _BOOTS = r"(?: : reboot (?:requested|issued|complete|timed out))+$"
 _PERSONS = r"\s(Reason|Comment|Extra)=(.*)"
 _AFTER = r"(?:\s+(?:Comment|Extra|InstanceId|InstanceType)=.*)?\s*$"

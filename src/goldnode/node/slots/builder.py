@@ -2,7 +2,7 @@
 
 The first line of the stream has the builder's signed statement (a DSSE envelope), which has the digest of the root,
 its kernel, and the kernel's command line. The keys of a node are in `KEYS`: PEM, one or more public keys. With that file,
-an image that none of them has signed is refused, whoever sends it and for whatever reason.
+an image that none of them has signed is refused, regardless of the sender and the purpose.
 """
 
 from __future__ import annotations
