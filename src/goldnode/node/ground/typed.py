@@ -49,8 +49,10 @@ else:
             return tuple(self)
 
     _NAMES = [f"field{place}" for place in range(16)]
+    # Bound to a name: `vars` of a class does not keep it alive, and the garbage collector empties it.
+    _Fields = namedtuple("_Fields", _NAMES)
     # Python's own descriptors: each returns the item at its place in any tuple.
-    _FIELDS = [*map(vars(namedtuple("_Fields", _NAMES)).get, _NAMES)]
+    _FIELDS = [vars(_Fields)[name] for name in _NAMES]
 
     class _Maker(type):
         """Makes a class of the fields, defaults and methods in the body of a class."""

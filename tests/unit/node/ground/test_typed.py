@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 import typing
 
 from goldnode.node.ground import typed
@@ -44,3 +46,30 @@ def test_named_tuple_is_that_of_typing() -> None:
 
 def test_cast_is_that_of_typing() -> None:
     assert str(typed.cast("int", "a")) == "a"
+
+
+COLLECTED = """
+import gc, sys
+
+def collect(frame, event, argument):
+    if frame.f_code.co_filename.endswith("typed.py"):
+        frame.f_trace_opcodes = True
+        gc.collect()
+        return collect
+
+sys.settrace(collect)
+from goldnode.node.ground import typed
+sys.settrace(None)
+
+class Pair(typed.NamedTuple):
+    first: int
+    second: int
+
+print(Pair(1, 2).first, Pair(1, 2).second)
+"""
+
+
+def test_fields_survive_the_garbage_collector_at_any_point_of_the_import() -> None:
+    command = [sys.executable, "-c", COLLECTED]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "1 2\n"
