@@ -115,8 +115,17 @@ class Store:
             found = self.values[key]
         what, of_one, _ = key.partition("/")
         if of_one and number:
-            self.announced[what].wait()
+            try:
+                self.announced[what].wait()
+            except threading.BrokenBarrierError:
+                raise RuntimeError("Connection reset by peer") from None
         return found
+
+    def go(self) -> None:
+        """Member 0 ends, also for those that wait for the others."""
+        self.gone = True
+        for barrier in self.announced.values():
+            barrier.abort()
 
 
 @dataclass
@@ -165,7 +174,7 @@ class Dist:
         self.ranks.number = rank
         if self.breaks is not None and rank in self.breaks:
             if rank == 0 and self.store is not None:
-                self.store.gone = True
+                self.store.go()
             raise GoneError
 
     def destroy_process_group(self) -> None:
