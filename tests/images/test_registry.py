@@ -411,6 +411,7 @@ def test_the_way_back_without_and_with_the_registry_and_what_is_collected(
                 "stable",
                 signing.signers(keys[0].parent, keys[0]),
                 to=tag_of(one),
+                evidence=signing.unasked,
                 by="ana",
                 waivers=waivers,
                 settle=0,

@@ -1307,12 +1307,25 @@ class EvidenceRule(Strict):
 
     kinds: list[Annotated[EvidenceKind, Field(title="kinds of evidence")]] = Field(
         min_length=1,
-        description="Kinds that every wave of a rollout of the class waits for: boot, canary, floors, dual, smoke, "
+        description="Kinds that waves of its rollouts wait for, and promotions to stable: boot, canary, floors, dual, smoke, "
         "disk, prove-gpu, module-build.",
     )
     max_age_days: int | None = Field(
         default=None, ge=1, description="Oldest proof that counts, in days; null: any."
     )
+    follow: list[Annotated[EvidenceKind, Field(title="kinds of evidence")]] = Field(
+        default_factory=list,
+        description="Those of `kinds` that a node which follows a channel verifies itself before it moves.",
+    )
+
+    @model_validator(mode="after")
+    def _among(self) -> EvidenceRule:
+        other = [kind for kind in self.follow if kind not in self.kinds]
+        if other:
+            raise ValueError(
+                f"`follow` names {', '.join(other)}, which `kinds` does not: add it there"
+            )
+        return self
 
 
 class LadderRule(Strict):
@@ -1404,7 +1417,8 @@ class NodeClass(Strict):
         default=None, description="Tests before a node returns to service. null: none."
     )
     evidence: EvidenceRule | None = Field(
-        default=None, description="Evidence that rollouts of the class must require. null: none."
+        default=None,
+        description="Evidence that rollouts of the class and promotions of its images require. null: none.",
     )
     ladder: LadderRule = Field(
         default_factory=LadderRule, description="Rungs of repairs that the class forbids."
@@ -1420,6 +1434,14 @@ class NodeClass(Strict):
     compat: Compat = Field(
         default_factory=Compat, description="Decisions about findings of `goldnode check`."
     )
+
+    @model_validator(mode="after")
+    def _verifies(self) -> NodeClass:
+        if self.evidence is not None and self.evidence.follow and self.follow is None:
+            raise ValueError(
+                "`evidence.follow` is of nodes that follow a channel, and the class has no `follow`: add that, or remove it"
+            )
+        return self
 
 
 class SigningKey(Strict):

@@ -26,6 +26,7 @@ from goldnode.channels.requirements import (
     NO_SOAK,
     Approval,
     Decisions,
+    EvidenceJudge,
     Requirement,
     RequirementWaiver,
     refuse,
@@ -150,6 +151,7 @@ class Move:
     approvals: Sequence[Approval] = ()
     settle: float = SETTLE
     limits: VulnerabilityLimits = field(default_factory=VulnerabilityLimits)
+    evidence: EvidenceJudge | None = None
     say: Say = lambda text: None
     now: dt.datetime | None = None
 
@@ -167,6 +169,7 @@ class Move:
             history=history,
             limits=self.limits,
             now=self.now,
+            evidence=self.evidence,
         )
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from goldnode.channels.lines import History
 from goldnode.core.errors import ImageError, nearest
+from goldnode.core.evidence_kinds import EvidenceKind
 from goldnode.core.site import VulnerabilityLimits
 from goldnode.node.ground.text import phrase
 
@@ -23,6 +24,7 @@ NO_SOAK = (
     "no requirement covers the soak time yet: goldnode does not measure how long an image ran well before it "
     "is promoted"
 )
+EVIDENCE = "evidence"  # of the node classes that run an image
 BEFORE = {"canary": "candidate", "stable": "canary", "known-good": "stable"}
 
 
@@ -77,11 +79,33 @@ class Requirement:
 
 
 @dataclass(frozen=True)
+class ChannelSubject:
+    """An image as the evidence of node classes names it.
+
+    :param digest: as a statement names it: of the manifest of a container image, of the raw disk.
+    :param kind: of the evidence that is about the image itself.
+    :param repository: with `tags`, how a class names a container image.
+    :param class_: of a disk, with its `lock`. None: every class that runs the image.
+    """
+
+    digest: str
+    kind: EvidenceKind
+    repository: str = ""
+    tags: tuple[str, ...] = ()
+    class_: str | None = None
+    lock: str | None = None
+
+
+EvidenceJudge = Callable[[ChannelSubject], Requirement]
+
+
+@dataclass(frozen=True)
 class Decisions:
     """Inputs of a judgement besides the image: trusted keys, decisions about requirements, the history, and
     limits.
 
-    `now` is the time of the judgement, None for that of the clock.
+    `evidence` judges what node classes ask for; without it that is not verified. `now` is the time of the judgement, None
+    for that of the clock.
     """
 
     trust: Sequence[SSlibKey] = ()
@@ -90,6 +114,15 @@ class Decisions:
     history: History | None = None
     limits: VulnerabilityLimits = field(default_factory=VulnerabilityLimits)
     now: dt.datetime | None = None
+    evidence: EvidenceJudge | None = None
+
+    def proved(self, image: ChannelSubject) -> Requirement:
+        """Return whether an image has the evidence that node classes ask for."""
+        if self.evidence is None:
+            return Requirement(
+                EVIDENCE, "not_verified", "what the node classes ask for was not read"
+            )
+        return self.evidence(image)
 
 
 @dataclass(frozen=True)
@@ -163,7 +196,8 @@ def requirements(
     `base` are those of a publication, in the order of the report; `canary` and `stable` come in addition.
     """
     moved = ("order", "majors")
-    good = (*base, *canary, *stable, *moved)
+    # The nodes of the channel canary make what the classes ask for.
+    good = (*base, *canary, *stable, EVIDENCE, *moved)
     asked = {
         "publish": tuple(base),
         "candidate": tuple(base),

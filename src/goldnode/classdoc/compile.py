@@ -220,6 +220,9 @@ def _optional_sections(view: ClassView, gpus: Mapping[str, Any] | None) -> dict[
         sections["return_tests"] = enforced
     if item.follow is not None:
         sections["follow"] = _stated(item.follow)
+        if item.evidence is not None and item.evidence.follow:
+            wanted = {"kinds": item.evidence.follow, "max_age_days": item.evidence.max_age_days}
+            sections["follow"]["evidence"] = wanted
     if rows := _declared_parts(view.host):
         sections["parts"] = rows
     return sections

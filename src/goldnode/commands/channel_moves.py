@@ -448,12 +448,13 @@ def promote(
     """Point a channel to the image with the name `text`. Return the place and the result."""
     from goldnode.channels.promotion import Move
     from goldnode.core.site import load_site
+    from goldnode.fleet.control.evidence import PromotionEvidence
 
     check_channel(product.requirements, channel, decision)
     waivers, approvals = decision.waivers(), decision.approvals()
     # Options and keys before the place is opened: a wrong one must not wait for a registry.
     signers, trust = signers_of(keys), trusted(keys.trust)
-    limits = load_site().images.vulnerability_limits
+    site = load_site()
     with _delivered(product.store), product.place(*signers.roles[:1]) as place:
         line, tag = product.find(place, text)
         move = Move(
@@ -468,7 +469,8 @@ def promote(
             roots=product.location.trusted_roots(),
             waivers=waivers,
             approvals=approvals,
-            limits=limits,
+            limits=site.images.vulnerability_limits,
+            evidence=PromotionEvidence(site),
             say=say,
         )
         return place.name, product.promote(place, move)

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from goldnode.channels.requirements import (
+    EVIDENCE,
     Approval,
+    ChannelSubject,
     Decisions,
     Requirement,
     major,
@@ -273,6 +275,14 @@ def _provenance(disk: BuiltDisk, given: Decisions) -> Requirement:
     return _present("provenance", ("provenance",), disk)
 
 
+def _evidence(disk: BuiltDisk, given: Decisions) -> Requirement:
+    return given.proved(
+        ChannelSubject(
+            f"sha256:{disk.raw.sha256}", "disk", class_=disk.class_, lock=disk.stack_lock
+        )
+    )
+
+
 READERS = {
     "built": _built,
     "hygiene": _hygiene,
@@ -282,6 +292,7 @@ READERS = {
     "sbom": _sbom,
     "provenance": _provenance,
     "vulnerabilities": _vulnerabilities,
+    EVIDENCE: _evidence,
 }
 
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from goldnode.core.evidence_kinds import EvidenceKind
 from goldnode.documents.base import Moment, Part
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -56,6 +57,21 @@ class ChannelImage(Part):
     header: dict[str, Any] = Field(description="first line of the stream that `slot write` reads")
 
 
+class ChannelSignature(Part):
+    """One signature of a statement."""
+
+    keyid: str = Field(description="SHA-256 of the public key in DER")
+    sig: str = Field(description="base64")
+
+
+class ChannelEvidence(Part):
+    """A statement about the state that the rollout goes to: a DSSE envelope (docs/how-to/evidence.md)."""
+
+    payload: str = Field(description="base64")
+    payloadType: str  # noqa: N815 (the name in DSSE)
+    signatures: list[ChannelSignature]
+
+
 class ChannelDocument(Part):
     """A class in a channel."""
 
@@ -65,3 +81,7 @@ class ChannelDocument(Part):
     frozen: list[ChannelFreeze]
     denied: dict[str, str] = Field(description="digests that no node may apply, with the reason")
     images: dict[str, ChannelImage] = Field(description="by id of the disk build")
+    evidence: dict[EvidenceKind, ChannelEvidence] = Field(
+        default_factory=dict,
+        description="signed statements that the nodes want before they move, by kind",
+    )

@@ -19,6 +19,7 @@ from goldnode.evidence import statements
 from goldnode.evidence.dependencies import DependencyChange, changes
 from goldnode.evidence.signatures import load_public
 from goldnode.evidence.statements import SUFFIX, SignedProof
+from goldnode.node.ground.renewal import renew
 from goldnode.node.ground.text import and_more
 
 if TYPE_CHECKING:
@@ -26,19 +27,6 @@ if TYPE_CHECKING:
 
 ProofState = Literal["current", "stale", "failed", "refused", "missing"]
 _AHEAD = dt.timedelta(minutes=5)  # that clocks may differ
-_STEPS: Mapping[EvidenceKind, tuple[str, str]] = {  # how the record is made, and its name
-    "boot": ("`goldnode-node report --fresh > report.json` on a node of {class}", "report.json"),
-    "canary": ("`goldnode canary run --class {class} --out canary`", "canary/RESULT.json"),
-    "floors": ("`goldnode floors learn canary --out floors.json`", "floors.json"),
-    "dual": ("`goldnode dual compare A B --report dual.json`", "dual.json"),
-    "smoke": (
-        "`goldnode images smoke DIGEST --gpus all --format json > smoke.json` on a node of {class}",
-        "smoke.json",
-    ),
-    "disk": ("`goldnode disks verify {class}`", "BUILD/verified.json"),
-    "prove-gpu": ("`scripts/prove-gpu --out run` on a node of {class}", "run"),
-    "module-build": ("`goldnode modules build STACK`", "RESULT.json"),
-}
 
 
 @dataclass(frozen=True)
@@ -76,13 +64,6 @@ class ProofStatus:
     def renew(self, class_: str) -> str:
         """Return the command that makes the proof again."""
         return renew(self.kind, class_) if self.kind is not None else ""
-
-
-def renew(kind: EvidenceKind, class_: str) -> str:
-    """Return the commands that make and sign a proof of a kind, as one instruction."""
-    how, record = _STEPS[kind]
-    made = how.replace("{class}", class_)
-    return f"run {made}, then `goldnode evidence sign {kind} {record} --class {class_}`"
 
 
 def directory(site: Site, class_: str) -> Path:

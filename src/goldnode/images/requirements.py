@@ -13,8 +13,11 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from goldnode.channels.lines import CHANNELS, line_of
 from goldnode.channels.requirements import (
+    EVIDENCE,
     Approval,
+    ChannelSubject,
     Decisions,
     Requirement,
     major,
@@ -34,6 +37,7 @@ from goldnode.evidence import (
 )
 from goldnode.node.ground.optional import group
 from goldnode.node.ground.text import phrase
+from goldnode.oci.identity import identity
 from goldnode.oci.layout import Layout, OciImage
 from goldnode.oci.model import LABELS
 
@@ -97,11 +101,23 @@ def _attached(name: str, image: OciImage, given: Decisions) -> Requirement:
             return _missing(name, "vulnerability report")
         now = given.now or dt.datetime.now(dt.UTC)
         return judge_reports(reports, image.digest, given.limits, now, _REMEDY[name])
+    if name == EVIDENCE:
+        return given.proved(_subject(image))
     if name == "signature":
         return _signature(image, given.trust)
     if name in ("inspection", "truth"):
         return _passed(name, {"inspection": INSPECTION, "truth": TRUTH}[name], image)
     return _smoke(name.removeprefix("smoke-"), image)
+
+
+def _subject(image: OciImage) -> ChannelSubject:
+    """Return an image as classes name it: by its digest, its immutable tag, or a channel of its line."""
+    own = identity(image.config)
+    tags: tuple[str, ...] = ()
+    if own.tag:
+        line = line_of(own.repository, own.tag)
+        tags = (own.tag, *(line.pointer(channel) for channel in CHANNELS))
+    return ChannelSubject(image.digest, "smoke", own.repository, tags)
 
 
 def documents(image: OciImage, kind: str) -> list[tuple[str, Any]]:

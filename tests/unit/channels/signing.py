@@ -12,6 +12,7 @@ from goldnode.channels import signed
 from goldnode.channels.keys import RepositoryKeys
 from goldnode.channels.lines import ChannelLine
 from goldnode.channels.promotion import PlaceState, look
+from goldnode.channels.requirements import EVIDENCE, ChannelSubject, Requirement
 from goldnode.channels.signed import ChannelSigners
 from goldnode.channels.upkeep import ChannelKeyChange, change_keys
 from goldnode.evidence.signatures import load_signer
@@ -48,6 +49,11 @@ def state(place: Any, store: Any, *roots: Path) -> PlaceState:
 def said(place: Any) -> signed.SignedChannels:
     """Return what the metadata of a place says."""
     return signed.unverified(place.files())
+
+
+def unasked(image: ChannelSubject) -> Requirement:
+    """Judge the evidence of node classes where none asks for any."""
+    return Requirement(EVIDENCE, "passed", "no class that runs it asks for any")
 
 
 class MemoryStore:

@@ -15,7 +15,7 @@ from tests.unit.catalog.test_accept_reject import ARCHIVES, CLASS, FILES, STACK,
 from goldnode.catalog.load import Catalog, builtin_catalog
 from goldnode.classdoc.compile import class_document, document_digest
 from goldnode.classdoc.load import load_catalog
-from goldnode.core.errors import LockError, SigningKeyError
+from goldnode.core.errors import CatalogError, LockError, SigningKeyError
 from goldnode.core.site import Site, SiteArchive, SiteException, SiteGate, SiteMirror
 from goldnode.lock.model import Lock, LockedArchive, LockedPackage, load_lock
 from goldnode.lock.publication import Publication, place
@@ -452,3 +452,27 @@ def test_our_classes_with_their_locks(tmp_path: Path, name: str) -> None:
 def test_class_without_a_lock() -> None:
     with pytest.raises(LockError, match=r"has no lock .*Run `goldnode lock debian12_r580`"):
         class_document("l4", load_catalog([builtin_catalog()]), Site(), on=DAY)
+
+
+FOLLOW = "follow: {channel: https://c.example.org/, service: https://s.example.org/}\n"
+
+
+def test_evidence_that_nodes_verify_is_in_their_document(tmp_path: Path) -> None:
+    asks = "evidence: {kinds: [canary, disk], max_age_days: 14, follow: [disk]}\n"
+    made = document(tmp_path / "a", node_class=CLASS + FOLLOW + asks)
+    assert made["follow"]["evidence"] == {"kinds": ["disk"], "max_age_days": 14}
+    asks = "evidence: {kinds: [canary, disk]}\n"
+    made = document(tmp_path / "b", node_class=CLASS + FOLLOW + asks)
+    assert "evidence" not in made["follow"]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (FOLLOW + "evidence: {kinds: [canary], follow: [disk]}\n", "`follow` names disk"),
+        ("evidence: {kinds: [disk], follow: [disk]}\n", "the class has no `follow`"),
+    ],
+)
+def test_evidence_that_no_node_can_verify_is_refused(tmp_path: Path, text: str, why: str) -> None:
+    with pytest.raises(CatalogError, match=why):
+        document(tmp_path, node_class=CLASS + text)

@@ -84,7 +84,12 @@ class World:
         return disk
 
     def promote(self, name: str, channel: str, **given: Any) -> Any:
-        settings: dict[str, Any] = {"by": "ana", "now": NOW, "place": self.place} | given
+        settings: dict[str, Any] = {
+            "by": "ana",
+            "now": NOW,
+            "place": self.place,
+            "evidence": signing.unasked,
+        } | given
         place = settings.pop("place")
         return promote(
             place,
@@ -239,7 +244,8 @@ def test_unmet_requirement_has_a_reason_and_a_remedy(
 
 
 def test_good_disk_meets_every_requirement_but_order(world: World) -> None:
-    found = judge("stable", world.build("a"), Decisions(trust=load_public(world.keys[1])))
+    given = Decisions(trust=load_public(world.keys[1]), evidence=signing.unasked)
+    found = judge("stable", world.build("a"), given)
     assert [row.name for row in found if not row.met] == ["order"]
     booted = next(row for row in found if row.name == "booted")
     assert booted.why == "booted 2 times (tcg); not verifiable here: gpu"

@@ -101,6 +101,7 @@ class World:
             "settle": 0,
             "now": NOW,
             "place": self.place,
+            "evidence": signing.unasked,
         } | given
         place, layout = settings.pop("place"), settings.pop("layout", self.layout)
         return promote(
@@ -324,6 +325,7 @@ class TestGates:
                     channel,
                     signing.signers(world.folder, world.keys[0]),
                     to=ref.partition(":")[2],
+                    evidence=signing.unasked,
                     by="ana",
                     settle=0,
                 ),

@@ -80,6 +80,7 @@ def to_stable(
                 by="ana",
                 roots=[root] if root else [],
                 waivers=waivers,
+                evidence=signing.unasked,
                 settle=0,
             ),
         )

@@ -135,11 +135,15 @@ def publish(
     files.readable_by_others()
     with opened(where) as store:
         # Here, since an installation without the extra has no SQLAlchemy.
+        from goldnode.core.site import load_site
         from goldnode.fleet.control.channel import ChannelKeys, ChannelPublisher
+        from goldnode.fleet.control.evidence import FollowedEvidence
 
         name = _submitted(store, what)
         own = ChannelKeys(**keys.given(), orders=keys.order_keys)
-        publisher = ChannelPublisher(store, channel, own, wanted.days)
+        publisher = ChannelPublisher(
+            store, channel, own, wanted.days, evidence=FollowedEvidence(load_site())
+        )
         if machines.prepare is not None:
             _prepare(publisher, wanted, machines.prepare, form)
             return

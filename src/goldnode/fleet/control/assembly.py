@@ -18,6 +18,7 @@ from goldnode.fleet.control.clock import SteadyClock
 from goldnode.fleet.control.controller import ControllerParts
 from goldnode.fleet.control.drains import DrainWorker, RolloutDrains
 from goldnode.fleet.control.duties import ControllerDuties
+from goldnode.fleet.control.evidence import FollowedEvidence
 from goldnode.fleet.control.floors import stored_moves
 from goldnode.fleet.control.follow import FollowReader, FollowWorker, drains_of
 from goldnode.fleet.control.push import Push, PushReader, PushSettings
@@ -134,7 +135,7 @@ def _duties(
     publish = None
     if site.channel is not None:
         keys = ChannelKeys(site.channel_keys, orders=site.order_keys)
-        publish = publisher(store, site.channel, keys)
+        publish = publisher(store, site.channel, keys, evidence=FollowedEvidence(own))
     key = own.resolve(own.fleet.signing_key) if own.fleet.signing_key else None
     return ControllerDuties(
         store,

@@ -34,6 +34,7 @@ from goldnode.channels.keys import RepositoryKeys, publics, signers
 from goldnode.channels.updates import TARGETS, DelegatedPaths, RootState, UpdateError
 from goldnode.core import program_file
 from goldnode.core.errors import GoldnodeError
+from goldnode.core.evidence_kinds import EvidenceKind
 from goldnode.core.extras import require
 from goldnode.documents.channel import (
     ChannelDocument,
@@ -45,6 +46,7 @@ from goldnode.documents.channel import (
 )
 from goldnode.evidence.signatures import KeyPlace
 from goldnode.fleet.control.channel_keys import DAYS, ROTATE
+from goldnode.fleet.control.evidence import FollowedEvidence
 from goldnode.fleet.nodes.disk_update import UpdateImage, send
 from goldnode.fleet.rollout.document import loads
 from goldnode.fleet.rollout.model import Action
@@ -68,19 +70,30 @@ _PUBLISHED = ("running", "rolling-back", "completed", "rolled-back")
 
 
 def documents(
-    connection: Connection, images: Mapping[str, Mapping[str, ChannelImage]]
+    connection: Connection,
+    images: Mapping[str, Mapping[str, ChannelImage]],
+    evidence: FollowedEvidence | None = None,
 ) -> dict[str, ChannelDocument]:
-    """Return the document of each class of the store, with the images of each class."""
+    """Return the document of each class of the store, with the images and the evidence of each class."""
     classes = connection.scalars(
         select(tables.node.c["class"]).where(~tables.node.c.retired).distinct()
     )
-    return {name: _document(connection, name, images.get(name, {})) for name in sorted(classes)}
+    return {
+        name: _document(connection, name, images.get(name, {}), evidence)
+        for name in sorted(classes)
+    }
 
 
 def _document(
-    connection: Connection, node_class: str, images: Mapping[str, ChannelImage]
+    connection: Connection,
+    node_class: str,
+    images: Mapping[str, ChannelImage],
+    evidence: FollowedEvidence | None,
 ) -> ChannelDocument:
     rollout = _rollout(connection, node_class)
+    proofs: Mapping[EvidenceKind, Any] = {}
+    if rollout is not None and evidence is not None:
+        proofs = evidence.of_state(node_class, rollout.to.kind, rollout.to.digest)
     denied = connection.execute(
         select(tables.denied.c.digest, tables.denied.c.reason).where(
             tables.denied.c["class"] == node_class, tables.denied.c.lifted_at.is_(None)
@@ -93,6 +106,7 @@ def _document(
             "frozen": list(_frozen(connection, node_class, rollout.name if rollout else "")),
             "denied": {row.digest: row.reason for row in denied},
             "images": dict(images),
+            "evidence": dict(proofs),
             "schema": "goldnode.channel/1",
         }
     )
@@ -303,13 +317,15 @@ class ChannelPublisher:
     keys: ChannelKeys
     days: int = DAYS
     clock: Callable[[], float] = time.time
-    _seen: int = field(default=-1, init=False)  # last line of the log that was published
+    evidence: FollowedEvidence | None = None
+    # Last line of the log that was published, and the state of the evidence
+    _seen: tuple[int, tuple[int, ...]] = field(default=(-1, ()), init=False)
     _again: float = field(default=0.0, init=False)  # when signatures have to be renewed
     _not_before: float = field(default=0.0, init=False)
     _warned: float = field(default=-1.0, init=False)  # the day of the last warning
 
     def __call__(self, actions: Sequence[Action] = ()) -> None:
-        """Publish if the log has grown, or if the signatures are half as old as they may get.
+        """Publish if the log or the evidence has grown, or if the signatures are half as old as they may get.
 
         A failure is logged and tried again: nodes then see the state before, and the controller
         goes on.
@@ -319,7 +335,8 @@ class ChannelPublisher:
             return
         try:
             with self.store.read() as connection:
-                last = connection.scalar(select(func.max(tables.log.c.seq))) or 0
+                line = connection.scalar(select(func.max(tables.log.c.seq))) or 0
+            last = (line, self.evidence.changed() if self.evidence is not None else ())
             if last != self._seen or now >= self._again:
                 self._warn(self.publish())
                 self._seen = last
@@ -384,7 +401,8 @@ class ChannelPublisher:
                 self._states(connection, release)
                 images = {**released_images(self.channel), **release.targets}
                 images = {name: one for name, one in images.items() if _is_image(name, one)}
-                for name, content in documents(connection, _linked(self.channel, images)).items():
+                linked = _linked(self.channel, images)
+                for name, content in documents(connection, linked, self.evidence).items():
                     updates.add_file(self.channel, release, f"{name}.json", _bytes(content))
             teams = self._delegate(release, wanted)
             if images or teams:  # a team may release images
@@ -427,7 +445,7 @@ class ChannelPublisher:
     def _orders(self) -> bool:
         """Sign the orders of the store if they have changed, or were signed long ago. Return whether they were."""
         with self.store.read() as connection:
-            contents = documents(connection, {})
+            contents = documents(connection, {}, self.evidence)
         if not contents:
             raise UpdateError(
                 "the store has no nodes: there is nothing to follow",
@@ -470,10 +488,14 @@ class ChannelPublisher:
 
 
 def publisher(
-    store: StoreDatabase, channel: Path, keys: ChannelKeys, days: int = DAYS
+    store: StoreDatabase,
+    channel: Path,
+    keys: ChannelKeys,
+    days: int = DAYS,
+    evidence: FollowedEvidence | None = None,
 ) -> Callable[[Sequence[Action]], None]:
     """Return a callback for `ControllerParts.written`."""
-    return ChannelPublisher(store, channel, keys, days)
+    return ChannelPublisher(store, channel, keys, days, evidence=evidence)
 
 
 # Released states

@@ -40,6 +40,7 @@ def read(data: bytes, node_class: str) -> Json:
             and isinstance(document["denied"], dict)
             and all(isinstance(row, dict) for row in document["frozen"])
             and isinstance(document["images"], dict)
+            and isinstance(document.get("evidence", {}), dict)
             and (document["rollout"] is None or _is_rollout(document["rollout"]))
         )
     except (ValueError, KeyError, TypeError, AttributeError):

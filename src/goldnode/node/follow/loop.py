@@ -9,8 +9,8 @@ the node runs, so a pass may be cut off at any point.
 
 A node is in one :class:`FollowState`. Each arrow is a method of :class:`Follower`, with what has to hold for it::
 
-              begin: the channel wants a state, it is staged,
-              the service gives leave, no GPU is in use
+              begin: the channel wants a state, it is proved and
+              staged, the service gives leave, no GPU is in use
     STEADY ─────────────────────────────────────────────────▶ BEGUN
       ▲ ▲                                                    │  │ ▲
       │ └──────────── resume: the rollout was stopped ───────┤  └─┘ resume: it waits
@@ -35,7 +35,7 @@ from enum import Enum
 from ..ground.errors import NodeError
 from ..ground.host import Host
 from ..ground.typed import NamedTuple
-from . import channel
+from . import channel, evidence
 from .channel import Wish
 from .lockservice import PRE_REBOOT, REPORT, STEADY_STATE
 from .machine import FELL_BACK, PROGRAM, NotAppliedError
@@ -200,6 +200,9 @@ class Follower:
             return Outcome(f"waits: {denied or frozen}")
         if not seen.settled:
             return Outcome("waits: the image that runs is still tried")
+        unproved = evidence.refusal(self.host, self.settings, document, wanted, self.clock())
+        if unproved:
+            return Outcome(f"waits: {unproved}", problem=True)
         missing = self._staged(document, wanted)
         if missing:
             return Outcome(f"waits: {missing}", problem=True)

@@ -28,6 +28,7 @@ class Settings(NamedTuple):
     """Where the channel and the lock service are, and who this node is for them.
 
     `apply` is the site's command for a rollout to a lock; `accepted` are exit codes of a check that count as good.
+    `proofs` are kinds of evidence without which the node does not move, made at most `proof_days` ago (None: at any time).
     """
 
     channel: str
@@ -42,12 +43,16 @@ class Settings(NamedTuple):
     key: Optional[str] = None
     apply: Tuple[str, ...] = ()
     accepted: Tuple[int, ...] = (0,)
+    proofs: Tuple[str, ...] = ()
+    proof_days: Optional[int] = None
+    simulated: bool = False  # the class has simulated hardware
 
 
 def load(host: Host, options: Any) -> Settings:
     """Return the settings of a command line and the class document. Raises NodeError for what is missing."""
     document = _document(host)
     given = as_dict(document.get("follow"))
+    evidence = as_dict(given.get("evidence"))
     channel = options.channel or given.get("channel")
     service = options.service or given.get("service")
     for name, value in (("channel", channel), ("lock service", service)):
@@ -70,6 +75,9 @@ def load(host: Host, options: Any) -> Settings:
         key=given.get("key"),
         apply=tuple(given.get("apply") or ()),
         accepted=tuple(given.get("accepted") or (0,)),
+        proofs=tuple(evidence.get("kinds") or ()),
+        proof_days=evidence.get("max_age_days"),
+        simulated=document.get("simulated") is True,
     )
     for path in (settings.ca, settings.certificate, settings.key):
         if path and not os.path.isfile(path):

@@ -103,6 +103,33 @@ def test_wave_waits_after_one_package_of_the_lock_changed(fleet: Fleet) -> None:
     assert waiting.reason.startswith("waits for canary (stale): run `goldnode canary run")
 
 
+def test_rollout_to_a_disk_waits_for_the_statement_about_its_boots(fleet: Fleet) -> None:
+    own = (
+        ("require:\n", "require:\n- evidence: {kinds: [canary]}\n"),
+        (f'to: {{stack: debian12_r580, lock: "{documents.NEW}"}}', "to: {disk: b1}"),
+    )
+    reader = RequirementEvaluator(
+        documents.settings(fleet.directory, *own),
+        RequirementSources(site=fleet.site),
+        clock=lambda: NOW,
+    )
+    fleet.sign()
+    waiting = reader.read("evidence", 0)
+    assert waiting.answer is Answer.UNKNOWN
+    assert waiting.reason.startswith(
+        "waits for disk (missing) of build b1: run `goldnode disks verify l4`"
+    )
+    for build, answer in (("b2", Answer.UNKNOWN), ("b1", Answer.PASSES)):
+        record = records.write("disk", fleet.document, fleet.directory)
+        for file in (record, record.with_name("disk.json")):
+            content = json.loads(file.read_text()) | {"build_id": build}
+            file.write_text(json.dumps(content | ({"class": "l4"} if file == record else {})))
+        proof = prove(ProofRequest("disk", record, fleet.document), DETAIL)
+        path = fleet.directory / "e/l4/disk-1.dsse.json"
+        path.write_bytes(envelope(proof, load_signer(fleet.secret)))
+        assert reader.read("evidence", 0).answer is answer
+
+
 @pytest.mark.parametrize("case", ["tampered", "subject", "key", "simulated", "old", "lock"])
 def test_statement_that_does_not_count_leaves_the_wave_waiting(fleet: Fleet, case: str) -> None:
     options = ""
