@@ -35,6 +35,10 @@ _SECTIONS = {
         "class": ("classes", "Export the document of a node class, or propose its baseline."),
         "classes": ("classes", "List the node classes."),
         "facts": ("facts", "Check the compatibility facts, and update them without a release."),
+        "import": (
+            "import_fleet",
+            "Propose classes, cohorts and deviations for a fleet that runs already.",
+        ),
         "init": (
             "init.command",
             "Write a site directory: inventory, class, site file and ansible.cfg.",
@@ -147,7 +151,7 @@ class _Commands(LazyGroup):
 
 
 # Commands that may take longer than a few seconds: they show progress.
-_LONG = {"adopt", "canary", "disks", "images", "lock", "mirror", "modules", "plan"}
+_LONG = {"adopt", "canary", "disks", "images", "import", "lock", "mirror", "modules", "plan"}
 # Commands that make trees for nodes, images and mirrors, or run apt, which reads as another user.
 _FOR_OTHERS = {"apply", "disks", "images", "lock", "mirror", "modules", "node-program"}
 _WITHOUT_SITE = {

@@ -130,6 +130,7 @@ PROMISED = {
         "apply": ["tests/unit/commands/test_init.py"],
         "plan": ["tests/unit/fleet/nodes/test_plan.py"],
         "adopt": ["tests/unit/fleet/nodes/test_adopt.py"],
+        "import": ["tests/unit/fleet/nodes/test_import_fleet.py"],
     },
     "images": {
         "images": [

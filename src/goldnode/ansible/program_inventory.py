@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shlex
-import subprocess
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -12,10 +9,8 @@ from typing import Any, ClassVar
 from ansible.errors import AnsibleParserError
 from ansible.plugins.inventory import BaseInventoryPlugin, Constructable
 
-from goldnode.core.errors import GoldnodeError, InventoryError
-from goldnode.inventory.schedulers import SchedulerHost
-
-_TIMEOUT = 120.0  # seconds; an answer about 10,000 nodes takes a few
+from goldnode.core.errors import GoldnodeError
+from goldnode.inventory.schedulers import SchedulerHost, program_output
 
 
 class ProgramInventory(BaseInventoryPlugin, Constructable):
@@ -37,7 +32,7 @@ class ProgramInventory(BaseInventoryPlugin, Constructable):
         self._read_config_data(path)
         words = [str(word) for word in self.get_option("program")]
         try:
-            hosts = self.hosts(_output([*words, *self.WORDS]))
+            hosts = self.hosts(program_output([*words, *self.WORDS]))
         except GoldnodeError as problem:
             raise AnsibleParserError(f"{path}: {problem}") from problem
         strict = self.get_option("strict")
@@ -55,37 +50,3 @@ class ProgramInventory(BaseInventoryPlugin, Constructable):
             self._add_host_to_keyed_groups(
                 self.get_option("keyed_groups"), values, host.name, strict
             )
-
-
-def _output(command: Sequence[str]) -> str:
-    """Return the output of a program. Raise InventoryError with its reason."""
-    shown = shlex.join(command)
-    try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-            timeout=_TIMEOUT,
-            env={**os.environ, "LC_ALL": "C"},
-        )
-    except FileNotFoundError as problem:
-        raise InventoryError(
-            f"{command[0]} is not installed here",
-            remedy=f"name one that is, with words before it: `program: [ssh, HOST, {command[0]}]`",
-        ) from problem
-    except subprocess.TimeoutExpired as problem:
-        raise InventoryError(
-            f"no answer from `{shown}` within {_TIMEOUT:.0f} s", remedy=f"run `{shown}`"
-        ) from problem
-    except OSError as problem:
-        raise InventoryError(
-            f"`{shown}` cannot be run: {problem}", remedy="correct `program`"
-        ) from problem
-    if done.returncode != 0:
-        reasons = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-        reason = reasons[-1][:300] if reasons else f"exit status {done.returncode}"
-        raise InventoryError(f"`{shown}` failed: {reason}", remedy=f"run `{shown}`")
-    return done.stdout

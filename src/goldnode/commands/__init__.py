@@ -1,6 +1,6 @@
 """The commands of `goldnode`: a file each, and a folder for each group. A file is imported when its command is called.
 
-- Declare and check: `adopt`, `check/`, `classes`, `facts`, `init/`, `matrix`, `schema/`
+- Declare and check: `adopt`, `check/`, `classes`, `facts`, `import_fleet`, `init/`, `matrix`, `schema/`
 - Packages: `lock`, `mirror`, `modules`
 - Images: `images/` (containers) and `disks/`; `channel_moves` has what both do with keys, evidence and channels
 - Nodes: `apply`, `plan`, `cache`, `canary/`, `dual/`, `floors/`, `node_program`, `slurm`, `xid`

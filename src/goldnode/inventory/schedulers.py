@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shlex
+import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,10 +25,12 @@ _SLURM_KEYS = (
     "NodeAddr",
     "NodeHostName",
     "Partitions",
+    "RealMemory",
     "State",
 )
 _STATE_FLAGS = "*~#!%$@^-"  # scontrol(1), NODE STATE CODES
 _NONE = "(null)"
+_TIMEOUT = 120.0  # seconds; an answer about 10,000 nodes takes a few
 
 
 @dataclass(frozen=True)
@@ -38,11 +43,12 @@ class SchedulerHost:
 
 
 def slurm_hosts(text: str) -> list[SchedulerHost]:
-    """Return the nodes in the output of `scontrol --all show node --oneliner`. Raise InventoryError for other text."""
+    """Return the nodes in the output of `scontrol show node`, with or without `--oneliner`.
+
+    Raise InventoryError for other text.
+    """
     hosts = []
-    for number, line in enumerate(text.splitlines(), start=1):
-        if not line.strip():
-            continue
+    for number, line in _records(text):
         match = re.match(r"NodeName=(\S+) ", line)
         if match is None:
             if line.startswith("No nodes in the system"):
@@ -53,6 +59,21 @@ def slurm_hosts(text: str) -> list[SchedulerHost]:
             )
         hosts.append(_slurm_host(_checked(match[1]), line))
     return hosts
+
+
+def _records(text: str) -> list[tuple[int, str]]:
+    """Return the text of each node on one line, with the number of its first line.
+
+    Without `--oneliner`, the further lines of a node are indented.
+    """
+    records: list[tuple[int, str]] = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line.startswith(" ") and records:
+            first, before = records[-1]
+            records[-1] = (first, f"{before} {line.strip()}")
+        elif line.strip():
+            records.append((number, line))
+    return records
 
 
 def _slurm_host(name: str, line: str) -> SchedulerHost:
@@ -71,6 +92,7 @@ def _slurm_host(name: str, line: str) -> SchedulerHost:
             "slurm_active_features": _words(values["ActiveFeatures"]),
             "slurm_gres": _words(values["Gres"]),
             "slurm_partitions": _words(values["Partitions"]),
+            "slurm_memory_mib": int(values["RealMemory"]) if values["RealMemory"].isdigit() else 0,
             "slurm_state": [
                 flag.rstrip(_STATE_FLAGS).lower() for flag in values["State"].split("+") if flag
             ],
@@ -84,9 +106,13 @@ def _words(text: str) -> list[str]:
 
 
 def kubernetes_hosts(text: str) -> list[SchedulerHost]:
-    """Return the nodes in the output of `kubectl get nodes --output=json`. Raise InventoryError for other text."""
+    """Return the nodes in the output of `kubectl get nodes --output=json`, or of one node.
+
+    Raise InventoryError for other text.
+    """
     try:
-        items = json.loads(text)["items"]
+        document = json.loads(text)
+        items = [document] if document.get("kind") == "Node" else document["items"]
         return [_kubernetes_host(item) for item in items]
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as problem:
         raise InventoryError(
@@ -118,6 +144,7 @@ def _kubernetes_host(item: Mapping[str, Any]) -> SchedulerHost:
                 str(key): str(value) for key, value in _capacity(status).items()
             },
             "kubernetes_addresses": addresses,
+            "kubernetes_os_image": str((status.get("nodeInfo") or {}).get("osImage") or ""),
         },
     )
 
@@ -148,3 +175,37 @@ def _checked(name: Any) -> str:
             f"{str(name)[:60]!r} is not a name of a host", remedy="rename the node"
         )
     return name
+
+
+def program_output(command: Sequence[str]) -> str:
+    """Return the output of a program. Raise InventoryError with its reason."""
+    shown = shlex.join(command)
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=_TIMEOUT,
+            env={**os.environ, "LC_ALL": "C"},
+        )
+    except FileNotFoundError as problem:
+        raise InventoryError(
+            f"{command[0]} is not installed here",
+            remedy=f"name one that is, with words before it: `program: [ssh, HOST, {command[0]}]`",
+        ) from problem
+    except subprocess.TimeoutExpired as problem:
+        raise InventoryError(
+            f"no answer from `{shown}` within {_TIMEOUT:.0f} s", remedy=f"run `{shown}`"
+        ) from problem
+    except OSError as problem:
+        raise InventoryError(
+            f"`{shown}` cannot be run: {problem}", remedy="correct `program`"
+        ) from problem
+    if done.returncode != 0:
+        reasons = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+        reason = reasons[-1][:300] if reasons else f"exit status {done.returncode}"
+        raise InventoryError(f"`{shown}` failed: {reason}", remedy=f"run `{shown}`")
+    return done.stdout

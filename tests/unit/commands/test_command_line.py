@@ -292,6 +292,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("GOLDNODE_SITE", str(tmp_path / "site.yml"))
     (tmp_path / "capture.json").write_text(json.dumps(healthy()))
     (tmp_path / "survey.json").write_text(json.dumps(a100()))
+    (tmp_path / "hosts").write_text("survey\n")
     return tmp_path
 
 
@@ -301,6 +302,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "classes",
         "class bless capture.json --class h100_sxm5_80gb",
         "adopt node1 --survey survey.json --name mine",
+        "import hosts --surveys .",
         "init out --local --class cpu_only",
         "check --class cpu_only",
         "check --list-rules",

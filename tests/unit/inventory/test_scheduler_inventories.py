@@ -34,6 +34,7 @@ def test_nodes_of_slurm_have_features_partitions_and_states() -> None:
         "slurm_active_features": ["h100_sxm5_80gb", "gpu", "nvidia", "H100", "driver_580"],
         "slurm_gres": [],
         "slurm_partitions": ["h100", "all"],
+        "slurm_memory_mib": 1,
         "slurm_state": ["idle"],
     }
     assert found["n2"].variables["slurm_state"] == ["idle", "drain"]

@@ -144,8 +144,12 @@ def read(path: Path) -> dict[str, Any]:
 # Proposing
 
 
-def propose(survey: Survey, name: str, catalog: Catalog, site: Site | None = None) -> AdoptProposal:
+def propose(
+    survey: Survey, name: str, catalog: Catalog, site: Site | None = None, *, prove: bool = True
+) -> AdoptProposal:
     """Propose a class called `name`, and a stack if none of the catalog fits. Pure.
+
+    :param prove: read the proposal with the catalog, and report its errors as notes.
 
     Raises AdoptError for a system that goldnode has no stacks for.
     """
@@ -212,19 +216,34 @@ def propose(survey: Survey, name: str, catalog: Catalog, site: Site | None = Non
         policy["host"] = host
     if policy:
         document["policy"] = policy
+    baseline = _baseline(survey)
+    if baseline:
+        document["baseline"] = baseline
     proposal.files[f"classes/{name}.yml"] = _text(
         "class", document, "the node's present state; whether it should be so is your decision"
     )
-    if driver or vendor is None:  # without a driver there is nothing yet that could be proved
+    if prove and (
+        driver or vendor is None
+    ):  # without a driver there is nothing yet that could be proved
         _prove(proposal, catalog)
     return proposal
 
 
 def name_for(survey: Survey) -> str:
     """Return a name for the class: of the GPU's model, else of the release."""
-    gpu = _gpu(survey, AdoptProposal())
+    gpu = gpu_of(survey)
     text = gpu["model"] if gpu else f"{survey['os']['id']}{survey['os']['version']}_cpu"
     return re.sub(r"[^a-z0-9]+", "_", f"adopted_{text}".lower())
+
+
+def gpu_of(survey: Survey) -> dict[str, Any] | None:
+    """Return the GPUs of a survey as {model, count}; None without one that the facts know."""
+    return _gpu(survey, AdoptProposal())
+
+
+def driver_of(survey: Survey) -> dict[str, Any] | None:
+    """Return the first driver module of a survey: {module, version, license, …}; None without one."""
+    return next((row for row in survey["driver"] if row["version"]), None)
 
 
 def _gpu(survey: Survey, proposal: AdoptProposal) -> dict[str, Any] | None:
@@ -645,6 +664,18 @@ def _host(survey: Survey, proposal: AdoptProposal) -> dict[str, Any]:
             f"{told}: write them into policy.host.hugepages by their size (Hugepagesize in /proc/meminfo)."
         )
     return policy
+
+
+def _baseline(survey: Survey) -> dict[str, Any]:
+    """Return what a healthy node shows of memory and processors. Surveys of earlier releases have neither."""
+    hardware = survey.get("hardware") or {}
+    baseline: dict[str, Any] = {}
+    if hardware.get("memory_mib"):
+        # Rounded up: the kernel's total lacks what the firmware and the kernel itself reserve.
+        baseline["memory"] = {"total_gib": -(-hardware["memory_mib"] // 1024)}
+    if hardware.get("sockets"):
+        baseline["cpu"] = {"sockets": hardware["sockets"]}
+    return baseline
 
 
 def _text(kind: str, document: Mapping[str, Any], said: str) -> str:

@@ -85,12 +85,13 @@ class SiteDirectoryError(GoldnodeError):
 
 @dataclass(frozen=True)
 class SiteContents:
-    """The hosts of one class, and files of a catalog by their path in it."""
+    """The hosts of one class with variables of each, and files of a catalog by their path in it."""
 
     node_class: str
     hosts: tuple[str, ...]
     catalog: Mapping[str, str] = field(default_factory=dict)
     user: str | None = None
+    variables: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -140,9 +141,10 @@ def files(contents: SiteContents, *, collection: bool) -> dict[str, str]:
 
 def _inventory(contents: SiteContents) -> str:
     hosts: dict[str, dict[str, str] | None] = {
-        host: {"ansible_connection": "local"} if host == THIS_MACHINE else None
-        for host in contents.hosts
+        host: dict(contents.variables.get(host, {})) or None for host in contents.hosts
     }
+    if THIS_MACHINE in hosts:
+        hosts[THIS_MACHINE] = {"ansible_connection": "local"}
     group: dict[str, object] = {"hosts": hosts}
     if contents.user is not None:
         group["vars"] = {"ansible_user": contents.user, "ansible_become": contents.user != "root"}

@@ -78,6 +78,7 @@ def survey(host: Host) -> Json:
         "settings": None,
         "runtime": {name: packages[name]["version"] for name in NAMES if name in packages},
         "host": None,
+        "hardware": None,
         "goldnode": host.exists(CLASS),
     }
     if own:  # an image has no hardware, and a container shows that of its host
@@ -88,8 +89,25 @@ def survey(host: Host) -> Json:
             nvswitch=nvswitch(host),
             settings=settings(host),
             host=tuned(host),
+            hardware=hardware(host),
         )
     return state
+
+
+def hardware(host: Host) -> Json:
+    """Return the machine: {memory_mib, processor, sockets, threads, product}. None: could not be read."""
+    memory = re.search(r"^MemTotal: +(\d+) kB", host.text("/proc/meminfo") or "", re.MULTILINE)
+    model = re.search(r"^model name\s*: (.*)$", host.text("/proc/cpuinfo") or "", re.MULTILINE)
+    cpus = host.glob("/sys/devices/system/cpu", "cpu[0-9]*")
+    sockets = {host.text(f"{cpu}/topology/physical_package_id") for cpu in cpus} - {None}
+    product = (host.text("/sys/class/dmi/id/product_name") or "").strip()
+    return {
+        "memory_mib": int(memory.group(1)) // 1024 if memory else None,
+        "processor": model.group(1).strip() if model else None,
+        "sockets": len(sockets) or None,
+        "threads": len(cpus) or None,
+        "product": product or None,
+    }
 
 
 def architecture(host: Host) -> str:
