@@ -146,6 +146,7 @@ def test_an_image_passes_and_carries_the_record(
     found = inside.smoke(built, engine=engine)
     assert found["exit_code"] == 0, found
     assert (found["tiers"]["cpu"]["state"], found["tiers"]["gpu"]["state"]) == ("passed", "not_run")
+    assert found["program"] == digest_of(pack.program())
     tests = {test["name"]: test for test in found["tiers"]["cpu"]["tests"]}
     assert set(tests) == {"load openblas", "gemm", "inference", "collective", "memory"}
     assert tests["gemm"]["got"]["blas"] == "libopenblas.so.0"

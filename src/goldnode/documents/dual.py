@@ -165,6 +165,10 @@ class DualSide(Part):
     precision: str
     repeatable: bool | None
     hooks_change_output: bool | None
+    recorder: Digest | None = Field(
+        None,
+        description="digest of the program that recorded; null: compared by an earlier version",
+    )
 
 
 class DualDifference(Part):

@@ -277,6 +277,7 @@ def _side(record: DualRecord) -> DualSide:
         precision=document.settings.precision,
         repeatable=document.repeatable,
         hooks_change_output=document.hooks_change_output,
+        recorder=document.recorder,
     )
 
 

@@ -251,6 +251,7 @@ def _dual(asked: ProofRequest) -> _Read:
         own={"a": report.a.state, "b": report.b.state, "compared": len(report.arrays)},
         hardware=EvidenceHardware(model=report.b.stack[:300], count=None, vbios=[], firmware={}),
         nodes=(report.b.host,) if report.b.host else (),
+        tools=_tool("goldnode-dual", report.b.recorder),
     )
 
 
@@ -295,6 +296,7 @@ def _smoke(asked: ProofRequest) -> _Read:
         outcome=outcome,
         summary=", ".join(f"{name} {state}" for name, state in sorted(states.items())),
         own={"image": image, "backend": record["backend"], "tiers": states},
+        tools=_tool("goldnode-smoke", record.get("program")),
         hardware=hardware if devices else None,
         artifact=("image", image),
     )
@@ -408,6 +410,11 @@ def _platform(text: str) -> EvidenceHardware:
     if not model or not count.isdigit():
         model, count = text, ""
     return EvidenceHardware(model=model, count=int(count) if count else None, vbios=[], firmware={})
+
+
+def _tool(name: str, digest: Any) -> dict[str, str]:
+    """Return a tool with its digest; empty for records of earlier versions, which state none."""
+    return {name: digest} if isinstance(digest, str) else {}
 
 
 def _changed(path: Path) -> str:

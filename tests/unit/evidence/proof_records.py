@@ -20,7 +20,7 @@ RUNNER = f"sha256:{'1' * 64}"
 OLD = f"sha256:{'2' * 64}"
 IMAGE = f"sha256:{'3' * 64}"
 PROGRAM = "4" * 64
-TOOLS = {"goldnode-canary": RUNNER, "goldnode-node": PROGRAM}
+TOOLS = {"goldnode-canary": RUNNER, "goldnode-dual": RUNNER, "goldnode-node": PROGRAM}
 CLASS = "case_gpu"
 TIME = "2026-11-26T07:00:00Z"
 
@@ -126,6 +126,7 @@ def _side(name: str, state: str) -> Json:
         "precision": "native",
         "repeatable": True,
         "hooks_change_output": False,
+        "recorder": RUNNER,
     }
 
 
@@ -218,7 +219,7 @@ def write(kind: EvidenceKind, document: Json, directory: Path, **changes: Any) -
             "outcome": "passed",
         }
     elif kind == "smoke":
-        smoke = {**_recorded("smoke.json"), **changes}
+        smoke = {**_recorded("smoke.json"), "program": RUNNER, **changes}
         content, changes = {"records": {IMAGE: smoke}}, {}
     else:
         makers = {

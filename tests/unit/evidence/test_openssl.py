@@ -1,4 +1,4 @@
-"""Statements verified with openssl, and with cosign where it is installed, by the lines of the documentation."""
+"""Statements verified with openssl, by the lines of the documentation. tests/images/test_statements_cosign.py has cosign."""
 
 from __future__ import annotations
 
@@ -63,24 +63,3 @@ def test_statement_verifies_with_the_documented_lines(
         assert (
             '"_type":"https://in-toto.io/Statement/v1"' in (tmp_path / "statement.json").read_text()
         )
-
-
-@pytest.mark.skipif(shutil.which("cosign") is None, reason="needs cosign")
-@pytest.mark.parametrize("make", [make_key, make_ecdsa_key], ids=["ed25519", "ecdsa"])
-@pytest.mark.parametrize(("altered", "status"), [(False, 0), (True, 1)])
-def test_cosign_verifies_the_record_with_the_documented_line(
-    make: Callable[..., tuple[Path, Path]], altered: bool, status: int, tmp_path: Path
-) -> None:
-    secret, _ = make(tmp_path, "evidence")
-    document = records.case_class()
-    record = records.write("canary", document, tmp_path)
-    proof = prove(ProofRequest("canary", record, document), DETAIL)
-    (tmp_path / "canary.dsse.json").write_bytes(envelope(proof, load_signer(secret)))
-    if altered:
-        record.write_text(record.read_text() + " ")
-    block = re.search(r"```console\n\$ (cosign .*?)```", PAGE.read_text(), re.DOTALL)
-    assert block is not None
-    done = subprocess.run(
-        ["sh", "-c", block[1]], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == status, done.stderr

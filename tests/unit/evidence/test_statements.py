@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import datetime as dt
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -103,6 +104,28 @@ def all_kinds(
 ) -> list[Path]:
     folder = tmp_path_factory.mktemp("statements")
     return [signed(proof_of(kind, document, folder), keys, folder) for kind in KINDS]
+
+
+@pytest.mark.parametrize(
+    ("kind", "tool"),
+    [
+        ("boot", "goldnode-node"),
+        ("canary", "goldnode-canary"),
+        ("floors", "goldnode-canary"),
+        ("dual", "goldnode-dual"),
+        ("smoke", "goldnode-smoke"),
+        ("prove-gpu", "goldnode-node"),
+    ],
+)
+def test_tool_of_goldnode_is_in_the_statement_with_its_digest(
+    kind: EvidenceKind, tool: str, document: Json, tmp_path: Path
+) -> None:
+    tools = proof_of(kind, document, tmp_path).predicate.tools
+    assert re.fullmatch("(sha256:)?[0-9a-f]{64}", tools[tool])
+
+
+def test_record_of_an_earlier_version_names_no_tool(document: Json, tmp_path: Path) -> None:
+    assert proof_of("smoke", document, tmp_path, program=None).predicate.tools == {}
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: ".".join(case["change"]))

@@ -6,6 +6,7 @@ A disk build names no lock by itself. The statement about its boots does, so tha
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
 import json
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -27,6 +28,7 @@ from goldnode.core.release import program_digest
 from goldnode.core.site import Site
 from goldnode.documents.evidence import EvidenceDisk
 from goldnode.documents.rollout import RolloutEvidence, seconds
+from goldnode.dual import pack as dual_pack
 from goldnode.evidence import proved, statements
 from goldnode.evidence.proved import PresentClass, ProofStatus
 from goldnode.evidence.statements import SUFFIX, SignedProof
@@ -39,8 +41,12 @@ LOGGER = logging.getLogger("goldnode.rollout")
 
 @cache
 def tools() -> Mapping[str, str]:
-    """Return the tools that goldnode itself brings, by their names in statements."""
+    """Return the tools that goldnode itself brings, by their names in statements.
+
+    goldnode-smoke is not among them: an image has its own, which its digest covers.
+    """
     return {
+        "goldnode-dual": f"sha256:{hashlib.sha256(dual_pack.program()).hexdigest()}",
         "goldnode-node": program_digest().removeprefix("sha256:"),
         "goldnode-canary": pack.digest(),
     }

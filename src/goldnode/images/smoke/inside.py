@@ -8,6 +8,7 @@ sees only the image's environment.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import os
 import re
@@ -100,10 +101,17 @@ def smoke(image: OciImage, ask: Ask | None = None, engine: Engine = "auto") -> r
         return record.missing(
             backend or "cpu", f"goldnode-smoke ended with status {status}: {lines[-1][:300]}"
         )
-    reported = record.read(out, backend)
+    # Of the bytes that ran, and not as the image states it.
+    reported = {**record.read(out, backend), "program": f"sha256:{_program_digest(image, ask)}"}
     if native:
         return reported
     return record.emulated(reported, emulation.tools()[emulation.tool(architecture)])
+
+
+def _program_digest(image: OciImage, ask: Ask) -> str:
+    """Return the SHA-256 of goldnode-smoke: of this version's own, or of the image's."""
+    program = pack.program() if ask.own else image.read(PROGRAM) or b""
+    return hashlib.sha256(program).hexdigest()
 
 
 def chosen(engine: Engine) -> str:
