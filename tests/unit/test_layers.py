@@ -36,6 +36,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("gpuprogram",),
     ("images", "disks"),
     ("canary", "floors", "cache", "dual", "explain"),
+    ("audit",),
     ("fleet",),
     ("cve",),
     ("diagnostics", "prove", "ansible", "commands"),

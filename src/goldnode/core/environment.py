@@ -42,6 +42,11 @@ VARIABLES = (
         "can be fetched or made again.",
     ),
     Variable(
+        "GOLDNODE_AUDIT",
+        "none",
+        "`off` has Ansible ask each host of `goldnode plan` in a process of its own.",
+    ),
+    Variable(
         "GOLDNODE_RUNS",
         "`.goldnode/runs`",
         "Directory of the records of runs; `off` disables them.",

@@ -14,6 +14,7 @@ _ZSTD = ("backports",) if sys.version_info < (3, 14) else ()
 # Extra -> the modules of its packages that goldnode imports.
 EXTRAS = {
     "ansible": ("ansible", "ansible_runner"),
+    "audit": ("asyncssh",),
     "images": (
         *_ZSTD,
         "cryptography",

@@ -32,9 +32,12 @@ from goldnode.fleet.nodes.plan_document import PlanError, read_plan
 from goldnode.inventory import variables
 from goldnode.inventory.listing import check_names, refuse_misread
 from goldnode.inventory.selection import check_inventory, no_host
-from goldnode.node.ground.text import phrase
+from goldnode.node.ground.text import and_more, clean, phrase
 
 SCHEMA = "goldnode.plans/1"
+
+# It asks the nodes. Only its own process imports Ansible.
+AUDIT, NOTES = "goldnode.ansible.audit", "asked.json"
 
 # States of a host, the worst first; with one of the first three site.yml would not finish on it.
 UNREACHABLE, FAILED, REFUSED = "unreachable", "failed", "refused"
@@ -204,10 +207,14 @@ def fleet_plans(
             inventory or "the inventory", limit, {*groups, *groups["all"]} - {"ungrouped"}
         ) from None
     classes = {host: name for name in sorted(names) for host in groups.get(name, ())}
-    with tempfile.TemporaryDirectory() as tree:
+    with tempfile.TemporaryDirectory() as place:
+        tree = Path(place) / "answers"
+        tree.mkdir()
         # One file per host, with the result as it came: what a callback prints is for people.
         command = [
-            _program("ansible"),
+            sys.executable,
+            "-m",
+            AUDIT,
             *where,
             "all",
             "-m",
@@ -215,13 +222,11 @@ def fleet_plans(
             "-a",
             "operation=plan",
             "--tree",
-            tree,
+            str(tree),
         ]
         number = len(groups["all"])
         progress.step(
-            lambda: (
-                f"asking {_plural(number, 'host')}: {sum(1 for _ in Path(tree).iterdir())} answered"
-            )
+            lambda: f"asking {_plural(number, 'host')}: {sum(1 for _ in tree.iterdir())} answered"
         )
         done = subprocess.run(
             [*command, *(["--forks", str(forks)] if forks else []), *options],
@@ -234,7 +239,29 @@ def fleet_plans(
         said = f"ansible ended with {done.returncode}"
         if done.stderr.strip():
             said = runs.first_line(done.stderr)
-        return hosts_of(groups["all"], classes, Path(tree), said)
+        for line in asked_by_ansible(tree.with_name(NOTES)):
+            print(f"note: {line}.", file=sys.stderr)
+        return hosts_of(groups["all"], classes, tree, said)
+
+
+def asked_by_ansible(notes: Path) -> list[str]:
+    """Return which hosts Ansible has asked in a process of their own each, and why, in sentences without full stop.
+
+    `notes` is the file of :mod:`goldnode.ansible.audit`; where that has ended before it was written there are none.
+    """
+    if not notes.is_file():
+        return []
+    asked = json.loads(notes.read_text(encoding="utf-8"))
+    if asked["missing"]:
+        return [
+            "asyncssh is not installed, so Ansible asked each host in a process of its own: install goldnode[audit]"
+        ]
+    lines = []
+    for reason, hosts in sorted(asked["by_ansible"].items()):
+        more = and_more(len(hosts) - runs.NAMES)
+        names = ", ".join(sorted(hosts)[: runs.NAMES])
+        lines.append(f"Ansible itself asked {names}{more}: {masked(clean(reason)).rstrip('.')}")
+    return lines
 
 
 def hosts_of(

@@ -1,0 +1,173 @@
+"""`goldnode plan` over many nodes: what the sessions of one process find is what Ansible finds, host by host."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.ssh_servers import ADDRESS, Behaviour, Servers, hashed, recorded, serving
+
+from goldnode.classdoc.cache import ClassDocuments
+from goldnode.core.data import PACKAGE
+
+CLASS = "cpu_only"
+
+
+class Fleet:
+    """Names of an inventory, each with a server of its own behaviour."""
+
+    def __init__(self, servers: Servers, directory: Path) -> None:
+        self.servers, self.directory = servers, directory
+        self.known: list[str] = []
+        self.hosts: dict[str, dict[str, Any]] = {}
+        self.digest = str(ClassDocuments().document(CLASS)["digest"])
+        self.known_file = directory / "known_hosts"
+
+    def plan(self, **changes: Any) -> str:
+        """Return a plan as the program of a node prints it."""
+        return recorded(self.digest, **changes)
+
+    def add(self, name: str, behaviour: Behaviour, *, key: str = "own", **variables: Any) -> int:
+        """Add a host. `key`: the key of it that known_hosts has. Return its port."""
+        port, [own] = self.servers.start(behaviour)
+        line = f"[{ADDRESS}]:{port} {own}"
+        if key == "hashed":
+            line = hashed(line, self.directory)
+        if key == "changed":
+            line = (
+                f"[{ADDRESS}]:{port} {self.servers.authority.export_public_key().decode().strip()}"
+            )
+        if key != "none":
+            self.known.append(line)
+        self.hosts[name] = {"ansible_host": ADDRESS, "ansible_port": port, **variables}
+        return port
+
+    def inventory(self) -> Path:
+        """Write the inventory and known_hosts."""
+        self.known_file.write_text("".join(f"{line}\n" for line in self.known), encoding="utf-8")
+        common = {
+            "ansible_user": "root",
+            "ansible_ssh_private_key_file": str(self.servers.identity),
+            # Ansible's own connections would outlive the test.
+            "ansible_ssh_args": "-o ControlMaster=no",
+            "ansible_ssh_common_args": f"-F none -o UserKnownHostsFile={self.known_file}",
+        }
+        group = {"hosts": self.hosts, "vars": common}
+        file = self.directory / "hosts.yml"
+        file.write_text(yaml.safe_dump({"all": {"children": {CLASS: group}}}), encoding="utf-8")
+        return file
+
+    def ask(self, *words: str, **environment: str) -> tuple[dict[str, Any], str, int]:
+        """Return the plans as JSON, standard error and the exit status of `goldnode plan`."""
+        done = subprocess.run(
+            [
+                str(Path(sys.executable).with_name("goldnode")),
+                "plan",
+                "-i",
+                str(self.inventory()),
+                "--format",
+                "json",
+                *words,
+            ],
+            env={**os.environ, **environment},
+            cwd=self.directory,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.stdout, done.stderr
+        return json.loads(done.stdout), done.stderr, done.returncode
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[Fleet]:
+    with serving(tmp_path) as servers:
+        yield Fleet(servers, tmp_path)
+
+
+def drift(fleet: Fleet) -> str:
+    action: dict[str, Any] = {
+        "part": "sanity",
+        "kind": "file.write",
+        "target": "/etc/goldnode/x",
+        "reason": "want it; its content differs",
+        "phase": "image",
+        "before": "a\n",
+        "after": "b\n",
+        "reboot": None,
+        "data": {},
+    }
+    line = f"{action['kind']} {action['target']}: {action['reason']}"
+    parts = json.loads(fleet.plan())["parts"]
+    return fleet.plan(actions=[action], parts={**parts, "sanity": [line]})
+
+
+def lines(text: str) -> list[str]:
+    """Return the notes of which hosts Ansible asked."""
+    return [line for line in text.splitlines() if line.startswith("note: ")]
+
+
+def assert_as_ansible(fleet: Fleet, *words: str) -> tuple[Mapping[str, Any], list[str]]:
+    """Assert that both ways give the same plans and exit status. Return the plans, and what the first way left to Ansible."""
+    asked, errors, status = fleet.ask(*words)
+    by_ansible, _, status_of_ansible = fleet.ask(*words, GOLDNODE_AUDIT="off")
+    assert asked == by_ansible
+    assert status == status_of_ansible
+    return asked["hosts"], lines(errors)
+
+
+def test_a_fleet_of_every_kind_gets_the_answers_of_ansible(fleet: Fleet) -> None:
+    refusal = {"code": "dpkg-locked", "message": "dpkg is locked.", "remedy": "Wait."}
+    fleet.add("good1", Behaviour(fleet.plan()))
+    fleet.add("good2", Behaviour(fleet.plan()), key="hashed")
+    fleet.add("drifted", Behaviour(drift(fleet)))
+    fleet.add("refusing", Behaviour(fleet.plan(refusals=[refusal])))
+    fleet.add("slow", Behaviour(fleet.plan(), seconds=1.5))
+    fleet.add("changed", Behaviour(fleet.plan()), key="changed")
+    fleet.add("unknown", Behaviour(fleet.plan()), key="none")
+    fleet.add("odd", Behaviour("no plan\n", status=1))
+    fleet.add("sudo", Behaviour(fleet.plan(), sudo="x"), ansible_become=True, ansible_user="admin")
+    fleet.hosts["closed"] = {"ansible_host": ADDRESS, "ansible_port": 1}
+    hosts, notes = assert_as_ansible(fleet)
+    assert {name: row["state"] for name, row in hosts.items()} == {
+        "good1": "converged",
+        "good2": "converged",
+        "drifted": "to change",
+        "refusing": "refused",
+        "slow": "converged",
+        "changed": "unreachable",
+        "unknown": "unreachable",
+        "odd": "failed",
+        "sudo": "failed",
+        "closed": "unreachable",
+    }
+    assert "has another key than before" in hosts["changed"]["message"]
+    assert "Missing sudo password" in hosts["sudo"]["message"]
+    # What Ansible said of these was asked of Ansible.
+    left = {name for name in hosts if any(name in line for line in notes)}
+    assert left == {"changed", "unknown", "odd", "sudo", "closed"}
+
+
+def test_without_asyncssh_ansible_asks_and_a_note_names_the_extra(
+    fleet: Fleet, tmp_path: Path
+) -> None:
+    for number in range(4):
+        fleet.add(f"good{number}", Behaviour(fleet.plan()))
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    (hidden / "sitecustomize.py").write_text(
+        "import sys\nsys.modules['asyncssh'] = None\n", encoding="utf-8"
+    )
+    found, errors, status = fleet.ask(PYTHONPATH=f"{hidden}{os.pathsep}{PACKAGE.parent}")
+    assert {row["state"] for row in found["hosts"].values()} == {"converged"}
+    assert status == 0
+    assert lines(errors) == [
+        "note: asyncssh is not installed, so Ansible asked each host in a process of its own: install goldnode[audit]."
+    ]
