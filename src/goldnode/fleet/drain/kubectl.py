@@ -20,6 +20,25 @@ REPLACED = {"ReplicaSet", "ReplicationController", "StatefulSet"}
 OF_NODE = {"DaemonSet", "Node"}  # their pods stay on a drained node
 
 
+CORDONED = ("nodes", "--field-selector=spec.unschedulable=true")
+
+
+def described(run: Run | Ask, *what: str) -> dict[str, Any]:
+    """Return what ``kubectl get`` has of `what`, with its managed fields, by which another user's cordon is recognised.
+
+    kubectl hides them without a flag since 1.21. That of Debian 12 is 1.20, does not know the flag, and shows them.
+    """
+    words = ["kubectl", "get", *what, "-o", "json"]
+    try:
+        text = run([*words, "--show-managed-fields"])
+    except GoldnodeError as problem:
+        if "unknown flag: --show-managed-fields" not in str(problem):
+            raise
+        text = run(words)
+    document: dict[str, Any] = json.loads(text)
+    return document
+
+
 @dataclass
 class KubectlDrainer(SchedulerDrainer):
     """Drain with kubectl: cordon the node and set the annotation with the reason in one change, then drain.
@@ -34,12 +53,7 @@ class KubectlDrainer(SchedulerDrainer):
     MANAGER = "goldnode"  # by this name the API server notes who set a field last
 
     def state_of(self, node: str) -> DrainState:
-        # kubectl hides managed fields otherwise; by them a cordon of another user is recognised.
-        return self.state_in(
-            json.loads(
-                self.run(["kubectl", "get", "node", node, "-o", "json", "--show-managed-fields"])
-            )
-        )
+        return self.state_in(described(self.run, "node", node))
 
     def state_in(self, document: Mapping[str, Any]) -> DrainState:
         """Return the state of a node as the API server describes it."""
@@ -129,19 +143,9 @@ class KubectlDrainer(SchedulerDrainer):
         return True
 
     def marked(self) -> dict[str, str]:
-        cordoned = [
-            "kubectl",
-            "get",
-            "nodes",
-            "--field-selector",
-            "spec.unschedulable=true",
-            "-o",
-            "json",
-            "--show-managed-fields",
-        ]
         rows = [
             (str(row["metadata"]["name"]), self.state_in(row))
-            for row in json.loads(self.run(cordoned))["items"]
+            for row in described(self.run, *CORDONED)["items"]
         ]
         return {name: seen.reason for name, seen in rows if seen.held}
 
@@ -157,8 +161,7 @@ class KubectlDrainer(SchedulerDrainer):
             ["kubectl", "get", "nodes", "--no-headers", "-o", "custom-columns=NAME:.metadata.name"]
         )
         # Whole nodes only of those that are cordoned: the JSON of one has 10 KB and more.
-        cordoned = ["kubectl", "get", "nodes", "--field-selector=spec.unschedulable=true"]
-        rows = json.loads(ask([*cordoned, "-o", "json", "--show-managed-fields"]))["items"]
+        rows = described(ask, *CORDONED)["items"]
         states = {
             name: DrainState(True, "schedulable", "") for name in names.split() if name in wanted
         }

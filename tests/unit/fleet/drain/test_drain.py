@@ -187,7 +187,7 @@ class FakeKubectl:
                     self.annotations[name] = value
             self.cordon(bool(patch["spec"]["unschedulable"]), "goldnode")
         elif argv[1] == "drain":
-            self.cordon(True, "kubectl-drain")
+            self.cordon(True, "kubectl")
             self.pods = [kind for kind in self.pods if kind == "DaemonSet"]
         return ""
 
@@ -198,10 +198,10 @@ class FakeKubectl:
 
     def drain_by(self, why: str) -> None:
         self.resume_by()  # a cordon of a node that is cordoned changes nothing anywhere
-        self.cordon(True, "kubectl-cordon")
+        self.cordon(True, "kubectl")
 
     def resume_by(self) -> None:
-        self.cordon(False, "kubectl-cordon")
+        self.cordon(False, "kubectl")
 
     def seen(self) -> Any:
         return (
@@ -700,7 +700,7 @@ def test_kubectl_cordons_with_its_reason_in_one_change(managed: bool) -> None:
 def test_kubectl_leaves_annotation_and_cordon_of_another() -> None:
     fake = FakeKubectl(
         unschedulable=True,
-        owner="kubectl-cordon",
+        owner="kubectl",
         annotations={"goldnode/drained-for": "bad fan, ann"},
     )
     outcome = fake.scheduler().drain("n1", "kernel", caller())
@@ -718,7 +718,7 @@ def test_kubectl_leaves_annotation_and_cordon_of_another() -> None:
 
 def test_kubectl_a_cordon_between_look_and_change_is_not_overwritten() -> None:
     fake = FakeKubectl()
-    fake.between = lambda: fake.cordon(True, "kubectl-cordon")
+    fake.between = lambda: fake.cordon(True, "kubectl")
     assert not fake.scheduler().drain("n1", "kernel", caller()).ours
     assert fake.annotations == {}
     fake.scheduler().resume("n1", caller())
@@ -898,3 +898,20 @@ def test_role_and_page_have_each_value_of_the_inventory() -> None:
     assert set(options["goldnode_drain"]["choices"]) == set(DRAINS)
     page = (root / "docs/reference/variables.md").read_text()
     assert [name for name in SCHEDULERS if f"\n| `{name}` | " not in page] == []
+
+
+def test_a_kubectl_that_does_not_know_the_flag_for_managed_fields_is_asked_without_it() -> None:
+    asked: list[list[str]] = []
+
+    def run(argv: Sequence[str]) -> str:
+        asked.append(list(argv))
+        if "--show-managed-fields" in argv:  # as kubectl 1.20.2 answers
+            raise GoldnodeError("kubectl get failed: Error: unknown flag: --show-managed-fields")
+        return json.dumps({"metadata": {"resourceVersion": "7"}, "spec": {"unschedulable": True}})
+
+    state = KubectlDrainer(run=run).state_of("n1")
+    assert (state.in_service, state.version) == (False, "7")
+    assert [words[4:] for words in asked] == [
+        ["-o", "json", "--show-managed-fields"],
+        ["-o", "json"],
+    ]
