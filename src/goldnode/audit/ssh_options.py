@@ -263,7 +263,7 @@ def printed(program: str, words: Sequence[str], host: str) -> dict[str, list[str
     if done.returncode or "hostname" not in options:
         lines = done.stderr.strip().splitlines() or ["no reason was given"]
         raise UnsupportedError(f"ssh -G fails: {lines[-1]}")
-    # OpenSSH before 9.? prints no line `host`.
+    # Older OpenSSH prints no line `host`.
     options["host"] = [host]
     return options
 
