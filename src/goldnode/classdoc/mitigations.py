@@ -7,6 +7,7 @@ applies and checks them, and removes them with the next document after the expir
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -26,6 +27,7 @@ from goldnode.catalog.models import (
 from goldnode.core import yamlsource
 from goldnode.core.errors import SiteError
 from goldnode.core.site import Site
+from goldnode.node.state.debversion import compare
 
 FILE = "mitigation.yml"
 SCHEMA = "goldnode.mitigation/1"
@@ -52,6 +54,10 @@ class Mitigation(Strict):
     reason: Sentence = Field(description="Why it is needed, for instance the advisory.")
     owner: Sentence = Field(description="Person or team who decided it.")
     expires: IsoDate = Field(description="The last day on which it is in force.")
+    fixed: Annotated[str, StringConstraints(pattern=r"^[0-9][A-Za-z0-9.+~:-]*$")] | None = Field(
+        default=None,
+        description="Version of the kernel's package with the fix. A class whose lock has it, or a newer one, needs no mitigation.",
+    )
 
     @model_validator(mode="after")
     def _some(self) -> Mitigation:
@@ -89,9 +95,32 @@ def load(site: Site) -> Iterator[Mitigation]:
         yield row
 
 
-def in_force(site: Site, class_name: str, on: dt.date) -> list[Mitigation]:
-    """Return the mitigations of a class that hold on a day."""
-    return [row for row in load(site) if class_name in row.classes and row.expires >= on]
+def in_force(
+    site: Site, class_name: str, on: dt.date, kernel: str | None = None
+) -> list[Mitigation]:
+    """Return the mitigations of a class that hold on a day. `kernel`: version of the kernel's package in its lock."""
+    return [
+        row
+        for row in load(site)
+        if class_name in row.classes and row.expires >= on and not has_fix(row, kernel)
+    ]
+
+
+def has_fix(row: Mitigation, kernel: str | None) -> bool:
+    """Return whether a version of the kernel's package has the fix, so that the mitigation is not needed with it.
+
+    Only versions of one series compare: each has its own fix.
+    """
+    if row.fixed is None or kernel is None or _series(kernel) != _series(row.fixed):
+        return False
+    try:
+        return compare(kernel, row.fixed) >= 0
+    except ValueError:
+        return False
+
+
+def _series(version: str) -> list[str]:
+    return re.split(r"[.-]", version)[:2]
 
 
 def with_settings(policy: Mapping[str, Any], rows: Sequence[Mitigation]) -> dict[str, Any]:

@@ -177,10 +177,16 @@ def read_class(
         gpu,
         host=host,
         exceptions=excepted,
-        mitigations=mitigations.in_force(site, name, stack.on),
+        mitigations=mitigations.in_force(site, name, stack.on, _kernel_version(stack)),
         catalog=catalog,
         site=site,
     )
+
+
+def _kernel_version(stack: StackView) -> str | None:
+    """Return the version of the kernel's package in the lock; None without a lock."""
+    versions = (stack.versions.get(name) for name in stack.kernel_packages)
+    return next((version for version in versions if version is not None), None)
 
 
 def host_of_stack(

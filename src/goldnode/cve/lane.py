@@ -11,6 +11,7 @@ from goldnode.classdoc.mitigations import Mitigation
 from goldnode.cve.nodes import NodeFacts
 from goldnode.cve.record import CveRecord, hours_since, moment
 from goldnode.cve.report import CarrierRow, CveReport, CveSummary
+from goldnode.cve.subjects import is_kernel
 from goldnode.documents.cve_lane import (
     CveLaneDocument,
     CveLeft,
@@ -66,6 +67,21 @@ class LaneFacts:
         """Return the nodes of which something was not judged."""
         rows = (row for row in self.report.head.not_judged if row.kind == "node")
         return {name for row in rows for name in row.names}
+
+
+def kernel_fix(facts: LaneFacts, names: Iterable[str]) -> str | None:
+    """Return the version of the kernel's package with the fix for the locks of some classes.
+
+    None if a lock has the fix already, or if the data do not agree: a mitigation then ends by its expiry alone.
+    """
+    versions: set[str | None] = set()
+    for name in names:
+        rows = facts.rows("lock", facts.stacks.get(name, ""))
+        kernels = [row for row in rows if is_kernel(row.package.partition(" ")[0])]
+        if not kernels:
+            return None
+        versions |= {row.fixed if row.state == "affected" else None for row in kernels}
+    return versions.pop() if len(versions) == 1 else None
 
 
 def classes(facts: LaneFacts) -> list[str]:
@@ -134,7 +150,7 @@ def mitigated(facts: LaneFacts, name: str, nodes: Iterable[NodeFacts]) -> list[N
     if row.deny:
         denied = set(row.modules)
         seen = [node for node in nodes if node.modules is not None and not denied & node.modules]
-        nodes = [node for node in seen if denied <= node.denied]
+        nodes = [node for node in seen if denied <= node.denied | node.absent]
         if not row.sysctl and not row.cmdline:
             return [node for node in nodes if node.name in left]
     digest = facts.digest(name)

@@ -27,6 +27,7 @@ class CarrierState(StrEnum):
     NEXT_BOOT = "next-boot"
     NOT_LOADED = "not-loaded"
     DENIED = "denied"
+    NOT_BUILT = "not-built"
     UNKNOWN = "unknown"
     FIXED = "fixed"
     NOT_AFFECTED = "not-affected"
@@ -40,6 +41,7 @@ OPEN = frozenset(
         CarrierState.NEXT_BOOT,
         CarrierState.NOT_LOADED,
         CarrierState.DENIED,
+        CarrierState.NOT_BUILT,
     }
 )
 _OF_JUDGEMENT = {
@@ -81,7 +83,7 @@ class KernelComponent:
     """A running kernel: its candidates (source, version), and modules.
 
     `loaded` are those of the modules that were asked about; None: the capture has no list. `denied` are those that
-    modprobe does not load.
+    modprobe does not load, and `absent` those that the kernel does not have.
     """
 
     system: OsRelease | None
@@ -89,6 +91,7 @@ class KernelComponent:
     running: tuple[tuple[str, str], ...]
     loaded: frozenset[str] | None
     denied: frozenset[str] = frozenset()
+    absent: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +317,14 @@ def _kernels(
     }
     next_boot = node.next_boot if node.next_boot in others else None
     return (
-        KernelComponent(node.system, node.running, candidates, loaded, node.denied & modules),
+        KernelComponent(
+            node.system,
+            release=node.running,
+            running=candidates,
+            loaded=loaded,
+            denied=node.denied & modules,
+            absent=node.absent & modules,
+        ),
         OtherKernels(tuple(sorted(others)), next_boot),
     )
 
@@ -467,7 +477,9 @@ class KernelFleet:
             return CarrierState.AFFECTED, f"; module {', '.join(sorted(loaded))} is loaded"
         if self.modules and loaded is not None:
             listed = ", ".join(sorted(self.modules))
-            if self.modules <= self.kernel.denied:
+            if self.modules <= self.kernel.absent:
+                return CarrierState.NOT_BUILT, f"; the kernel does not have {listed}"
+            if self.modules <= self.kernel.denied | self.kernel.absent:
                 note = f"; {listed} is not loaded, and modprobe does not load it on the node"
                 return CarrierState.DENIED, note
             note = f"; {listed} is not among the loaded modules, and can be loaded"

@@ -22,6 +22,7 @@ _KEYS = {
     "os.kernel.installed": "installed",
     "os.modules": "modules",
     "os.denied": "denied",
+    "os.absent": "absent",
     "driver.loaded": "driver",
     "driver.vendor": "vendor",
     "runtime.toolkit": "toolkit",
@@ -67,6 +68,7 @@ class NodeFacts:
     toolkit: str | None
     drift: tuple[tuple[str, str | None], ...] | None
     denied: frozenset[str] = frozenset()  # modules that modprobe does not load
+    absent: frozenset[str] = frozenset()  # modules of mitigations that the kernel does not have
     class_digest: str | None = None
     status: str | None = None  # of the verdict
 
@@ -141,6 +143,7 @@ def _node(
         toolkit=values.get("toolkit"),
         drift=others,
         denied=frozenset(values.get("denied", "").split()),
+        absent=frozenset(values.get("absent", "").split()),
         class_digest=class_digest,
         status=status,
     )

@@ -68,6 +68,10 @@ class CapturedOperatingSystem(Part):
     kernel: CapturedKernel | MissingValue | None = None
     secure_boot: Flag = None
     modules: list[str] | MissingValue | None = None
+    absent: list[str] | None = Field(
+        default=None,
+        description="modules that mitigations keep out and that the running kernel does not have",
+    )
     denied: list[str] | MissingValue | None = Field(
         default=None, description="modules that modprobe does not load even by name"
     )

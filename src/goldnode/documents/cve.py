@@ -15,6 +15,7 @@ CarrierStateName = Literal[
     "next-boot",
     "not-loaded",
     "denied",
+    "not-built",
     "unknown",
     "fixed",
     "not-affected",

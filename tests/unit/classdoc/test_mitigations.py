@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests import documents
 from tests.unit.catalog.test_accept_reject import CLASS, FILES, write
-from tests.unit.classdoc.test_class_document import LOCK
+from tests.unit.classdoc.test_class_document import LOCK, package
 
 from goldnode.classdoc import mitigations
 from goldnode.classdoc.compile import class_document
@@ -92,6 +92,37 @@ def test_mitigation_is_for_its_classes_and_wins_over_the_settings_of_one(
     }
     put(site, ROW.replace("[a100]", "[other]"))
     assert "mitigations" not in compiled(tmp_path, site, a100=own)
+
+
+@pytest.mark.parametrize(
+    ("fixed", "kernel", "expected"),
+    [
+        ("6.1.192-1", "6.1.192-2", True),
+        ("6.1.192-1", "6.1.192-1", True),
+        ("6.1.192-1", "6.1.176-1", False),
+        ("6.1.192-1", "6.12.117-1~deb12u1", False),  # another series, with a fix of its own
+        ("6.1.192-1", None, False),
+        (None, "6.1.192-1", False),
+    ],
+)
+def test_lock_whose_kernel_has_the_fix_needs_no_mitigation(
+    site: Site, fixed: str | None, kernel: str | None, expected: bool
+) -> None:
+    put(site, ROW + (f"fixed: {fixed}\n" if fixed else ""))
+    rows = mitigations.in_force(site, "a100", DAY, kernel)
+    assert [row.cve for row in rows] == ([] if expected else ["CVE-2026-31431"])
+
+
+def test_document_of_a_lock_with_the_fix_has_no_mitigation(tmp_path: Path, site: Site) -> None:
+    catalog = load_catalog([write(tmp_path / "catalog", FILES)])
+    image = package("linux-image-6.1.0-56-amd64", "6.1.192-2", part="kernel")
+    lock = LOCK.model_copy(update={"packages": [*LOCK.packages, image]})
+    fixed = {}
+    for version in ("6.1.192-1", "6.1.193-1"):
+        put(site, ROW + f"fixed: {version}\n")
+        made = class_document("a100", catalog, site, {"r580": lock}, on=DAY)
+        fixed[version] = made.get("mitigations", [{}])[0].get("fixed")
+    assert fixed == {"6.1.192-1": None, "6.1.193-1": "6.1.193-1"}
 
 
 @pytest.mark.parametrize(

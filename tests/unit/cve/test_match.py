@@ -59,7 +59,7 @@ def node(name: str = "gpu01", **given: Any) -> NodeFacts:
     }
     if isinstance(given.get("installed"), list):
         given["installed"] = tuple(given["installed"])
-    for key in ("modules", "denied"):
+    for key in ("modules", "denied", "absent"):
         if isinstance(given.get(key), list):
             given[key] = frozenset(given[key])
     return NodeFacts(name, **{**values, **given})

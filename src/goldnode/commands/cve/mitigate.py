@@ -75,7 +75,8 @@ def mitigate(
     """Mitigate a vulnerability on the nodes of classes until the fix runs.
 
     The mitigation is a file of the site. Its settings become part of the class documents: the next run of site.yml or
-    the signed channel applies them, the health check judges them, and they go after the last day. --lift removes the
+    the signed channel applies them, and the health check judges them. They go after the last day, and with the lock whose
+    kernel has the fix: then at the boot of that kernel. --lift removes the
     file, and refuses while a node of its classes has the vulnerability or may have it.
     """
     read = shared.judged(name, sources, data)
@@ -111,6 +112,7 @@ def _given(cve: str, settings: _Settings, read: shared.JudgedVulnerability) -> M
     from pydantic import ValidationError
 
     from goldnode.classdoc.mitigations import SCHEMA, Mitigation
+    from goldnode.cve.lane import kernel_fix
 
     classes = shared.require_classes(read, settings.classes)
     missing = [key for key in ("reason", "owner", "expires") if getattr(settings, key) is None]
@@ -132,6 +134,7 @@ def _given(cve: str, settings: _Settings, read: shared.JudgedVulnerability) -> M
         "reason": settings.reason,
         "owner": settings.owner,
         "expires": settings.expires.date() if settings.expires is not None else None,
+        "fixed": kernel_fix(read.facts, classes),
     }
     try:
         row = Mitigation.model_validate(content)

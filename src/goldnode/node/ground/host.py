@@ -354,6 +354,10 @@ def mount_lines(host: Host) -> List[str]:
     return []
 
 
+# Exists in a container with a simulated kernel (goldnode.testing.lab): that kernel is the container's own.
+SIMULATED_KERNEL = "/run/goldnode-simulator/kernel"
+
+
 def is_container(host: Host) -> bool:
     """Return whether the live host is a container. A container shares the kernel with its host, and
     shows the host's devices.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from ..ground.host import Json
+from ..ground.host import SIMULATED_KERNEL, Json
 from ..ground.json_lines import as_dict
 from .context import Context
 from .values import Files, known, not_exposed, unread
@@ -74,7 +74,7 @@ def read(context: Context) -> Json:
         "devices": devices(context.files),
     }
     # A simulator outside of its usual directory is recognized by the serial numbers that it gives.
-    if context.files.there(SIMULATOR) or any(
+    if any(context.files.there(path) for path in (SIMULATOR, SIMULATED_KERNEL)) or any(
         str(row.get("serial")).startswith("SIMULATED") for row in gpus
     ):
         sections["simulated"] = True

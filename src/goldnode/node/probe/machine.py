@@ -193,10 +193,7 @@ def system(context: Context) -> Json:
         "taint": taint,
         "taint_flags": letters(taint) if isinstance(taint, int) else taint,
     }
-    modules: Any = files.data("/proc/modules", 1 << 20) if live else b""
-    if isinstance(modules, bytes):
-        lines = modules.decode("utf-8", "replace").splitlines()
-        modules = sorted(line.split(None, 1)[0] for line in lines if line.strip())
+    modules: Any = _loaded(context) if live else []
     section: Json = {
         "id": rows.get("ID", "") or not_exposed("no os-release"),
         "version": rows.get("VERSION_ID", ""),
@@ -205,9 +202,44 @@ def system(context: Context) -> Json:
         "modules": modules,
         "denied": _denied(context),
     }
+    absent = _absent(context)
+    if absent is not None:
+        section["absent"] = absent
     if seen is not None:
         section["module_files"] = module_files(context)
     return section
+
+
+def _loaded(context: Context) -> Any:
+    """Return the names of the loaded modules. A kernel that loads none (CONFIG_MODULES=n) has no list of them."""
+    files = context.files
+    if not files.there("/proc/modules") and files.there("/proc/version"):
+        return []
+    content = files.data("/proc/modules", 1 << 20)
+    if not isinstance(content, bytes):
+        return content
+    lines = content.decode("utf-8", "replace").splitlines()
+    return sorted(line.split(None, 1)[0] for line in lines if line.strip())
+
+
+def _absent(context: Context) -> Optional[List[str]]:
+    """Return those modules that mitigations keep out which the running kernel does not have, neither as a file nor built in.
+
+    None without such a module, or if depmod's lists of the kernel are not there.
+    """
+    rows = context.document.get("mitigations") or ()
+    names = {kmod.underscored(name) for row in rows for name in row.get("deny") or ()}
+    release = context.files.text("/proc/sys/kernel/osrelease")
+    if not names or not isinstance(release, str):
+        return None
+    for name in ("modules.dep", "modules.builtin"):
+        content = context.files.data(f"/lib/modules/{release}/{name}", 1 << 23)
+        if not isinstance(content, bytes):
+            return None
+        for line in content.decode("utf-8", "replace").splitlines():
+            path = line.partition(":")[0]
+            names.discard(kmod.underscored(path.rpartition("/")[2].partition(".ko")[0]))
+    return sorted(names)
 
 
 def _denied(context: Context) -> Any:

@@ -76,13 +76,14 @@ def difference(
     transaction = packages.transaction(document, seen)
     # Write everything that affects an initramfs before the transaction. Its triggers then
     # build the image only once.
-    early = transaction.part if transaction else "gpu_driver"
+    early = transaction.part if transaction else driver.initramfs_part(document)
     owned = [
         program.class_file(document),
         *apt.keys(document),
         *apt.sources(document, seen),
         apt.pins(document),
         apt.fence(document),
+        *driver.until_boot(document, seen),
         *driver.module_files(document, early),
         *driver.initramfs_hook(document, early),
         *policy.daemon(document, seen, early),

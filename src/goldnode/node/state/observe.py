@@ -19,7 +19,7 @@ from ..effective import apt_conf, kmod, ldcache, module_file
 from ..effective.boot_choice import boot_choice, kernel_fault
 from ..ground import openpgp
 from ..ground.errors import NodeError
-from ..ground.host import Host, Json, boot_identity, is_container
+from ..ground.host import SIMULATED_KERNEL, Host, Json, boot_identity, is_container
 from ..ground.verdict_files import CLASS
 from ..probe import pci
 from ..probe.values import Files
@@ -44,6 +44,7 @@ MANAGED = (
     ("/etc/apt/preferences.d", "goldnode-stack"),
     ("/etc/apt/apt.conf.d", "52goldnode-fence"),
     ("/etc/modprobe.d", "goldnode-*.conf"),
+    ("/run/modprobe.d", "goldnode-*.conf"),
     ("/etc/modules-load.d", "goldnode.conf"),
     ("/etc/initramfs-tools/hooks", "zz-goldnode"),
     ("/etc/kernel/postinst.d", "zz-goldnode"),
@@ -145,7 +146,7 @@ def observe(host: Host, document: ClassDocument, keep: bool = True) -> Observed:
         container=container,
         boot_identity=boot_identity(host),
         os=os_release(host.text("/etc/os-release") or ""),
-        running_kernel=release if own and release else None,
+        running_kernel=release if release and (own or host.exists(SIMULATED_KERNEL)) else None,
         secure_boot=secure_boot(host) if own else None,
         packages=packages(host),
         automatic=automatic(host.text("/var/lib/apt/extended_states") or ""),
@@ -167,7 +168,7 @@ def observe(host: Host, document: ClassDocument, keep: bool = True) -> Observed:
         held_by_us=list((load_json(host, RECORD) or {}).get("held", [])),
         journal=load_json(host, JOURNAL),
         trial=load_json(host, TRIAL) or {},
-        simulated=host.exists(SIMULATOR),
+        simulated=host.exists(SIMULATOR) or host.exists(SIMULATED_KERNEL),
         reboot_marks=list(load_json(host, REBOOT_MARKS) or []),
         runfile=next(
             (

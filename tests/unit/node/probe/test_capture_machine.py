@@ -465,6 +465,25 @@ def open_files() -> dict[str, str]:
     return found
 
 
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"modules.dep": "kernel/net/gtp.ko.xz: a.ko\n", "modules.builtin": ""}, ["algif_aead"]),
+        ({"modules.dep": "", "modules.builtin": "kernel/crypto/algif_aead.ko\n"}, ["gtp"]),
+        ({"modules.dep": ""}, None),
+        ({}, None),
+    ],
+)
+def test_module_that_the_kernel_does_not_have_is_neither_a_file_nor_built_in(
+    tmp_path: Path, files: dict[str, str], expected: list[str] | None
+) -> None:
+    place = {f"/lib/modules/6.1.0-9/{name}": text for name, text in files.items()}
+    root = make(tmp_path, {"/proc/sys/kernel/osrelease": "6.1.0-9\n", **place})
+    found = context(root, {"mitigations": [{"deny": ["algif-aead", "gtp"]}]})
+    assert machine.system(found).get("absent") == expected
+    assert "absent" not in machine.system(context(root))
+
+
 def test_denied_modules_are_those_that_modprobe_does_not_load_by_name(tmp_path: Path) -> None:
     release = "6.1.0-56-amd64"
     files = {

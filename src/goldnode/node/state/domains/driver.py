@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from ...effective import kmod
 from ..model import Action, Observed, declared
 from ..names import digest
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
 
 OPTIONS = "/etc/modprobe.d/goldnode-options.conf"
 BLACKLIST = "/etc/modprobe.d/goldnode-blacklist.conf"
+UNTIL_BOOT = "/run/modprobe.d/goldnode-until-boot.conf"
+_DENIED = re.compile(r"^install (\S+) /bin/false$", re.MULTILINE)
 
 
 INITRAMFS_HOOK = """#!/bin/sh
@@ -76,6 +80,26 @@ def module_files(document: ClassDocument, part: str) -> List[Wanted]:
             )
         )
     return wanted
+
+
+def until_boot(document: ClassDocument, seen: Observed) -> List[Wanted]:
+    """Return the file that keeps modules out until the class's kernel runs, though the class no longer keeps them out.
+
+    A mitigation ends with the lock whose kernel has the fix, and the kernel that runs until the boot has none. The
+    file is in /run, so that the boot removes it.
+    """
+    if seen.running_kernel in (None, document["kernel"]["release"]):
+        return []
+    rows = [seen.files.get(path) for path in (BLACKLIST, UNTIL_BOOT)]
+    named = {name for row in rows if row is not None for name in _DENIED.findall(row["content"])}
+    names = sorted(named.difference(document["blacklist"]))
+    if not names:
+        return []
+    lines = [f"# goldnode: kept out until {document['kernel']['release']} runs"]
+    lines += [f"install {name} /bin/false" for name in names]
+    why = f"{', '.join(names)} kept out until the boot"
+    # In the first part, which also removes the file of a class that keeps nothing out.
+    return [Wanted(UNTIL_BOOT, "\n".join(lines) + "\n", "node_class", why)]
 
 
 def forced(seen: Observed, part: str) -> List[Action]:
@@ -161,6 +185,31 @@ def module_fault(document: ClassDocument, have: Optional[Mapping[str, str]]) -> 
     return None
 
 
+def initramfs_part(document: ClassDocument) -> str:
+    """Return the part that rebuilds an initramfs, and writes what goes into it."""
+    return "gpu_driver" if document.get("driver") else "kernel"
+
+
+def _initramfs_reboot(
+    document: ClassDocument, seen: Observed, inside: Mapping[str, Any]
+) -> Optional[str]:
+    """Return why a rebuilt image needs a reboot: the old one may have loaded a driver that competes with the class's.
+
+    A module of a mitigation that is not loaded needs none. In a container it is not known what is loaded.
+    """
+    names = [
+        kmod.underscored(path.rpartition("/")[2].partition(".ko")[0])
+        for path in inside.get("unwanted", ())
+    ]
+    denied = {
+        kmod.underscored(name)
+        for row in document.get("mitigations") or ()
+        for name in row.get("deny", ())
+    }
+    left = [name for name in names if name in seen.loaded or name not in denied]
+    return "the initramfs was rebuilt" if left else None
+
+
 def initramfs(document: ClassDocument, seen: Observed) -> List[Action]:
     """Return actions that rebuild images that contradict the class or that an interrupted run requested.
 
@@ -184,14 +233,13 @@ def initramfs(document: ClassDocument, seen: Observed) -> List[Action]:
                 owed = "last"
             actions.append(
                 Action(
-                    "gpu_driver" if document.get("driver") else "kernel",
+                    initramfs_part(document),
                     kind="initramfs.rebuild",
                     target=release,
                     reason="; ".join(reasons),
                     before="".join(f"{name}\n" for name in inside.get("unwanted", ())),
                     after="",
-                    # A reboot is needed only if the old image may have loaded an unwanted module.
-                    reboot="the initramfs was rebuilt" if inside.get("unwanted") else None,
+                    reboot=_initramfs_reboot(document, seen, inside),
                     data={"release": release, "owed": owed},
                 )
             )
