@@ -223,7 +223,7 @@ def _prove(facts: LaneFacts, left: Sequence[NodeFacts]) -> LaneStep:
 
 
 def read_proof(path: Path) -> CveProofDocument | None:
-    """Return a proof; None if there is none that can be read."""
+    """Return a proof; None if it is missing or cannot be read."""
     try:
         return CveProofDocument.model_validate_json(path.read_bytes())
     except (OSError, ValueError):

@@ -27,7 +27,7 @@ class _Vulnerabilities(LazyGroup):
     """A group whose first word may also be a vulnerability: `goldnode cve CVE` is `goldnode cve show CVE`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the first word: a name of a vulnerability has digits, and a command has none."""
+        """Parse the first word: a name of a vulnerability has digits, and no command has one."""
         first = args[0] if args else ""
         known = [*self.list_commands(ctx), "-h", "--help"]
         if first not in known and (first.startswith("-") or any(sign.isdigit() for sign in first)):

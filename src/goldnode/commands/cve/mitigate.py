@@ -108,7 +108,7 @@ def mitigate(
 
 
 def _given(cve: str, settings: _Settings, read: shared.JudgedVulnerability) -> Mitigation:
-    """Return the mitigation. Raises click.UsageError and GoldnodeError for values that are none."""
+    """Return the mitigation. Raises click.UsageError and GoldnodeError for invalid values."""
     from pydantic import ValidationError
 
     from goldnode.classdoc.mitigations import SCHEMA, Mitigation
