@@ -24,6 +24,7 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
+from goldnode.catalog.tiers import Tier
 from goldnode.core.evidence_kinds import EvidenceKind
 
 Backend = Literal["cuda", "rocm", "oneapi", "cpu"]
@@ -1390,6 +1391,13 @@ class NodeClass(Strict):
     )
     simulated: bool = Field(
         default=False, description="The hardware is simulated; all output is labelled."
+    )
+    tier: Tier | None = Field(
+        default=None,
+        description=(
+            "Purpose of its nodes, which decides on driver branches, soaks and accepted findings "
+            "(docs/how-to/compat.md). null: not judged."
+        ),
     )
     gate: Literal["report", "drain", "block"] = Field(
         default="report",

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from goldnode.catalog import models
 from goldnode.catalog.load import Catalog, CatalogEntry
+from goldnode.catalog.tiers import TIERS
 from goldnode.compat.model import Acceptance, CompatFinding
 from goldnode.core import yamlsource
 from goldnode.core.errors import SiteError, nearest
 from goldnode.core.site import Site, SiteException, acceptance
+
+
+@dataclass(frozen=True)
+class TierDecisions:
+    """A class with its stack and the site: where decisions about its findings are written."""
+
+    entry: CatalogEntry[models.NodeClass]
+    stack: CatalogEntry[models.Stack]
+    site: Site
 
 
 def in_force(site: Site, node_class: str | None, stack: str, on: dt.date) -> list[SiteException]:
@@ -62,6 +73,61 @@ def check_accepted(entry: CatalogEntry[models.NodeClass], stack: Path, on: dt.da
                 *where,
                 "expires",
                 remedy=f"fix its cause, or have {item.owner} renew it",
+            )
+
+
+def check_tier(decisions: TierDecisions, on: dt.date) -> None:
+    """Refuse decisions that the tier of a class does not allow.
+
+    Raises CatalogError, and SiteError for an exception of the site.
+    """
+    entry = decisions.entry
+    tier = entry.item.tier
+    rules = None if tier is None else TIERS[tier]
+    if rules is None:
+        return
+    if entry.item.compat.unknown not in rules.unknown:
+        raise entry.error(
+            f"a class of tier {tier} cannot accept facts without a source",
+            "compat",
+            "unknown",
+            remedy=f"use {' or '.join(sorted(rules.unknown))}, and accept single findings",
+        )
+    if rules.waiver_days is None:
+        return
+    last = on + dt.timedelta(days=rules.waiver_days)
+    remedy = f"let it end on {last} or earlier, and renew it with its reason"
+    for index, item in enumerate(entry.item.compat.accept):
+        if item.rule == "driver-branch":
+            raise entry.error(
+                f"the branch of the driver is not accepted by a class of tier {tier}, but by the site",
+                *("compat", "accept", index, "rule"),
+                remedy=acceptance("driver-branch", f"class {entry.name}"),
+            )
+        if item.expires > last:
+            raise entry.error(
+                f'the acceptance of rule "{item.rule}" ends on {item.expires}; tier {tier} allows {rules.waiver_days} days',
+                *("compat", "accept", index, "expires"),
+                remedy=remedy,
+            )
+    waiver = decisions.stack.item.waiver
+    concerned = waiver is not None and (not waiver.classes or entry.name in waiver.classes)
+    if waiver is not None and concerned and waiver.expires > last:
+        raise decisions.stack.error(
+            f'the waiver ends on {waiver.expires}; class "{entry.name}" is of tier {tier}, which allows {rules.waiver_days} days',
+            "waiver",
+            "expires",
+            remedy=remedy,
+        )
+    for index, row in enumerate(decisions.site.exceptions):
+        if row.concerns(entry.name, decisions.stack.name) and row.expires > last:
+            raise _error(
+                decisions.site,
+                index,
+                "expires",
+                f'the exception for rule "{row.rule}" ends on {row.expires}; class "{entry.name}" is of tier {tier}, which allows '
+                f"{rules.waiver_days} days",
+                remedy=remedy,
             )
 
 

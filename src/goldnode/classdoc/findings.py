@@ -28,6 +28,8 @@ def check_decisions(view: ClassView) -> None:
     stack, on = view.stack, view.stack.on
     exceptions.check_accepted(view.entry, stack.entry.file, on)
     exceptions.check_exceptions(view.site, view.entry.name, stack.entry.name, on)
+    decisions = exceptions.TierDecisions(view.entry, stack.entry, view.site)
+    exceptions.check_tier(decisions, on)
 
 
 def check_support(view: ClassView) -> None:

@@ -24,7 +24,7 @@ from goldnode.lock.model import Lock, find_lock
 from goldnode.node.state.family import kernel_packages
 
 # Paths in the file of a class and of a stack, by the names that rules give to what they judge.
-_CLASS_KEYS = ("class", "gpu", "platform", "stack", "policy", "compat", "parts")
+_CLASS_KEYS = ("class", "gpu", "platform", "stack", "policy", "compat", "parts", "tier")
 _CLASS_LINES = {key: (key,) for key in _CLASS_KEYS}
 _STACK_LINES: dict[str, tuple[str, ...]] = {
     "driver": ("driver",),
@@ -163,6 +163,7 @@ def read_class(
         nvswitch=platform is not None and platform.nvswitch,
         platform=item.platform,
         simulated=item.simulated,
+        tier=item.tier,
         unknown=item.compat.unknown,
         accept=accept,
         cmdline=tuple(item.policy.host.cmdline) or None,

@@ -168,6 +168,7 @@ class CompatHost:
     name: str | None = None  # of the class
     stack: str | None = None
     simulated: bool = False  # the hardware is simulated; rules about it are skipped
+    tier: str | None = None  # of the class
     # Why there is no lock with exact versions; None: there is one, or no lock is needed.
     unlocked: str | None = None
     # The lock exists, but is edited, conflicting or unreadable.

@@ -216,7 +216,14 @@ def brief(finding: CompatFinding) -> str:
 
 # Rules about support and known faults, which the owner of a node may accept for a time. The others
 # are about what cannot work.
-_ACCEPTABLE = ("end-of-life", "known-bad", "os-support", "security-floor", "toolkit-floor")
+_ACCEPTABLE = (
+    "driver-branch",
+    "end-of-life",
+    "known-bad",
+    "os-support",
+    "security-floor",
+    "toolkit-floor",
+)
 
 
 def _remedy(finding: CompatFinding) -> str | None:

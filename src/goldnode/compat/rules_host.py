@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from goldnode.catalog.tiers import BRANCH_KINDS, TIERS
 from goldnode.compat import known_bad, remedies, rules
 from goldnode.compat.model import (
     CompatFinding,
@@ -1218,6 +1219,41 @@ def security_floor(
         )
 
 
+def driver_branch(
+    host: CompatHost | None, workload: Workload | None = None
+) -> Iterator[CompatFinding]:
+    """Check that the tier of the class allows the kind of its driver branch."""
+    branch = optional(_branch, host)
+    if host is None or branch is None or host.tier is None:
+        return
+    allowed = TIERS[host.tier].branches
+    better = [
+        name
+        for name in facts.fixed_branches()
+        if facts.branch(name).kind in allowed and _drives_all(name, host)
+    ]
+    remedy = CompatRemedy.of(
+        *([remedies.driver(name, f"{{}} ({facts.branch(name).kind})")] for name in better),
+        verb="use a stack with driver branch ",
+        otherwise=_NO_BRANCH,
+    )
+    subject = about(host, "tier", "driver")
+    if branch.kind is None:
+        message = (
+            f"no source states of which kind driver branch {branch.name} is, and the class is of tier {host.tier}; "
+            f"{facts.read_until('nvidia_drivers.yml', 'driver releases')}"
+        )
+        if allowed != set(BRANCH_KINDS):
+            yield subject.unknown("driver-branch", message, branch.kind_origins, remedy=remedy)
+    elif branch.kind not in allowed:
+        kinds = " and ".join(sorted(allowed))
+        message = (
+            f"driver branch {branch.name} is {BRANCH_KINDS[branch.kind]} ({branch.kind}); tier {host.tier} "
+            f"allows {kinds}"
+        )
+        yield subject.block("driver-branch", message, branch.kind_origins, remedy=remedy)
+
+
 def _drives_all(branch: str, host: CompatHost) -> bool:
     """Return whether branch `branch` supports every GPU of the host."""
     own = facts.branch(branch)
@@ -1561,6 +1597,14 @@ RULES: tuple[CompatRule, ...] = (
         "waiver that applies.",
         end_of_life,
         {"nvidia_drivers.yml": ("dds615", "eol"), "distros.yml": ("eol",)},
+    ),
+    CompatRule(
+        "driver-branch",
+        "The tier of the class allows the kind of its driver branch",
+        "A class of tier production runs long-term support and production branches. New feature branches have no "
+        "end of life of their own: they end when the next one appears. A class without a tier is not judged.",
+        driver_branch,
+        {"nvidia_drivers.yml": ("dds620", "dds615", "eol")},
     ),
     CompatRule(
         "no-lock",

@@ -129,6 +129,7 @@ class Branch:
     newest_architecture: str | None = None
     architecture_origins: tuple[Origin, ...] = ()
     confidence: str | None = None
+    kind_origins: tuple[Origin, ...] = ()
     released: Mapping[str, str] = field(
         default_factory=dict
     )  # day of each version, as far as known
@@ -742,6 +743,7 @@ def branch(name: str) -> Branch:
     return Branch(
         name=name,
         kind=row.get("type"),
+        kind_origins=origins("nvidia_drivers.yml", _sources_of_kind(row["source"])),
         end_of_life=None if row.get("eol") is None else str(row["eol"]),
         end_of_life_sources=ends,
         latest_known=row.get("latest_known"),
@@ -756,6 +758,12 @@ def branch(name: str) -> Branch:
         architecture_origins=origins("nvidia_drivers.yml", row["architectures"]["source"]),
         confidence=row.get("confidence"),
     )
+
+
+def _sources_of_kind(keys: Any) -> list[str]:
+    """Return the sources of a branch that name its kind: NVIDIA's lifecycle pages and endoflife.date, else all."""
+    stated = [keys] if isinstance(keys, str) else list(keys)
+    return [key for key in stated if key == "eol" or key.startswith("dds")] or stated
 
 
 @cache

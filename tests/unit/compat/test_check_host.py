@@ -118,6 +118,8 @@ REFUSED: list[tuple[str, str, dict[str, Any], str, tuple[str, ...]]] = [
     ("below-580", "security-floor", R580 | {"driver": "580.173.02"}, "block", ("is below 580.178.04", "bulletin 5861")),
     ("unfixed", "security-floor", R535, "warn", ("no version of driver branch 535", "580 (580.178.04)")),
     ("newer-than-bulletins", "security-floor", {"branch": "620"}, "unknown", ("newer than all that were read",)),
+    ("new-feature-branch", "driver-branch", A100 | {"branch": "590", "tier": "production"},
+     "block", ("is a new feature branch (NFB)", "580 (LTSB)")),
     ("ended", "end-of-life", R535 | EOL, "block", ("since 2026-06-30", "has no waiver", "choose a supported stack")),
     ("waiver-foreign", "end-of-life", R535 | EOL | {"waiver": dataclasses.replace(WAIVER, classes=("other",))},
      "block", ("for other only",)),

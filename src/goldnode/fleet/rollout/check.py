@@ -11,6 +11,7 @@ from pathlib import Path
 
 from goldnode.catalog.load import Catalog, CatalogEntry
 from goldnode.catalog.models import EvidenceRule, NodeClass
+from goldnode.catalog.tiers import TIERS
 from goldnode.classdoc import checks
 from goldnode.core.errors import CatalogError, GoldnodeError, nearest
 from goldnode.core.yamlsource import KeyPath
@@ -547,6 +548,19 @@ class _Checker:
 
     # With the catalog
 
+    def _tier(self, tier: str | None) -> None:
+        """Refuse waves without a soak where the tier of the class needs them, and say nothing where it does not."""
+        if tier is None:
+            return
+        needed = TIERS[tier].soak
+        soaks = [row for row in self.found if row.code == "soak"]
+        self.found = [row for row in self.found if row.code != "soak"]
+        if needed:
+            text = f"; class {self.document.class_} is of tier {tier}, which needs one"
+            self.found += [
+                replace(row, severity=ERROR, message=row.message + text) for row in soaks
+            ]
+
     def catalog(self, catalog: Catalog) -> None:
         """Find an unknown class, and a target that the class refuses."""
         try:
@@ -554,6 +568,7 @@ class _Checker:
         except GoldnodeError as problem:
             self._error("class", ("class",), problem.message, problem.remedy or "correct its name")
             return
+        self._tier(entry.item.tier)
         if entry.item.evidence is not None:
             self._evidence(entry, entry.item.evidence)
         stack = self.document.to.stack
