@@ -64,31 +64,25 @@ class Trusted(NamedTuple):
         return f"targets/{folder}/{base}" if folder else f"targets/{base}"
 
 
-class Verifier:
+class Verifier(NamedTuple):
     """The client of one channel on one node.
 
-    :param folder: directory of the node with the metadata seen before.
-    :param first: the root document of a trusted place.
-    :param now: seconds since the epoch.
+    `folder` is the node's directory with the metadata seen before, `first` the root document of a trusted place, and
+    `now` the time in seconds since the epoch.
     """
 
-    def __init__(
-        self, host: Host, repository: ChannelSource, folder: str, first: bytes, now: float
-    ) -> None:
-        self.host, self.repository, self.folder, self.first, self.now = (
-            host,
-            repository,
-            folder,
-            first,
-            now,
-        )
+    host: Host
+    repository: ChannelSource
+    folder: str
+    first: bytes
+    now: float
 
     def refresh(self) -> Trusted:
         """Verify the newest state of the channel and return it. Raises ChannelRefusedError, or ChannelAwayError."""
         root = self._newest_root()
         stamp = self._timestamp(root)
-        snapshot = self._snapshot(root, stamp)
-        targets = self._targets(TARGETS, root, root, snapshot)
+        snapshot = self._next(SNAPSHOT, root, stamp, root)
+        targets = self._next(TARGETS, root, snapshot, root)
         return Trusted(root, snapshot, targets, stamp["version"], stamp["expires"])
 
     def find(self, trusted: Trusted, name: str) -> Optional[Json]:
@@ -101,7 +95,7 @@ class Verifier:
             seen.add(role)
             signed = trusted.targets
             if role != TARGETS:
-                signed = self._targets(role, delegator, trusted.root, trusted.snapshot)
+                signed = self._next(role, delegator, trusted.snapshot, trusted.root)
             if name in signed["targets"]:
                 return signed["targets"][name]  # type: ignore[no-any-return]
             further = []
@@ -140,34 +134,24 @@ class Verifier:
             data = self.repository.document(name, LIMITS[ROOT])
             if data is None:
                 break
-            following = parsed(data, ROOT)
             # The keys of the present root and those of the new one have to sign it.
-            _signed(following, trusted, ROOT)
-            _signed(following, following["signed"], ROOT)
-            if following["signed"]["version"] != trusted["version"] + 1:
-                raise ChannelRefusedError(
-                    f"{name} has version {following['signed']['version']}: refused."
-                )
+            following = _own_root(data)
+            _verified(data, ROOT, trusted)
+            if following["version"] != trusted["version"] + 1:
+                raise ChannelRefusedError(f"{name} has version {following['version']}: refused.")
             self._store(ROOT, data)
-            trusted = following["signed"]
+            trusted = following
         self._current(trusted, ROOT)
         return trusted
 
     def _first_root(self) -> Json:
         """Return the root to start from: the newest of the one seen before and the one of the trusted place."""
-        given = parsed(self.first, ROOT)
-        _signed(given, given["signed"], ROOT)
-        root: Json = given["signed"]
-        seen = self._stored(ROOT)
+        given = _own_root(self.first)
         try:
-            before = None if seen is None else parsed(seen, ROOT)
-            if before is not None:
-                _signed(before, before["signed"], ROOT)
-        except ChannelRefusedError:  # damaged on this node: the way from the given root is the same
-            before = None
-        if before is not None and before["signed"]["version"] >= root["version"]:
-            root = before["signed"]
-        return root
+            seen = _own_root(self._stored(ROOT))
+        except ChannelRefusedError:  # none, or damaged: the way from the given root is the same
+            return given
+        return seen if seen["version"] >= given["version"] else given
 
     def _timestamp(self, root: Json) -> Json:
         before = self._before(TIMESTAMP, root)
@@ -186,44 +170,43 @@ class Verifier:
             self._store(TIMESTAMP, data)
         return stamp
 
-    def _next(
-        self, name: str, delegator: Json, by: Json, root: Json, check: Callable[[Json], None]
-    ) -> Json:
-        """Return a document that another one names, and store it. `check` refuses what is not right in it."""
-        about, consistent = _meta(by, name), root.get("consistent_snapshot") is True
-        data = stored = self._again(name, about, delegator)
-        if data is None:
+    def _next(self, name: str, delegator: Json, by: Json, root: Json) -> Json:
+        """Return the document of a role that another document names, and store it."""
+        about, fetched = _meta(by, name), None
+
+        def read(data: bytes) -> Json:
+            _whole(data, about, name)
+            document = _verified(data, name, delegator)
+            if document["version"] != about["version"]:
+                raise ChannelRefusedError(
+                    f"{name} has version {document['version']}, and {by['_type']} names {about['version']}: refused."
+                )
+            return document
+
+        try:
+            document = read(self._stored(name))
+        except ChannelRefusedError:  # the node has none, or another version
+            consistent = root.get("consistent_snapshot") is True
             address = f"metadata/{about['version']}." if consistent else "metadata/"
             limit = about.get("length", LIMITS[_kind(name)])
-            data = self._fetched(name, f"{address}{name}.json", limit)
-        _whole(data, about, name)
-        document = _verified(data, name, delegator)
-        if document["version"] != about["version"]:
-            raise ChannelRefusedError(
-                f"{name} has version {document['version']}, and {by['_type']} names {about['version']}: refused."
-            )
-        check(document)
+            fetched = self._fetched(name, f"{address}{name}.json", limit)
+            document = read(fetched)
+        if name == SNAPSHOT:
+            self._continues(document, root)
         self._current(document, name)
-        if stored is None:
-            self._store(name, data)
+        if fetched is not None:
+            self._store(name, fetched)
         return document
 
-    def _snapshot(self, root: Json, stamp: Json) -> Json:
+    def _continues(self, snapshot: Json, root: Json) -> None:
+        """Raise ChannelRefusedError if a snapshot lacks a role that this node has seen, or names it in an older version."""
         before = as_dict((self._before(SNAPSHOT, root) or {}).get("meta"))
-
-        def continues(snapshot: Json) -> None:
-            for name, about in before.items():
-                if name not in snapshot["meta"]:
-                    raise ChannelRefusedError(f"{SNAPSHOT} does not name {name} any more: refused.")
-                now = snapshot["meta"][name]["version"]
-                if now < about["version"]:
-                    raise _older(name, now, about["version"])
-
-        return self._next(SNAPSHOT, root, stamp, root, continues)
-
-    def _targets(self, role: str, delegator: Json, root: Json, snapshot: Json) -> Json:
-        """Return the targets of a role: those that `root` names, or of one that another role delegates to."""
-        return self._next(role, delegator, snapshot, root, lambda read: _check_targets(read, role))
+        for name, about in before.items():
+            if name not in snapshot["meta"]:
+                raise ChannelRefusedError(f"{SNAPSHOT} does not name {name} any more: refused.")
+            now = snapshot["meta"][name]["version"]
+            if now < about["version"]:
+                raise _older(name, now, about["version"])
 
     # Files
 
@@ -233,33 +216,19 @@ class Verifier:
             raise ChannelRefusedError(f"{self.repository.source} has no {name}.")
         return data
 
-    def _again(self, role: str, about: Json, delegator: Json) -> Optional[bytes]:
-        """Return the stored document if it is the one that is wanted now."""
-        data = self._stored(role)
-        try:
-            if data is None or _verified(data, role, delegator)["version"] != about["version"]:
-                return None
-            _whole(data, about, role)
-        except ChannelRefusedError:
-            return None
-        return data
-
     def _before(self, role: str, root: Json) -> Optional[Json]:
         """Return the stored document of a role; None if the present keys have not signed it.
 
         Keys that were replaced prove nothing any more. This is also the way out of a version number that an
         attacker with a stolen key has set far ahead: a rotation of the root ends it.
         """
-        data = self._stored(role)
-        if data is None:
-            return None
         try:
-            return _verified(data, role, root)
+            return _verified(self._stored(role), role, root)
         except ChannelRefusedError:
             return None
 
-    def _stored(self, role: str) -> Optional[bytes]:
-        return self.host.data(f"{self.folder}/{role}.json")
+    def _stored(self, role: str) -> bytes:
+        return self.host.data(f"{self.folder}/{role}.json") or b""
 
     def _store(self, role: str, data: bytes) -> None:
         self.host.write(f"{self.folder}/{role}.json", data)
@@ -304,6 +273,8 @@ def parsed(data: bytes, role: str) -> Json:
         right, document = False, {}
     if not right:
         raise ChannelRefusedError(f"{role} is no metadata of TUF 1.0: refused.")
+    if _kind(role) == TARGETS:
+        _check_targets(document["signed"], role)
     return document  # type: ignore[no-any-return]
 
 
@@ -401,17 +372,11 @@ def _check_targets(signed: Json, role: str) -> None:
 
 
 def _verified(data: bytes, role: str, delegator: Json) -> Json:
-    """Return the signed part of a document that enough keys of a role have signed. Raises ChannelRefusedError."""
-    document = parsed(data, role)
-    _signed(document, delegator, role)
-    return document["signed"]  # type: ignore[no-any-return]
+    """Return the signed part of a document that enough keys which a root, or delegations, name for a role have signed.
 
-
-def _signed(document: Json, delegator: Json, role: str) -> None:
-    """Raise ChannelRefusedError unless enough keys that a root, or delegations, name for a role have signed a document.
-
-    A key counts once, also if it is listed under two ids.
+    A key counts once, also if it is listed under two ids. Raises ChannelRefusedError.
     """
+    document = parsed(data, role)
     roles = delegator["roles"]
     if isinstance(roles, list):  # of delegations
         roles = {row["name"]: row for row in roles}
@@ -431,11 +396,16 @@ def _signed(document: Json, delegator: Json, role: str) -> None:
         ):
             good.add(signature.public_pem(key))
         if len(good) >= about["threshold"]:
-            return
+            return document["signed"]  # type: ignore[no-any-return]
     raise ChannelRefusedError(
         f"{role} has {len(good)} good signatures of the trusted keys, and needs {about['threshold']}: refused. "
         "Compare the root document of this node with the publisher's."
     )
+
+
+def _own_root(data: bytes) -> Json:
+    """Return the signed part of a root that enough of its own keys have signed. Raises ChannelRefusedError."""
+    return _verified(data, ROOT, parsed(data, ROOT)["signed"])
 
 
 def _meta(signed: Json, role: str) -> Json:
