@@ -1,4 +1,4 @@
-"""Keys of a repository of signed updates: who signs a first root, a release and a refresh, and the next root."""
+"""Keys of a repository of signed updates: who signs a release and a refresh, the first root, and the next one."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RepositoryKeys:
-    """Keys that sign: `online` a refresh, `targets` a release, and `root` the first root of a repository.
+    """Keys of the roles: `online` sign a refresh, `targets` a release, and `root` the root itself.
 
-    The thresholds are those of the first root; None: 1.
+    In the next root, a role whose keys are not given keeps them. A threshold that is None stays too; in the first root
+    it is 1.
     """
 
-    online: Sequence[KeyPlace]
+    online: Sequence[KeyPlace] = ()
     targets: Sequence[KeyPlace] = ()
     root: Sequence[KeyPlace] = ()
     root_threshold: int | None = None
@@ -33,28 +34,12 @@ class RepositoryKeys:
     def create(self, repository: Path) -> None:
         """Write the first root document of a repository that has none. Raises UpdateError."""
         if self.root and updates.newest_path(repository, ROOT) is None:
-            given = (self.root, self.targets, self.online)
-            rotate(repository, RootChange((), *given, self.root_threshold, self.targets_threshold))
-
-
-@dataclass(frozen=True)
-class RootChange:
-    """The keys of the next root. A role whose keys are not given keeps them, and its threshold.
-
-    `present` are secret keys of the root; those of `root` that are secret sign too.
-    """
-
-    present: Sequence[KeyPlace] = ()
-    root: Sequence[KeyPlace] = ()
-    targets: Sequence[KeyPlace] = ()
-    online: Sequence[KeyPlace] = ()
-    threshold: int | None = None
-    targets_threshold: int | None = None
+            rotate(repository, self)
 
     def roles(self) -> dict[str, RoleKeys]:
         """Return the roles that change."""
         roles = {
-            ROOT: RoleKeys(publics(self.root), self.threshold),
+            ROOT: RoleKeys(publics(self.root), self.root_threshold),
             TARGETS: RoleKeys(publics(self.targets), self.targets_threshold),
             **dict.fromkeys((SNAPSHOT, TIMESTAMP), RoleKeys(publics(self.online))),
         }
@@ -91,13 +76,18 @@ class RootRotation:
         )
 
 
-def rotate(repository: Path, change: RootChange, days: int = updates.ROOT_DAYS) -> RootRotation:
-    """Replace keys of a repository. Raises UpdateError.
+def rotate(
+    repository: Path,
+    following: RepositoryKeys,
+    present: Sequence[KeyPlace] = (),
+    days: int = updates.ROOT_DAYS,
+) -> RootRotation:
+    """Replace keys of a repository: `present` keys of the root sign, and those of the next one. Raises UpdateError.
 
     Also for a root that has expired: clients verify the newest root's time alone.
     """
-    document = updates.next_root(repository, change.roles(), days)
-    secret = [*change.present, *(key for key in change.root if not is_public(key))]
+    document = updates.next_root(repository, following.roles(), days)
+    secret = [*present, *(key for key in following.root if not is_public(key))]
     return accept_root(repository, updates.sign(document, signers(secret)))
 
 

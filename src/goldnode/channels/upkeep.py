@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from goldnode.channels import keys, signed, updates
-from goldnode.channels.keys import RepositoryKeys, RootChange, RootRotation
+from goldnode.channels.keys import RepositoryKeys, RootRotation
 from goldnode.channels.promotion import SETTLE, ChannelPlace, HistoryStore, alone, commit, look
 from goldnode.channels.signed import ChannelSigners
 from goldnode.channels.updates import DelegatedPaths
 from goldnode.core.errors import ImageError
+from goldnode.evidence.signatures import KeyPlace
 
 
 @dataclass(frozen=True)
 class ChannelKeyChange:
-    """Keys of the first root of a place, or the change to the next one, and the roles that targets delegates to.
+    """Keys of the first root of a place, or of the next one, and the roles that targets delegates to.
 
-    `teams` are those from now on (None: as before). Each role whose targets change hands signs them.
+    `present` are keys of the root that signs: of a new place its first one. Without them the root stays. `teams` are
+    those from now on (None: as before). Each role whose targets change hands signs them.
     """
 
-    first: RepositoryKeys = field(default_factory=lambda: RepositoryKeys(()))
-    root: RootChange | None = None
+    keys: RepositoryKeys = field(default_factory=RepositoryKeys)
+    present: Sequence[KeyPlace] = ()
     teams: Sequence[DelegatedPaths] | None = None
     renew: bool = False
 
@@ -57,9 +59,9 @@ def change_keys(
             )
         with signed.opened(channels.files) as repository:
             if not channels.files:
-                change.first.create(repository)
-            elif change.root is not None and change.root.roles():
-                rotation = keys.rotate(repository, change.root)
+                replace(change.keys, root=change.present).create(repository)
+            elif change.present and change.keys.roles():
+                rotation = keys.rotate(repository, change.keys, change.present)
             signed.release(
                 repository, channels.moves, signers, teams=change.teams, renew=change.renew
             )

@@ -130,25 +130,14 @@ def keys_(
     file.
     """
     from goldnode.channels.delegations import CHANNELS, load
-    from goldnode.channels.keys import RepositoryKeys, RootChange
+    from goldnode.channels.keys import RepositoryKeys
     from goldnode.channels.upkeep import ChannelKeyChange, change_keys, newest_root
 
-    first = RepositoryKeys(
-        keys.online, keys.targets, keys.root_keys, keys.threshold, keys.targets_threshold
+    following = RepositoryKeys(
+        keys.online, keys.targets, keys.new_keys, keys.threshold, keys.targets_threshold
     )
-    root = RootChange(
-        present=keys.root_keys,
-        root=keys.new_keys,
-        targets=keys.targets,
-        online=keys.online,
-        threshold=keys.threshold,
-        targets_threshold=keys.targets_threshold,
-    )
-    change = ChannelKeyChange(
-        first,
-        root if keys.root_keys else None,
-        None if delegations is None else load(delegations, CHANNELS),
-    )
+    teams = None if delegations is None else load(delegations, CHANNELS)
+    change = ChannelKeyChange(following, keys.root_keys, teams)
     product = _product(kind, location)
     with product.place() as place:
         done = change_keys(

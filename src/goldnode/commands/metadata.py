@@ -80,12 +80,11 @@ def rotate_published(
 
     if machines.prepare is None:
         files.readable_by_others()  # nodes read the root
-    following = keys.RootChange(
-        present=change.root_keys,
-        root=change.new_keys,
-        targets=change.targets_keys,
-        online=change.keys,
-        threshold=change.threshold,
+    following = keys.RepositoryKeys(
+        change.keys,
+        change.targets_keys,
+        change.new_keys,
+        root_threshold=change.threshold,
         targets_threshold=change.targets_threshold,
     )
     if machines.signed is not None:
@@ -96,7 +95,7 @@ def rotate_published(
         emit(form, {"prepared": written}, f"wrote {written}, without signatures")
         return
     else:
-        done = keys.rotate(directory, following)
+        done = keys.rotate(directory, following, change.root_keys)
     emit(
         form,
         done.content(),

@@ -34,8 +34,9 @@ def signers(folder: Path, *roles: Path) -> ChannelSigners:
 
 def make_channels(place: Any, store: Any, folder: Path, targets: Path) -> Path:
     """Make the channels of a place; return its trusted root."""
-    first = RepositoryKeys([key_of(folder, "online")], [targets], [key_of(folder, "root")])
-    change_keys(place, store, ChannelKeyChange(first), signers(folder, targets), settle=0)
+    first = RepositoryKeys([key_of(folder, "online")], [targets])
+    change = ChannelKeyChange(first, [key_of(folder, "root")])
+    change_keys(place, store, change, signers(folder, targets), settle=0)
     root = folder / "trusted-root.json"
     root.write_bytes(place.files()["1.root.json"])
     return root

@@ -20,7 +20,7 @@ from tests.unit.channels import signing
 from tuf.api.metadata import Metadata, MetaFile
 
 from goldnode.channels import delegations, keys, promotion, signed, updates, upkeep
-from goldnode.channels.keys import RepositoryKeys, RootChange
+from goldnode.channels.keys import RepositoryKeys
 from goldnode.channels.lines import ChannelLine, RecordedMove
 from goldnode.channels.promotion import Move
 from goldnode.channels.signed import ChannelSigners
@@ -160,11 +160,10 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Site:
     first = RepositoryKeys(
         [site.key("online")],
         [site.key("t1"), site.key("t2")],
-        [site.key("r1"), site.key("r2")],
-        2,
-        2,
+        root_threshold=2,
+        targets_threshold=2,
     )
-    change = upkeep.ChannelKeyChange(first, teams=teams)
+    change = upkeep.ChannelKeyChange(first, [site.key("r1"), site.key("r2")], teams)
     upkeep.change_keys(site.place, site.store("own"), change, site.signers(*NAMES[3:]))
     site.root.write_bytes(site.place.held["1.root.json"])
     site.promote(DISK, "candidate", "a", "ci")
@@ -461,11 +460,10 @@ def test_a_stolen_online_key_is_replaced_by_the_keys_of_the_root(
     site: Site, tmp_path: Path
 ) -> None:
     store, before = signing.MemoryStore(tmp_path / "store"), dict(site.place.held)
-    root = RootChange([site.key("r1"), site.key("r2")], online=[site.key("online2")])
+    present = [site.key("r1"), site.key("r2")]
+    change = upkeep.ChannelKeyChange(RepositoryKeys([site.key("online2")]), present)
     signers = ChannelSigners((), [load_signer(site.key("online2"))])
-    done = upkeep.change_keys(
-        site.place, store, upkeep.ChannelKeyChange(root=root), signers, roots=[site.root]
-    )
+    done = upkeep.change_keys(site.place, store, change, signers, roots=[site.root])
     assert done is not None
     assert done.now == done.before, "thresholds stay"
     assert site.sees("old") == site.sees("new")
@@ -497,11 +495,8 @@ def test_all_keys_of_targets_choose_each_channel_until_they_are_replaced(
         assert site.sees("old")[name] == site.sees("new")[name] == EVIL
     site.place.held = before
     own, store = ["t3", "t4"], signing.MemoryStore(tmp_path / "store")
-    root = RootChange(
-        [site.key("r1"), site.key("r2")],
-        targets=[site.key(name) for name in own],
-    )
-    change = upkeep.ChannelKeyChange(root=root)
+    following = RepositoryKeys(targets=[site.key(name) for name in own])
+    change = upkeep.ChannelKeyChange(following, [site.key("r1"), site.key("r2")])
     upkeep.change_keys(site.place, store, change, site.signers(*own), roots=[site.root])
     assert site.sees("old") == site.sees("new") == dict.fromkeys(moves, GOOD)
     _signs("targets", ("t1", "t2"), DISK)(site)

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from goldnode.channels import keys, updates
-from goldnode.channels.keys import RepositoryKeys, RootChange
+from goldnode.channels.keys import RepositoryKeys
 from goldnode.channels.updates import ROOT, TARGETS, RoleKeys, UpdateError
 from goldnode.core.files import replace_file
 from goldnode.evidence.signatures import load_signer
@@ -65,7 +65,7 @@ class Publisher:
         return updates.refresh(self.repository, [load_signer(by or self.online)], days)
 
     def rotate(self, *present: Path, days: int = 365, **change: Any) -> keys.RootRotation:
-        return keys.rotate(self.repository, RootChange(present, **change), days)
+        return keys.rotate(self.repository, RepositoryKeys(**change), present, days)
 
 
 class Client:
@@ -251,12 +251,12 @@ def test_a_key_of_the_root_is_replaced_and_clients_follow(
     publisher.publish(x="1")
     client.fetch()
     c, online = publisher.key("c"), publisher.key("online2")
-    publisher.rotate(publisher.a, root=[publisher.b, c], threshold=2, online=[online])
+    publisher.rotate(publisher.a, root=[publisher.b, c], root_threshold=2, online=[online])
     publisher.online = online
     publisher.publish(x="2")
     assert client.fetch() == {"x.yml": "2"}
     with pytest.raises(UpdateError, match=r"root has 1 signatures .* and needs 2"):
-        publisher.rotate(publisher.b, root=[publisher.key("d")], threshold=1)
+        publisher.rotate(publisher.b, root=[publisher.key("d")], root_threshold=1)
     assert client.fetch() == {"x.yml": "2"}
     late = Client(publisher)
     late.state = publisher.folder / "late"
@@ -275,7 +275,7 @@ def test_a_rotation_keeps_the_keys_and_thresholds_that_are_not_given(tmp_path: P
     assert kept.now == kept.before == {ROOT: 2, TARGETS: 1}
     assert "2 keys must sign as before" in kept.thresholds()
     assert publisher.rotate(*both, root=[publisher.a, c]).now[ROOT] == 2
-    lowered = publisher.rotate(publisher.a, c, root=[c], threshold=1)
+    lowered = publisher.rotate(publisher.a, c, root=[c], root_threshold=1)
     assert "threshold of root LOWERED from 2 to 1" in lowered.thresholds()
     other = publisher.key("targets2")
     raised = publisher.rotate(c, targets=[publisher.targets, other], targets_threshold=2)

@@ -19,7 +19,7 @@ from tests.unit.fleet.control import controlled
 from tests.unit.fleet.rollout import documents
 
 from goldnode.channels import delegations, keys, updates
-from goldnode.channels.keys import RootChange
+from goldnode.channels.keys import RepositoryKeys
 from goldnode.channels.updates import UpdateError
 from goldnode.cli import main
 from goldnode.core.errors import GoldnodeError
@@ -288,13 +288,13 @@ def test_publish_warns_of_a_root_that_expires_and_refuses_one_that_has_expired(
     roots = [key_file(tmp_path, name) for name in ("a", "b", "c")]
     words = ["--channel", str(channel), "--fleet-store", unpublished.rollout.where]
     words += ["--key", str(own.online[0]), "--targets-key", str(own.targets[0])]
-    keys.RepositoryKeys(own.online, own.targets, roots, 2).create(channel)
-    keys.rotate(channel, RootChange(roots), days=20)
+    RepositoryKeys(own.online, own.targets, roots, 2).create(channel)
+    keys.rotate(channel, RepositoryKeys(), roots, days=20)
     done = CliRunner().invoke(main, ["rollout", "publish", "r1", *words])
     assert done.exit_code == 0, done.output
     assert "in 19 days, and nothing is trusted after that" in done.stderr
     assert f"`goldnode rollout rotate-keys {channel}`" in done.stderr
-    keys.rotate(channel, RootChange(roots), days=-1)
+    keys.rotate(channel, RepositoryKeys(), roots, days=-1)
     done = CliRunner().invoke(main, ["rollout", "publish", "r1", *words])
     assert done.exit_code != 0
     assert "goldnode rollout rotate-keys" in done.output
@@ -344,7 +344,7 @@ def test_commands_release_in_three_steps_on_two_machines(
 ) -> None:
     """The machine of the channel has public halves and the online key; the other one the keys of targets."""
     runner, own, second = CliRunner(), unpublished.keys, key_file(tmp_path, "second.pem")
-    keys.RepositoryKeys(own.online, [*own.targets, second], own.root, None, 2).create(
+    RepositoryKeys(own.online, [*own.targets, second], own.root, None, 2).create(
         unpublished.channel
     )
     draft, channel = tmp_path / "draft.json", str(unpublished.channel)

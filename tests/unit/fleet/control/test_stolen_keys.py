@@ -23,7 +23,7 @@ from tests.unit.fleet.rollout import documents
 from tuf.api.metadata import Metadata, MetaFile
 
 from goldnode.channels import keys, updates
-from goldnode.channels.keys import RootChange
+from goldnode.channels.keys import RepositoryKeys
 from goldnode.channels.updates import DelegatedPaths, UpdateError
 from goldnode.fleet.control.channel import ChannelKeys, ChannelPublisher, ChannelRelease
 from goldnode.fleet.store import orders, schema, tables
@@ -684,7 +684,7 @@ def test_a_new_key_of_the_orders_is_named_by_the_keys_of_targets_alone(site: Sit
 
 
 def rotated(site: Site, **change: Any) -> None:
-    keys.rotate(site.channel, RootChange(site.keys.root[:2], **change))
+    keys.rotate(site.channel, RepositoryKeys(**change), site.keys.root[:2])
 
 
 def test_each_row_of_the_table_of_thieves_names_tests_of_this_file() -> None:
