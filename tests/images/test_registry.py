@@ -27,8 +27,8 @@ from tests.unit.images.registries import (
 
 from goldnode.channels.gc import Collection, NeededContent
 from goldnode.channels.lines import line_of
-from goldnode.channels.promotion import Move, PlaceState, Repair, look, repair, rollback, status
-from goldnode.channels.requirements import RequirementWaiver
+from goldnode.channels.promotion import PlaceState, Repair, look, repair, rollback
+from goldnode.channels.requirements import RequirementDecision
 from goldnode.core.errors import ImageError
 from goldnode.evidence.signatures import load_public
 from goldnode.images.channels import ImageStorePlace, RegistryPlace, promote
@@ -257,7 +257,7 @@ def test_a_moved_tag_is_refused(
     promote(
         place,
         layout,
-        Move(
+        signing.move(
             line_of("cuda", tag_of(ref)),
             "candidate",
             signing.signers(keys[0].parent, keys[0]),
@@ -274,7 +274,7 @@ def test_a_moved_tag_is_refused(
         promote(
             place,
             layout,
-            Move(
+            signing.move(
                 line_of("cuda", tag_of(ref)),
                 "canary",
                 signing.signers(keys[0].parent, keys[0]),
@@ -285,8 +285,8 @@ def test_a_moved_tag_is_refused(
         )
     target.put_manifest("12.4-runtime-debian12-candidate", layout.read(rival), MANIFEST)
     line = line_of("cuda", tag_of(ref))
-    state: PlaceState = look(place, layout, [root])
-    assert [stand.state for stand in status(place, state, line).stands] == ["moved"]
+    state: PlaceState = look(place.files(), place.name, layout, [root])
+    assert [stand.state for stand in signing.status(place, state, line).stands] == ["moved"]
     repair(place, layout, line, Repair([root], settle=0))
     assert place.pointer(line, "candidate") == digest
 
@@ -331,7 +331,7 @@ def test_a_promotion_that_is_cut_is_old_or_new_and_a_repeat_completes_it(
     promote(
         plain,
         layout,
-        Move(
+        signing.move(
             line_of("cuda", tag_of(ref)),
             "candidate",
             signing.signers(keys[0].parent, keys[0]),
@@ -352,7 +352,7 @@ def test_a_promotion_that_is_cut_is_old_or_new_and_a_repeat_completes_it(
                 promote(
                     cut,
                     layout,
-                    Move(
+                    signing.move(
                         line_of("cuda", tag),
                         "candidate",
                         signing.signers(keys[0].parent, keys[0]),
@@ -368,7 +368,7 @@ def test_a_promotion_that_is_cut_is_old_or_new_and_a_repeat_completes_it(
             promote(
                 plain,
                 layout,
-                Move(
+                signing.move(
                     line_of("cuda", tag),
                     "candidate",
                     signing.signers(keys[0].parent, keys[0]),
@@ -379,7 +379,7 @@ def test_a_promotion_that_is_cut_is_old_or_new_and_a_repeat_completes_it(
             == now
         )
         assert plain.pointer(line, "candidate") == now
-        found = status(plain, look(plain, layout, [root]), line)
+        found = signing.status(plain, look(plain.files(), plain.name, layout, [root]), line)
         assert found.verified
         assert [entry.number for entry in found.history.entries] == list(range(1, number + 3))
         assert {stand.state for stand in found.stands} == {"ok"}
@@ -398,7 +398,7 @@ def test_the_way_back_without_and_with_the_registry_and_what_is_collected(
     )
     root = signing.make_channels(place, layout, keys[0].parent, keys[0])
     waivers = [
-        RequirementWaiver(gate, "ana", "a test")
+        RequirementDecision(gate, "ana", "a test")
         for gate in ("sbom", "provenance", "vulnerabilities", "smoke-gpu", "order")
     ]
     for one in (ref, other):
@@ -406,7 +406,7 @@ def test_the_way_back_without_and_with_the_registry_and_what_is_collected(
         promote(
             place,
             layout,
-            Move(
+            signing.move(
                 line_of("cuda", tag_of(one)),
                 "stable",
                 signing.signers(keys[0].parent, keys[0]),
@@ -422,7 +422,7 @@ def test_the_way_back_without_and_with_the_registry_and_what_is_collected(
         rollback(
             place,
             layout,
-            Move(
+            signing.move(
                 line,
                 "stable",
                 signing.signers(keys[0].parent, keys[0]),
@@ -434,7 +434,7 @@ def test_the_way_back_without_and_with_the_registry_and_what_is_collected(
     rollback(
         ImageStorePlace(layout, place.name),
         layout,
-        Move(
+        signing.move(
             line,
             "stable",
             signing.signers(keys[0].parent, keys[0]),
@@ -446,13 +446,13 @@ def test_the_way_back_without_and_with_the_registry_and_what_is_collected(
     assert layout.refs()[f"{place.name}/{line}"].digest == digest
     registry.start()
     assert place.pointer(line, "stable") == rival
-    assert status(place, look(place, layout, [root]), line).pending == 1
+    assert signing.status(place, look(place.files(), place.name, layout, [root]), line).pending == 1
     repair(place, layout, line, Repair([root], settle=0))
     assert place.pointer(line, "stable") == digest
     rollback(
         place,
         layout,
-        Move(
+        signing.move(
             line,
             "stable",
             signing.signers(keys[0].parent, keys[0]),
@@ -494,7 +494,7 @@ def test_the_registrys_own_garbage_collection_frees_what_went_and_nothing_else(
     promote(
         place,
         layout,
-        Move(
+        signing.move(
             line_of("cuda", tag_of(ref)),
             "candidate",
             signing.signers(keys[0].parent, keys[0]),
@@ -521,4 +521,4 @@ def test_the_registrys_own_garbage_collection_frees_what_went_and_nothing_else(
     found = pull(Layout(tmp_path / "other"), place.repository(line_of("cuda", tag_of(ref))), digest)
     assert found.evidence == 5
     line = line_of("cuda", tag_of(ref))
-    assert status(place, look(place, layout, [root]), line).verified
+    assert signing.status(place, look(place.files(), place.name, layout, [root]), line).verified

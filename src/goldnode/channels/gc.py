@@ -84,7 +84,7 @@ class Gone:
 
 def named_at(place: ChannelPlace, store: HistoryStore, roots: Sequence[Path]) -> dict[str, str]:
     """Return what the channels of a place name, and why. Raises GoldnodeError for channels that are not verified."""
-    state = look(place, store, roots)
+    state = look(place.files(), place.name, store, roots)
     if state.there.files and not state.there.trusted:
         raise ImageError(
             f"{place.name} is collected only by verified channels",

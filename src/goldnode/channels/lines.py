@@ -7,23 +7,23 @@ Each of its channels is a signed target (`goldnode.channels.signed`), which has 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass as pydantic_dataclass
+from pydantic_core import to_jsonable_python
 
 from goldnode.core.errors import ImageError
+from goldnode.documents.base import Moment
 from goldnode.oci.identity import IMMUTABLE
 from goldnode.oci.model import BUILD_ID_LENGTH
 
 CHANNELS = ("candidate", "canary", "stable", "known-good")
 
 # Tags and digests of a move become parts of paths, addresses and command lines.
-_DIGEST, _TAG = (
-    re.compile(r"\w[\w:.+-]{0,159}", re.ASCII),
-    re.compile(r"\w[\w.+-]{0,127}", re.ASCII),
-)
-# Fields of a move that have another name where they are signed.
-_SIGNED_AS = {"was": "from", "now": "to", "requirements": "gates"}
+_Digest = Annotated[str, Field(pattern=r"^[0-9A-Za-z_][0-9A-Za-z_:.+-]{0,159}$")]
+_Rows = tuple[dict[str, Any], ...]
 _LINE = re.compile(r"(?P<repository>[a-z0-9][a-z0-9._/-]*):(?P<name>[^-:/]+-[^-:/]+-[^-:/]+)")
 
 
@@ -81,51 +81,30 @@ def read_line(text: str) -> ChannelLine:
     return ChannelLine(match["repository"], match["name"])
 
 
-@dataclass(frozen=True)
+@pydantic_dataclass(frozen=True, config=ConfigDict(strict=True, validate_by_name=True))
 class RecordedMove:
     """One move of one channel. `was` is the digest it led to before (None: to none), `tag` the immutable tag of `now`.
 
-    `number` counts the moves of a place. `size` is that of the image's manifest, in bytes.
+    `number` counts the moves of a place. `size` is that of the image's manifest, in bytes. Raises ValueError.
     """
 
-    number: int
-    action: str
-    channel: str
-    was: str | None
-    now: str
-    tag: str
+    number: Annotated[int, Field(ge=1)]
+    action: Annotated[str, Field(pattern="^(promote|rollback)$")]
+    channel: Annotated[str, Field(pattern=f"^({'|'.join(CHANNELS)})$")]
+    was: Annotated[_Digest | None, Field(alias="from")]
+    now: Annotated[_Digest, Field(alias="to")]
+    tag: Annotated[str, Field(pattern=r"^[0-9A-Za-z_][0-9A-Za-z_.+-]{0,127}$")]
     by: str
-    date: str
+    date: Moment
     reason: str = ""
-    requirements: tuple[dict[str, Any], ...] = ()
-    approvals: tuple[dict[str, str], ...] = ()
-    notes: tuple[str, ...] = ()
-    size: int = 0
+    requirements: Annotated[_Rows, Field(alias="gates", strict=False)] = ()
+    approvals: Annotated[_Rows, Field(strict=False)] = ()
+    notes: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    size: Annotated[int, Field(ge=0)] = 0
 
     def document(self) -> dict[str, Any]:
-        """Return the move as it is signed."""
-        return {
-            _SIGNED_AS.get(name, name): list(value) if isinstance(value, tuple) else value
-            for name, value in vars(self).items()
-            if name != "channel"
-        }
-
-    @classmethod
-    def of(cls, data: Mapping[str, Any], channel: str) -> RecordedMove:
-        """Read a move of a channel. Raises KeyError, TypeError and ValueError."""
-        if data["action"] not in ("promote", "rollback") or channel not in CHANNELS:
-            raise ValueError("moves no channel that goldnode has")
-        if _TAG.fullmatch(data["tag"]) is None:
-            raise ValueError(f"{data['tag']!r:.80} is no tag")
-        if any(_DIGEST.fullmatch(one) is None for one in (data["to"], data["from"]) if one):
-            raise ValueError("a digest of a move has another form")
-        if type(data["number"]) is not int or data["number"] < 1:
-            raise ValueError("the number of a move has another form")
-        names = [field.name for field in fields(cls) if field.name != "channel"]
-        values = {name: data[_SIGNED_AS.get(name, name)] for name in names}
-        for name in ("requirements", "approvals", "notes"):
-            values[name] = tuple(values[name])
-        return cls(channel=channel, **values | {"size": int(values["size"])})
+        """Return the move as it is signed; `goldnode.channels.signed` has its channel in the name of the target."""
+        return dict(to_jsonable_python(self, by_alias=True, exclude={"channel"}))
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ def read(
         try:
             kind = json.loads(row)["payloadType"]
             document = json.loads(signatures.payload_of(row))
-            moves.append(RecordedMove.of({"size": 0, **document}, document["channel"]))
+            moves.append(RecordedMove(**document))
             follows = document["number"] == number and document["previous"] == previous
             right = kind == ENTRY and document["schema"] == SCHEMA and row.endswith(b"\n")
             own = document["line"] == str(line)
@@ -118,7 +118,7 @@ def migrate(
     Raises GoldnodeError.
     """
     with alone(place, store):
-        channels = look(place, store, roots).there
+        channels = look(place.files(), place.name, store, roots).there
         if not channels.files:
             raise ImageError(
                 f"{place.name} has no signed channels yet",

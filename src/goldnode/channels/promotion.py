@@ -15,7 +15,7 @@ import datetime as dt
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -24,21 +24,17 @@ from goldnode.channels.lines import CHANNELS, ChannelLine, History, RecordedMove
 from goldnode.channels.locks import StoreDirectory, disk, lane, using
 from goldnode.channels.requirements import (
     NO_SOAK,
-    Approval,
     Decisions,
-    EvidenceJudge,
     Requirement,
-    RequirementWaiver,
     refuse,
 )
 from goldnode.channels.signed import ChannelSigners, Files, SignedChannels
 from goldnode.channels.updates import ROOT, TIMESTAMP, UpdateError
 from goldnode.core.errors import GoldnodeError, ImageError, nearest
-from goldnode.core.site import VulnerabilityLimits
 from goldnode.node.ground.text import phrase
 
 if TYPE_CHECKING:
-    from securesystemslib.signer import SSlibKey
+    pass
 
 
 SETTLE = 1.0  # seconds in which a writer that read before us can still write
@@ -134,8 +130,8 @@ class Move:
 
     `to` is the immutable tag of the image to promote. For a rollback it is `known-good`, or a tag or digest of
     the history; None for the previous image. `expect` is the digest, or its beginning, that the channel must
-    point to now (`none`: to nothing). `trust` verifies evidence, in addition to the signers' own keys, and `roots`
-    the channels. `settle` is the time in seconds until another writer's change is visible.
+    point to now (`none`: to nothing). `roots` verify the channels, and `given.trust` the evidence, in addition to the
+    signers' own keys. `settle` is the time in seconds until another writer's change is visible.
     """
 
     line: ChannelLine
@@ -145,32 +141,20 @@ class Move:
     reason: str = ""
     to: str | None = None
     expect: str | None = None
-    trust: Sequence[SSlibKey] = ()
     roots: Sequence[Path] = ()
-    waivers: Sequence[RequirementWaiver] = ()
-    approvals: Sequence[Approval] = ()
     settle: float = SETTLE
-    limits: VulnerabilityLimits = field(default_factory=VulnerabilityLimits)
-    evidence: EvidenceJudge | None = None
     say: Say = lambda text: None
-    now: dt.datetime | None = None
+    given: Decisions = field(default_factory=Decisions)
 
     @property
     def stamp(self) -> str:
         """Return the time of the decision, as it is recorded."""
-        return (self.now or dt.datetime.now(dt.UTC)).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return (self.given.now or dt.datetime.now(dt.UTC)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def decisions(self, history: History) -> Decisions:
         """Return the inputs of the requirements."""
-        return Decisions(
-            (*self.trust, *(signer.public for signer in self.signers.roles)),
-            waivers=self.waivers,
-            approvals=self.approvals,
-            history=history,
-            limits=self.limits,
-            now=self.now,
-            evidence=self.evidence,
-        )
+        trust = (*self.given.trust, *(signer.public for signer in self.signers.roles))
+        return replace(self.given, trust=trust, history=history)
 
 
 # Gets the history, the digest of the image and that of its predecessor (None: there is none). Returns the
@@ -212,16 +196,6 @@ class PlaceState:
         return list(entries[len(self.there.history(line).entries) :])
 
 
-def look(
-    place: ChannelPlace, store: HistoryStore, roots: Sequence[Path] = (), *, expired: bool = False
-) -> PlaceState:
-    """Return the verified channels of a place, compared with the store's copy. Raises GoldnodeError.
-
-    Without `roots`, they are verified by the root that this store saw first. `expired` as in :func:`signed.verified`.
-    """
-    return _compared(place.files(), place.name, store, roots, expired=expired)
-
-
 def followed(
     files: Files, place: str, store: StoreDirectory, roots: Sequence[Path] = ()
 ) -> SignedChannels:
@@ -229,7 +203,7 @@ def followed(
 
     Raises GoldnodeError also for an older state than this store has seen, and for one that lacks moves of it.
     """
-    state = _compared(files, place, store, roots)
+    state = look(files, place, store, roots)
     if (ahead := state.ahead) is not None:
         why = ""
         if files and any(
@@ -250,15 +224,19 @@ def followed(
     return state.there
 
 
-def _compared(
+def look(
     files: Files,
     place: str,
     store: StoreDirectory,
-    roots: Sequence[Path],
+    roots: Sequence[Path] = (),
     *,
     expired: bool = False,
 ) -> PlaceState:
-    """Verify the channels of a place, and see whether they continue the store's copy or it continues them."""
+    """Return the verified channels of a place, and those of the store's copy if that continues them.
+
+    Without `roots`, they are verified by the root that this store saw first. `expired` as in :func:`signed.verified`.
+    Raises GoldnodeError.
+    """
     here = signed.seen(store, place)
     if not here or files == here:
         return PlaceState(signed.verified(files, place, roots, here, older=True, expired=expired))
@@ -317,8 +295,7 @@ class _Turn:
         return self.channels.history(self.line)
 
     def states(self) -> dict[str, ChannelState]:
-        """Return the states of the channels that have a tag or a move."""
-        return {one.channel: one for one in _states(self.place, self.history)}
+        return {one.channel: one for one in states(self.place, self.history)}
 
     def present(self, digest: str) -> int:
         """See to it that an image is whole at the place; a registry that lost it gets it from the store.
@@ -378,10 +355,8 @@ class _Turn:
         _save(self.store, self.place.name, self.channels.files)
         return moved
 
-    def move(self, moved: MoveResult, action: str, size: int) -> MoveResult:
+    def move(self, move: Move, moved: MoveResult, action: str, size: int) -> MoveResult:
         """Sign a move, then move the tag. Raises GoldnodeError if another writer interferes."""
-        move = self.how
-        assert isinstance(move, Move)  # noqa: S101
         entry = RecordedMove(
             self.channels.next,
             action=action,
@@ -393,7 +368,10 @@ class _Turn:
             date=move.stamp,
             reason=move.reason,
             requirements=tuple(result.document() for result in moved.requirements),
-            approvals=tuple(vars(one) for one in move.approvals) if action == "promote" else (),
+            approvals=tuple(
+                {"part": one.name, "by": one.by, "reason": one.reason}
+                for one in move.given.approvals
+            ),
             notes=tuple(moved.notes),
             size=size,
         )
@@ -416,7 +394,7 @@ def _turn(
             f'there is no channel "{how.channel}"', remedy=nearest(how.channel, CHANNELS)
         )
     with alone(place, store):
-        state = look(place, store, how.roots)
+        state = look(place.files(), place.name, store, how.roots)
         if not (state.there.files or state.ahead):
             raise ImageError(
                 f"{place.name} has no channels yet: no root names who may sign them",
@@ -439,7 +417,9 @@ def _caught_up(
     ahead = state.ahead
     if ahead is None:
         return state.there
-    before, files = state.there.files, signed.joined(state.there.files, ahead.files)
+    before, files = state.there.files, {**state.there.files, **ahead.files}
+    if before and signed.version_of(before) > signed.version_of(ahead.files):
+        files |= before
     if how.signers.online:
         files = signed.stamped(files, how.signers)
     elif before and signed.version_of(files) <= signed.version_of(before):
@@ -504,7 +484,7 @@ def promote(place: ChannelPlace, store: HistoryStore, move: Move, judging: Judge
         if channel in ("canary", "stable", "known-good"):
             moved.notes.append(NO_SOAK)
         moved.notes += _others(place, channel, states)
-        return turn.move(moved, "promote", size)
+        return turn.move(move, moved, "promote", size)
 
 
 def _again(history: History, digest: str, move: Move) -> list[str]:
@@ -581,7 +561,7 @@ def rollback(place: ChannelPlace, store: HistoryStore, move: Move) -> MoveResult
                 f"the rollback of {last.date} was not finished, and is now; run it again to go further back"
             )
             return turn.finish(last, moved)
-        target = _way_back(history, channel, move.to, place.command)
+        target = _way_back(history, last, move.to, place.command)
         moved.now, moved.tag = target.now, target.tag
         if pointed not in (last.now, None):
             moved.notes.append(
@@ -594,51 +574,38 @@ def rollback(place: ChannelPlace, store: HistoryStore, move: Move) -> MoveResult
             )
         else:
             moved.notes += _others(place, channel, states)
-        return turn.move(moved, "rollback", size)
+        return turn.move(move, moved, "rollback", size)
 
 
-def _way_back(history: History, channel: str, to: str | None, command: str) -> RecordedMove:
-    """Return the move that a rollback returns to. Raises ImageError without one."""
-    last = history.current(channel)
+def _way_back(history: History, last: RecordedMove, to: str | None, command: str) -> RecordedMove:
+    """Return the move that a rollback of the last one returns to. Raises ImageError without one."""
     if to in CHANNELS:
         target = history.current(to)
-        if target is None:
-            raise ImageError(
-                f"{to} of {history.line} points to nothing",
-                remedy="name a digest of the history instead; `status --history` lists them",
-            )
-    # A digest needs 12 characters, so that a short one does not fit by accident.
+        why = f"{to} of {history.line} points to nothing"
+        remedy = "name a digest of the history instead; `status --history` lists them"
     elif to is not None:
+        # A digest needs 12 characters, so that a short one does not fit by accident.
+        start, long = to.removeprefix("sha256:"), len(to) >= 12
         fits = {
             entry.now: entry
             for entry in history.entries
-            if entry.tag == to
-            or (
-                len(to) >= 12
-                and entry.now.removeprefix("sha256:").startswith(to.removeprefix("sha256:"))
-            )
+            if entry.tag == to or (long and entry.now.removeprefix("sha256:").startswith(start))
         }
-        if len(fits) != 1:
-            raise ImageError(
-                f'the history of {history.line} names {len(fits) or "no"} images "{to}"',
-                remedy=nearest(to, [entry.tag for entry in history.entries]),
-            )
-        target = next(iter(fits.values()))
+        target = next(iter(fits.values())) if len(fits) == 1 else None
+        why = f'the history of {history.line} names {len(fits) or "no"} images "{to}"'
+        remedy = nearest(to, [entry.tag for entry in history.entries])
     else:
         # Images that were rolled back from do not count as previous ones.
-        stack = [entry for entry in history.stack(channel) if last is None or entry.now != last.now]
-        target = stack[-1] if stack else None
-        good = history.current("known-good")
-        if target is None and good is not None and last is not None and good.now != last.now:
-            target = good
-        if target is None:
-            raise ImageError(
-                f"{channel} of {history.line} pointed to nothing before",
-                remedy="promote an image that is known to work",
-            )
-    if last is not None and target.now == last.now:
+        known = [history.current("known-good"), *history.stack(last.channel)]
+        earlier = [one for one in known if one is not None and one.now != last.now]
+        target = earlier[-1] if earlier else None
+        why = f"{last.channel} of {history.line} pointed to nothing before"
+        remedy = "promote an image that is known to work"
+    if target is None:
+        raise ImageError(why, remedy=remedy)
+    if target.now == last.now:
         raise ImageError(
-            f"{channel} of {history.line} is {target.tag} already",
+            f"{last.channel} of {history.line} is {target.tag} already",
             remedy=f"see `{command} status --history`",
         )
     return target
@@ -685,26 +652,9 @@ class ChannelState:
     found: str | None
 
 
-@dataclass
-class LineStatus:
-    """State of a line. `verified`: by a root that was known. `pending` moves wait in this store."""
-
-    line: ChannelLine
-    history: History
-    stands: list[ChannelState]
-    verified: bool
-    pending: int = 0
-
-
-def status(place: ChannelPlace, state: PlaceState, line: ChannelLine) -> LineStatus:
-    """Return the state of the channels of a line, with the tags validated against the signed moves."""
-    history = state.there.history(line)
-    known = state.there.trusted and bool(history.entries)
-    return LineStatus(line, history, _states(place, history), known, len(state.pending(line)))
-
-
-def _states(place: ChannelPlace, history: History) -> list[ChannelState]:
-    states: list[ChannelState] = []
+def states(place: ChannelPlace, history: History) -> list[ChannelState]:
+    """Return the states of the channels of a line that have a tag or a signed move."""
+    rows: list[ChannelState] = []
     for channel in CHANNELS:
         last, pointed = history.current(channel), place.pointer(history.line, channel)
         if last is None and pointed is None:
@@ -717,8 +667,8 @@ def _states(place: ChannelPlace, history: History) -> list[ChannelState]:
         elif last is not None and (pointed == last.was or history.was_in(channel, pointed)):
             word = "unfinished"
         recorded = (last.now, last.tag, last.date, last.by) if last else ("",) * 4
-        states.append(ChannelState(history.line, channel, *recorded, state=word, found=pointed))
-    return states
+        rows.append(ChannelState(history.line, channel, *recorded, state=word, found=pointed))
+    return rows
 
 
 @dataclass(frozen=True)

@@ -29,19 +29,13 @@ BEFORE = {"canary": "candidate", "stable": "canary", "known-good": "stable"}
 
 
 @dataclass(frozen=True)
-class RequirementWaiver:
-    """A waived requirement, with the decider and the recorded reason."""
+class RequirementDecision:
+    """A person's decision, with the recorded reason: to waive a requirement, or to approve a part's new major version.
 
-    requirement: str
-    by: str
-    reason: str
+    It is for one promotion. `name` is that of the requirement, or of the part.
+    """
 
-
-@dataclass(frozen=True)
-class Approval:
-    """Approval of a new major version of one part, for one promotion."""
-
-    part: str
+    name: str
     by: str
     reason: str
 
@@ -109,8 +103,8 @@ class Decisions:
     """
 
     trust: Sequence[SSlibKey] = ()
-    waivers: Sequence[RequirementWaiver] = ()
-    approvals: Sequence[Approval] = ()
+    waivers: Sequence[RequirementDecision] = ()
+    approvals: Sequence[RequirementDecision] = ()
     history: History | None = None
     limits: VulnerabilityLimits = field(default_factory=VulnerabilityLimits)
     now: dt.datetime | None = None
@@ -135,8 +129,8 @@ class Requirements:
     def check(
         self,
         step: str,
-        waivers: Sequence[RequirementWaiver] = (),
-        approvals: Sequence[Approval] = (),
+        waivers: Sequence[RequirementDecision] = (),
+        approvals: Sequence[RequirementDecision] = (),
     ) -> None:
         """Refuse a waiver or an approval that a step does not ask for: a typing error must not waive anything.
 
@@ -145,23 +139,21 @@ class Requirements:
         asked = self.asked[step]
         for waiver in waivers:
             # One waiver would let any part change, not only the one that was looked at.
-            if waiver.requirement == "majors":
+            if waiver.name == "majors":
                 raise ImageError(
                     "a new major version is approved part by part",
                     remedy="use --approve-major PART --by WHO --reason WHY",
                 )
-            if waiver.requirement not in asked:
+            if waiver.name not in asked:
                 raise ImageError(
-                    f'{step} has no requirement "{waiver.requirement}"',
-                    remedy=nearest(
-                        waiver.requirement, [name for name in asked if name != "majors"]
-                    ),
+                    f'{step} has no requirement "{waiver.name}"',
+                    remedy=nearest(waiver.name, [name for name in asked if name != "majors"]),
                 )
         for approval in approvals:
-            if "majors" not in asked or approval.part not in self.majors:
+            if "majors" not in asked or approval.name not in self.majors:
                 raise ImageError(
-                    f'{step} asks for no approval of "{approval.part}"',
-                    remedy=nearest(approval.part, self.majors),
+                    f'{step} asks for no approval of "{approval.name}"',
+                    remedy=nearest(approval.name, self.majors),
                 )
 
     def judge(
@@ -208,14 +200,21 @@ def requirements(
     return Requirements(asked, majors)
 
 
-def waived(result: Requirement, waivers: Sequence[RequirementWaiver]) -> Requirement:
+def waived(result: Requirement, waivers: Sequence[RequirementDecision]) -> Requirement:
     """Return the result; one that is not met is waived if a waiver names it."""
-    let = next((waiver for waiver in waivers if waiver.requirement == result.name), None)
-    # A waiver that is not needed is not recorded.
-    if let is None or result.met:
-        return result
     why = f"{result.state}: {result.why}"
-    return replace(result, state="waived", why=why, remedy="", by=let.by, reason=let.reason)
+    # A waiver that is not needed is not recorded.
+    return result if result.met else _decided(result, result.name, waivers, "waived", why)
+
+
+def _decided(
+    result: Requirement, name: str, decisions: Sequence[RequirementDecision], state: str, why: str
+) -> Requirement:
+    """Return a result, in another state if there is a decision about the name."""
+    for one in decisions:
+        if one.name == name:
+            return replace(result, state=state, why=why, remedy="", by=one.by, reason=one.reason)
+    return result
 
 
 def refuse(step: str, what: str, results: Sequence[Requirement]) -> None:
@@ -256,13 +255,10 @@ def order(step: str, digest: str, history: History | None) -> Requirement:
     )
 
 
-def major(part: str, why: str, approvals: Sequence[Approval]) -> Requirement:
+def major(part: str, why: str, approvals: Sequence[RequirementDecision]) -> Requirement:
     """Return the requirement of a part whose major version changes, or may change: passed only with an
     approval of that part.
     """
     remedy = f"record an approval of its own: --approve-major {part} --by WHO --reason WHY"
     result = Requirement(f"major-{part}", "failed", why, remedy=remedy)
-    given = next((one for one in approvals if one.part == part), None)
-    if given is None:
-        return result
-    return replace(result, state="approved", remedy="", by=given.by, reason=given.reason)
+    return _decided(result, part, approvals, "approved", why)

@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
+from pydantic import ValidationError
+
 from goldnode.channels import updates
 from goldnode.channels.lines import CHANNELS, ChannelLine, History, RecordedMove
 from goldnode.channels.updates import ROOT, SNAPSHOT, TARGETS, TIMESTAMP, UpdateError
@@ -98,14 +100,6 @@ def read_folder(folder: Path) -> dict[str, bytes]:
             return None
 
     return newest_files(read)
-
-
-def joined(there: Files, here: Files) -> dict[str, bytes]:
-    """Return the newest metadata of two states of a place, of which one continues the other."""
-    files = {**there, **here}
-    if there and version_of(there) > version_of(here):
-        files[_STAMP] = there[_STAMP]
-    return files
 
 
 def write_folder(folder: Path, files: Files) -> None:
@@ -192,9 +186,7 @@ def unverified(files: Files) -> SignedChannels:
             # A release knows the owner of a channel by `targets` alone, and would lose what a further role has.
             if signed.get("delegations") and not file.endswith(f".{TARGETS}.json"):
                 raise ValueError(f"{file} delegates further")
-            for name, row in signed["targets"].items():
-                channel = name.rpartition("/")[2]
-                moves[name] = tuple(RecordedMove.of(one, channel) for one in row["custom"]["moves"])
+            moves |= {name: _moves(name, row) for name, row in signed["targets"].items()}
     except FORM as problem:
         raise UpdateError(f"the channels have metadata in another form: {problem}") from None
     return SignedChannels(files, moves)
@@ -231,17 +223,17 @@ def verified(
         for name, data in ({} if older else known or {}).items()
         if not name.endswith(f".{ROOT}.json")
     }
-    refusal = updates.refusing(f"the channels of {where}", REFRESH, KEYS)
+    publisher = {"what": f"the channels of {where}", "renew": REFRESH, "rotate": KEYS}
     with (
         opened(files) as repository,
-        updates.client(str(repository), first, before, refusal) as client,
+        updates.client(str(repository), first, before, **publisher) as client,
     ):
         if expired:
             # python-tuf has no public way to set the time : a test pins this one.
             client._trusted_set.reference_time = _BEGINNING
         client.refresh()
         targets = {name: client.get_targetinfo(name) for name in sorted(unverified(files).moves)}
-        moves = {name: _moves(name, info) for name, info in targets.items() if info is not None}
+        moves = {name: _moves(name, info.to_dict()) for name, info in targets.items() if info}
     return SignedChannels(files, moves, bool(roots or known))
 
 
@@ -269,13 +261,19 @@ def version_of(files: Files, role: str = TIMESTAMP) -> int:
     return max(int(name.split(".")[0]) for name in files if name.endswith(f".{role}.json"))
 
 
-def _moves(name: str, target: TargetFile) -> tuple[RecordedMove, ...]:
-    """Return the moves of a channel. Raises ValueError and KeyError unless the last one leads to the target."""
+def _moves(name: str, target: Mapping[str, Any]) -> tuple[RecordedMove, ...]:
+    """Return the moves of a channel. Raises what FORM lists unless the last one leads to the target."""
     channel = name.rpartition("/")[2]
     ChannelLine.of_target(name)
-    rows = target.unrecognized_fields["custom"]["moves"]
-    moves = tuple(RecordedMove.of(row, channel) for row in rows)
-    if not moves or moves[-1].now.removeprefix("sha256:") != target.hashes.get("sha256"):
+    try:
+        moves = tuple(RecordedMove(**row, channel=channel) for row in target["custom"]["moves"])
+    except ValidationError as problem:
+        fault = problem.errors()[0]
+        text = (
+            f"{fault['loc'][0]} of a move of {name!r:.80} is {fault['input']!r:.80}: {fault['msg']}"
+        )
+        raise ValueError(text) from None
+    if not moves or moves[-1].now.removeprefix("sha256:") != target["hashes"].get("sha256"):
         raise ValueError(f"the last move of {name} leads to another image than its target")
     return moves
 
@@ -332,8 +330,8 @@ def with_move(
 def _elsewhere(signed: Any, wanted: Targets, name: str, move: RecordedMove) -> RecordedMove | None:
     """Return the move that was prepared and signed elsewhere; None if more than the wanted one was signed, or less."""
     try:
-        *past, last = _moves(name, signed.targets[name])
-        present = _moves(name, wanted.targets[name])[:-1]
+        *past, last = _moves(name, signed.targets[name].to_dict())
+        present = _moves(name, wanted.targets[name].to_dict())[:-1]
         others = {**signed.targets, name: None} == {**wanted.targets, name: None}
         same = others and signed.delegations == wanted.delegations and tuple(past) == present
     except FORM:

@@ -22,7 +22,7 @@ import io
 import json
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,9 +48,6 @@ LARGEST = 64 << 20  # bytes of one file
 
 class UpdateError(GoldnodeError):
     """An update cannot be published, fetched or trusted."""
-
-
-Refusal = Callable[[Exception], UpdateError]  # puts a problem of a client into words
 
 
 @dataclass(frozen=True)
@@ -276,9 +273,8 @@ def accept(repository: Path, role: str, document: Metadata[Any]) -> Path:
             remedy="prepare it again, and sign that",
         )
     trusting = [delegator(repository, role)]
-    if (
-        role == ROOT
-    ):  # both: a client that trusts the root before verifies the next one by it (TUF, section 5.3)
+    if role == ROOT:
+        # Both: a client that trusts the root before verifies the next one by it (TUF, section 5.3).
         trusting = [document.signed] if before is None else [before.signed, document.signed]
     for giver in trusting:
         if giver is None:
@@ -460,7 +456,8 @@ def fetch(source: str, root: Path, state: Path, names: Sequence[str]) -> Update:
         ) from problem
     seen = {path.relative_to(state).as_posix(): path.read_bytes() for path in state.rglob("*.json")}
     first = max(given, seen.get(f"{ROOT}.json", given), key=_root_version)
-    with client(source, first, seen, refusing(f"the update of {source}", *_FACTS)) as updater:
+    publisher = {"renew": "goldnode facts publish", "rotate": "goldnode facts rotate"}
+    with client(source, first, seen, what=f"the update of {source}", **publisher) as updater:
         updater.refresh()
         files = {name: data for name in names if (data := _target(updater, name)) is not None}
         if not files:
@@ -487,11 +484,15 @@ def _root_version(data: bytes) -> int:
 
 @contextmanager
 def client(
-    source: str, first: bytes, seen: Mapping[str, bytes], refusal: Refusal
+    source: str, first: bytes, seen: Mapping[str, bytes], *, what: str, renew: str, rotate: str
 ) -> Iterator[Updater]:
     """Yield python-tuf's client of a repository, in a temporary directory with the metadata that was seen before.
 
-    :param first: the root document to start from. Raises what `refusal` makes of a problem.
+    :param first: the root document to start from.
+    :param what: the repository for messages.
+    :param renew: the publisher's command that signs it again, `rotate` that for the next root.
+
+    Raises UpdateError for what is not trusted or cannot be read.
     """
     require("updates")
     from tuf.ngclient import Updater, UpdaterConfig
@@ -512,7 +513,7 @@ def client(
             raise
         # The fetcher may raise anything: of http, zip files or the file system.
         except Exception as problem:
-            raise refusal(problem) from problem
+            raise _refused(problem, what, renew, rotate) from problem
 
 
 def _target(updater: Updater, name: str) -> bytes | None:
@@ -529,44 +530,37 @@ def _in_days(days: int) -> dt.datetime:
     return dt.datetime.now(tz=dt.UTC).replace(microsecond=0) + dt.timedelta(days=days)
 
 
-_FACTS = ("goldnode facts publish", "goldnode facts rotate")
+def _refused(problem: Exception, what: str, renew: str, rotate: str) -> UpdateError:
+    """Return why signed metadata is not trusted, or cannot be read. The commands are those of :func:`client`."""
+    from tuf.api import exceptions as tuf
 
-
-def refusing(what: str, renew: str, rotate: str) -> Refusal:
-    """Return a function that puts into words why signed metadata is not trusted, or cannot be read.
-
-    :param renew: the publisher's command that signs it again, `rotate` that for the next root.
-    """
-
-    def refused(problem: Exception) -> UpdateError:
-        from tuf.api import exceptions
-
-        why, remedy = f"{problem}", "report it to the publisher, and use what is here"
-        length = exceptions.LengthOrHashMismatchError | exceptions.DownloadLengthMismatchError
-        form = exceptions.RepositoryError | ValueError | KeyError | TypeError
-        if not isinstance(problem, length | form):
-            return UpdateError(
-                f"{what} lacks a file, or cannot be read: {_reason(problem)}",
-                remedy="check the address and the proxy, or give a directory or a zip archive of the repository",
-            )
-        if isinstance(problem, exceptions.ExpiredMetadataError):
-            why = f"its metadata has expired ({problem}): the publisher has not signed it again, or this is an old copy"
-            remedy = f"fetch a newer copy, or ask the publisher for it (`{renew}`); check the clock of this machine"
-            if "root" in f"{problem}":  # publishing again does not help
-                why = f"its root has expired ({problem}): the publisher has not signed the next one, or this is an old copy"
-                remedy = f"ask the publisher for it (`{rotate}`); check the clock of this machine"
-        elif isinstance(problem, exceptions.BadVersionNumberError):
-            why = f"it is older than what was seen before ({problem})"
-            remedy = "fetch the newest copy"
-        elif isinstance(problem, exceptions.UnsignedMetadataError):
-            why = f"not enough of the trusted keys have signed it ({problem})"
-            remedy = "compare the root document with that of the publisher"
-        elif isinstance(problem, length):
-            why = f"a file is not the one that was signed ({problem})"
-            remedy = "fetch it again; if that does not help, report it to the publisher"
-        return UpdateError(f"{what} is refused: {why}", remedy=remedy)
-
-    return refused
+    length = tuf.LengthOrHashMismatchError | tuf.DownloadLengthMismatchError
+    if not isinstance(problem, tuf.RepositoryError | length | ValueError | KeyError | TypeError):
+        return UpdateError(
+            f"{what} lacks a file, or cannot be read: {_reason(problem)}",
+            remedy="check the address and the proxy, or give a directory or a zip archive of the repository",
+        )
+    expired, following, command = "metadata", "it again", renew
+    if "root" in f"{problem}":  # publishing again does not help
+        expired, following, command = "root", "the next one", rotate
+    report = "fetch the newest copy; if that does not help, report it to the publisher"
+    reasons = (
+        (
+            tuf.ExpiredMetadataError,
+            f"its {expired} has expired: the publisher has not signed {following}, or this is an old copy",
+            f"fetch a newer copy, or ask the publisher for it (`{command}`); check the clock of this machine",
+        ),
+        (tuf.BadVersionNumberError, "it is older than what was seen before", report),
+        (
+            tuf.UnsignedMetadataError,
+            "not enough of the trusted keys have signed it",
+            "compare the root document with that of the publisher",
+        ),
+        (length, "a file is not the one that was signed", report),
+        (Exception, "it is not what goldnode publishes", report),
+    )
+    why, remedy = next(row for kind, *row in reasons if isinstance(problem, kind))
+    return UpdateError(f"{what} is refused: {why} ({problem})", remedy=remedy)
 
 
 def _reason(problem: BaseException) -> str:
@@ -579,34 +573,28 @@ def fetcher_of(source: str) -> FetcherInterface:
     from tuf.api.exceptions import DownloadHTTPError
     from tuf.ngclient import FetcherInterface
 
+    web = source.startswith(("http://", "https://"))
     base, transport = source.rstrip("/"), Transport(timeout=30)
     path = Path(source.removeprefix("file://")).expanduser()
-
-    def fetched(url: str) -> Iterator[bytes]:
-        answer = transport.get(f"{base}/{url}", {})
-        if answer.status != 200:
-            answer.release_conn()
-            raise DownloadHTTPError(f"{base}/{url}: HTTP {answer.status}", answer.status)
-        return answer.stream(1 << 16)
-
-    def read(url: str) -> Iterator[bytes]:
-        try:
-            if path.is_dir():
-                return iter([(path / url).read_bytes()])
-            with zipfile.ZipFile(path) as archive, archive.open(url) as opened:
-                return iter([opened.read(LARGEST + 1)])
-        except (FileNotFoundError, KeyError):
-            raise DownloadHTTPError(f"{path}: no {url}", 404) from None
-
-    web = source.startswith(("http://", "https://"))
-
-    class Files(FetcherInterface):
-        def _fetch(self, url: str) -> Iterator[bytes]:
-            return fetched(url) if web else read(url)
-
     if not web and not path.is_dir() and not (path.is_file() and zipfile.is_zipfile(path)):
         raise UpdateError(
             f"{path} is neither a directory nor a zip archive",
             remedy="give the address, the directory or the zip archive of a repository",
         )
+
+    class Files(FetcherInterface):
+        def _fetch(self, url: str) -> Iterator[bytes]:
+            if web:
+                answer = transport.get(f"{base}/{url}", {})
+                if answer.status != 200:
+                    answer.release_conn()
+                    raise DownloadHTTPError(f"{base}/{url}: HTTP {answer.status}", answer.status)
+                return answer.stream(1 << 16)
+            folder = path if path.is_dir() else zipfile.Path(path)
+            try:
+                with (folder / url).open("rb") as file:
+                    return iter([file.read(LARGEST + 1)])
+            except FileNotFoundError:
+                raise DownloadHTTPError(f"{path}: no {url}", 404) from None
+
     return Files()

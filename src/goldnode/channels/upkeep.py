@@ -45,7 +45,7 @@ def change_keys(
     Raises GoldnodeError.
     """
     with alone(place, store):
-        state = look(place, store, roots, expired=True)
+        state = look(place.files(), place.name, store, roots, expired=True)
         if state.ahead is not None:
             raise ImageError(
                 f"this store has moves that {place.name} does not have yet",

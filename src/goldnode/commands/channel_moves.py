@@ -24,10 +24,9 @@ if TYPE_CHECKING:
     from goldnode.channels.product import ChannelProduct, PlaceT
     from goldnode.channels.promotion import HistoryStore, MoveResult
     from goldnode.channels.requirements import (
-        Approval,
         Requirement,
+        RequirementDecision,
         Requirements,
-        RequirementWaiver,
     )
     from goldnode.channels.signed import ChannelSigners
     from goldnode.core.site import Site
@@ -63,26 +62,24 @@ class Decision:
     approve_major: tuple[str, ...] = ()
     expect: str | None = None
 
-    def waivers(self) -> list[RequirementWaiver]:
+    def waivers(self) -> list[RequirementDecision]:
         """Return the waivers. Raises ImageError if the decider or the reason is missing."""
-        # Start-up time: it loads pydantic.
-        from goldnode.channels.requirements import RequirementWaiver
+        return self._signed("--waive", self.waive)
 
-        return [RequirementWaiver(name, *self._signed("--waive")) for name in self.waive]
-
-    def approvals(self) -> list[Approval]:
+    def approvals(self) -> list[RequirementDecision]:
         """Return the approvals of new major versions. Raises ImageError as `waivers` does."""
-        from goldnode.channels.requirements import Approval
+        return self._signed("--approve-major", self.approve_major)
 
-        return [Approval(part, *self._signed("--approve-major")) for part in self.approve_major]
+    def _signed(self, what: str, names: Sequence[str]) -> list[RequirementDecision]:
+        # Start-up time: it loads pydantic.
+        from goldnode.channels.requirements import RequirementDecision
 
-    def _signed(self, what: str) -> tuple[str, str]:
-        if not (self.by or "").strip() or not (self.reason or "").strip():
+        if names and not ((self.by or "").strip() and (self.reason or "").strip()):
             raise ImageError(
                 f"{what} is recorded with who decided it and why",
                 remedy="add --by WHO --reason WHY",
             )
-        return str(self.by), str(self.reason)
+        return [RequirementDecision(name, str(self.by), str(self.reason)) for name in names]
 
 
 @dataclass(frozen=True)
@@ -409,12 +406,12 @@ def check_channel(product: Requirements, channel: str, decision: Decision | None
 
 def check_step(product: Requirements, step: str, decision: Decision) -> None:
     """Refuse a requirement or part that the step does not have, before anything is read. Raises ImageError."""
-    from goldnode.channels.requirements import Approval, RequirementWaiver
+    from goldnode.channels.requirements import RequirementDecision
 
     product.check(
         step,
-        [RequirementWaiver(name, "", "") for name in decision.waive],
-        [Approval(part, "", "") for part in decision.approve_major],
+        [RequirementDecision(name, "", "") for name in decision.waive],
+        [RequirementDecision(part, "", "") for part in decision.approve_major],
     )
 
 
@@ -447,6 +444,7 @@ def promote(
 ) -> tuple[str, MoveResult]:
     """Point a channel to the image with the name `text`. Return the place and the result."""
     from goldnode.channels.promotion import Move
+    from goldnode.channels.requirements import Decisions
     from goldnode.core.site import load_site
     from goldnode.fleet.control.evidence import PromotionEvidence
 
@@ -455,6 +453,13 @@ def promote(
     # Options and keys before the place is opened: a wrong one must not wait for a registry.
     signers, trust = signers_of(keys), trusted(keys.trust)
     site = load_site()
+    given = Decisions(
+        trust,
+        waivers,
+        approvals,
+        limits=site.images.vulnerability_limits,
+        evidence=PromotionEvidence(site),
+    )
     with _delivered(product.store), product.place(*signers.roles[:1]) as place:
         line, tag = product.find(place, text)
         move = Move(
@@ -465,13 +470,9 @@ def promote(
             reason=decision.reason or "",
             to=tag,
             expect=decision.expect,
-            trust=trust,
             roots=product.location.trusted_roots(),
-            waivers=waivers,
-            approvals=approvals,
-            limits=site.images.vulnerability_limits,
-            evidence=PromotionEvidence(site),
             say=say,
+            given=given,
         )
         return place.name, product.promote(place, move)
 
@@ -591,7 +592,7 @@ def show_status(
     Exit with 1 if a channel differs from its history. Raises ImageError for a named line that is neither known
     nor has a history: it would look like one with empty channels.
     """
-    from goldnode.channels.promotion import Repair, look, repair, status
+    from goldnode.channels.promotion import Repair, look, repair, states
 
     roots, store = product.location.trusted_roots(), product.store
     documents: list[dict[str, Any]] = []
@@ -600,12 +601,12 @@ def show_status(
         lines = [product.line(name) for name in names]
         # A misspelt line has no moves either, and would be reported as fine.
         known = product.known() if lines else ()
-        state = look(place, store, roots)
+        state = look(place.files(), place.name, store, roots)
         for line in lines:
             if str(line) not in known:
-                line_status = status(place, state, line)
+                history = state.there.history(line)
                 # A line that has left the matrix still has its channels.
-                if not line_status.history.entries and not line_status.stands:
+                if not history.entries and not states(place, history):
                     raise ImageError(
                         f'there is no "{line}", and {place.name} has no channels of it',
                         remedy=nearest(str(line), known),
@@ -617,25 +618,20 @@ def show_status(
                         f"{place.name}: {repaired.channel} of {line} is {repaired.tag} again",
                         err=True,
                     )
-                state = look(place, store, roots)
-            line_status = status(place, state, line)
-            bad = (
-                bad
-                or bool(line_status.pending)
-                or any(stand.state != "ok" for stand in line_status.stands)
-            )
+                state = look(place.files(), place.name, store, roots)
+            history, pending = state.there.history(line), len(state.pending(line))
+            stands = states(place, history)
+            bad = bad or bool(pending) or any(stand.state != "ok" for stand in stands)
             documents.append(
                 {
                     "place": place.name,
                     "line": str(line),
-                    "verified": line_status.verified,
-                    "pending": line_status.pending,
-                    "channels": [
-                        {**vars(stand), "line": str(line)} for stand in line_status.stands
-                    ],
+                    "verified": state.there.trusted and bool(history.entries),
+                    "pending": pending,
+                    "channels": [{**vars(stand), "line": str(line)} for stand in stands],
                     "history": [
                         {**entry.document(), "line": str(line), "channel": entry.channel}
-                        for entry in line_status.history.entries
+                        for entry in history.entries
                     ],
                 }
             )

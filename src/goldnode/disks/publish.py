@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from goldnode.channels import promotion, signed
 from goldnode.channels.lines import CHANNELS
 from goldnode.channels.locks import lane, using
-from goldnode.channels.requirements import Decisions, RequirementWaiver, refuse
+from goldnode.channels.requirements import Decisions, RequirementDecision, refuse
 from goldnode.core.errors import DiskError, ImageError, nearest
 from goldnode.core.files import replace_file, sha256_of
 from goldnode.disks import formats
@@ -64,7 +64,7 @@ def publish(
     signer: EnvelopeSigner,
     *,
     trust: Sequence[SSlibKey] = (),
-    waivers: Sequence[RequirementWaiver] = (),
+    waivers: Sequence[RequirementDecision] = (),
     now: dt.datetime | None = None,
 ) -> PublishedDisk:
     """Publish a build with its evidence.
@@ -183,12 +183,6 @@ def pull(
             "a disk is pulled only where its signature can be verified",
             remedy="name the public key with --trust",
         )
-    for form in formats:
-        if form not in FORMATS or form == "raw":
-            raise DiskError(
-                f'"{form}" is no format that is published',
-                remedy=nearest(form, [one for one in FORMATS if one != "raw"]),
-            )
     build_id, digest = wanted, None
     if wanted in CHANNELS:
         build_id, digest = _look_up(source, store, line, wanted, roots)
@@ -308,7 +302,7 @@ def _files(disk: BuiltDisk, sums: Mapping[str, str], formats: Sequence[str]) -> 
     """
     by_format = {disk.name + suffix: form for form, suffix in FORMATS.items()}
     for form in formats:
-        if disk.name + FORMATS[form] not in sums:
+        if form not in FORMATS or disk.name + FORMATS[form] not in sums:
             offered = sorted(form for file, form in by_format.items() if file in sums)
             raise DiskError(
                 f"{disk.name} is not published as {form}", remedy=nearest(form, offered)
@@ -358,9 +352,8 @@ def _into(stage: Path, target: Path, disk: BuiltDisk, own: bool) -> None:
     """
     if not own:
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(
-            target, ignore_errors=True
-        )  # leftover of an interrupted build, without a manifest
+        # A leftover of an interrupted build, without a manifest.
+        shutil.rmtree(target, ignore_errors=True)
         stage.rename(target)
     else:
         for path in sorted(stage.iterdir()):

@@ -10,10 +10,10 @@ from typing import Any
 
 from goldnode.channels.requirements import (
     EVIDENCE,
-    Approval,
     ChannelSubject,
     Decisions,
     Requirement,
+    RequirementDecision,
     major,
     requirements,
 )
@@ -304,7 +304,7 @@ def _json(path: Path) -> Any:
 
 
 def _majors(
-    disk: BuiltDisk, against: BuiltDisk | None, lost: str, approvals: Sequence[Approval]
+    disk: BuiltDisk, against: BuiltDisk | None, lost: str, approvals: Sequence[RequirementDecision]
 ) -> list[Requirement]:
     """Return a result for each of kernel and driver whose series differs from that of the previous disk, or
     that is gone.

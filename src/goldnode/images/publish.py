@@ -12,20 +12,19 @@ import datetime as dt
 import json
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from goldnode.channels.lines import line_of
 from goldnode.channels.locks import lane, using
-from goldnode.channels.requirements import Decisions, Requirement, RequirementWaiver, refuse
+from goldnode.channels.requirements import Decisions, Requirement, RequirementDecision, refuse
 from goldnode.core.errors import ImageError
 from goldnode.core.files import replace_file
 from goldnode.images.cosign_tags import push_tags
 from goldnode.images.matrix import absent
 from goldnode.images.requirements import PUBLICATION, judge
-from goldnode.node.ground.json_lines import as_dict
 from goldnode.oci.identity import BASE_DIGEST, BASE_NAME, REPOSITORY, identity, names_of
 from goldnode.oci.layout import MANIFEST, Descriptor, Layout, OciImage, canonical
 from goldnode.oci.model import LABELS
@@ -123,7 +122,7 @@ class ImagePublication:
     """
 
     trust: Sequence[SSlibKey] = ()
-    waivers: Sequence[RequirementWaiver] = ()
+    waivers: Sequence[RequirementDecision] = ()
     private: bool = False
     full: bool = False
     mounts: dict[str, str] | None = None
@@ -185,7 +184,7 @@ def publish(
     with using(layout), lane(layout, f"{target}"):
         published.before = _immutable(target, tag, image.digest)
         _record(layout, image.digest, tag, results, how)
-        push(layout, image.digest, target, published, mounts=how.mounts, parallel=how.parallel)
+        push(layout, image.digest, target, published, how)
         read_relied(
             layout,
             target,
@@ -255,34 +254,26 @@ def push(
     digest: str,
     target: Repository,
     published: PublishedImage,
-    *,
-    mounts: dict[str, str] | None = None,
-    parallel: int = 4,
+    how: ImagePublication,
 ) -> None:
     """Upload an image's blobs in parallel, then its manifest by digest. Writes no tag."""
     image = OciImage(layout, digest)
     blobs = {row.digest: row for row in (*image.layers, Descriptor.of(image.manifest["config"]))}
-    known = mounts if mounts is not None else {}
+    known = {} if how.mounts is None else how.mounts
 
     def one(row: Descriptor) -> bool:
-        other = known.get(row.digest)
-        return target.push_blob(
-            row, layout.path(row.digest), (other,) if other and other != target.name else ()
-        )
+        others = {known.get(row.digest, target.name)} - {target.name}
+        return target.push_blob(row, layout.path(row.digest), tuple(others))
 
-    with ThreadPoolExecutor(parallel) as pool:
-        futures = {pool.submit(one, row): row for row in blobs.values()}
-        done, waiting = wait(futures, return_when=FIRST_EXCEPTION)
-        for future in waiting:
-            future.cancel()
-        for future in done:
-            sent = future.result()
+    with ThreadPoolExecutor(how.parallel) as pool:
+        # After a failure, `map` cancels the uploads that have not begun.
+        for row, sent in zip(blobs.values(), pool.map(one, blobs.values()), strict=True):
             published.sent, published.there = published.sent + sent, published.there + (not sent)
-            published.size += futures[future].size if sent else 0
-            if not sent and futures[future].digest != image.manifest["config"]["digest"]:
-                published.relied.append(futures[future].digest)
+            published.size += row.size if sent else 0
+            if not sent and row.digest != image.manifest["config"]["digest"]:
+                published.relied.append(row.digest)
             # The next image of this run mounts the blob from here instead of sending it.
-            known[futures[future].digest] = target.name
+            known[row.digest] = target.name
     # By digest only: without a tag, no user finds the image before it is verified.
     target.put_manifest(digest, layout.read(digest), image.manifest.get("mediaType", MANIFEST))
 
@@ -303,17 +294,10 @@ def push_evidence(
                 published.sent, published.size = published.sent + 1, published.size + blob.size
             else:
                 published.there += 1
-        minded = (
-            target.put_manifest(descriptor.digest, layout.read(descriptor.digest), MANIFEST)
-            and minded
-        )
-        row = {
-            **Descriptor(MANIFEST, descriptor.digest, descriptor.size).document(),
-            "artifactType": manifest["artifactType"],
-        }
-        rows.append(
-            row | ({"annotations": manifest["annotations"]} if manifest.get("annotations") else {})
-        )
+        minded &= target.put_manifest(descriptor.digest, layout.read(descriptor.digest), MANIFEST)
+        row = Descriptor(MANIFEST, descriptor.digest, descriptor.size).document()
+        named = ("artifactType", "annotations")
+        rows.append(row | {name: manifest[name] for name in named if manifest.get(name)})
     if rows:
         target.refer(digest, rows, minded=minded)
         push_tags(layout, digest, target)
@@ -334,25 +318,19 @@ def read_relied(
     folder = layout.root / "read" / quote(target.registry.host, safe="")
     record = folder / f"{quote(target.name, safe='')}.json"
     try:
-        read = as_dict(json.loads(record.read_bytes()))
-    except (OSError, ValueError):
-        read = {}  # without the record everything is read again
-    todo = [row for row in rows if how.full or not _is_recent(read.get(row.digest), now)]
+        times = json.loads(record.read_bytes())
+        read = {name: dt.datetime.fromisoformat(time_) for name, time_ in times.items()}
+        recent = {name for name, at in read.items() if dt.timedelta(0) <= now - at < READ_AGAIN}
+    except (OSError, ValueError, TypeError, AttributeError):
+        read, recent = {}, set()  # without the record everything is read again
+    todo = [row for row in rows if how.full or row.digest not in recent]
     try:
         with ThreadPoolExecutor(how.parallel) as pool:
             for row, _ in zip(todo, pool.map(target.check_blob, todo), strict=True):
-                read[row.digest] = now.isoformat()
+                read[row.digest] = now
     finally:
         if todo:
-            replace_file(record, canonical(read))
-
-
-def _is_recent(time_: Any, now: dt.datetime) -> bool:
-    """Return whether a layer was read in the last `READ_AGAIN`."""
-    try:
-        return dt.timedelta(0) <= now - dt.datetime.fromisoformat(time_) < READ_AGAIN
-    except (TypeError, ValueError):
-        return False
+            replace_file(record, canonical({name: at.isoformat() for name, at in read.items()}))
 
 
 def read_back(layout: Layout, digest: str, target: Repository) -> None:

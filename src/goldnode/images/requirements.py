@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from goldnode.channels.lines import CHANNELS, line_of
 from goldnode.channels.requirements import (
     EVIDENCE,
-    Approval,
     ChannelSubject,
     Decisions,
     Requirement,
+    RequirementDecision,
     major,
     requirements,
 )
@@ -275,7 +275,7 @@ def parts(image: OciImage) -> dict[str, str]:
 
 
 def majors(
-    image: OciImage, before: OciImage | None, approvals: Sequence[Approval] = ()
+    image: OciImage, before: OciImage | None, approvals: Sequence[RequirementDecision] = ()
 ) -> list[Requirement]:
     """Return a result for each of cuDNN and NCCL whose major version differs from the previous image, or is gone."""
     if before is None or before.digest == image.digest:

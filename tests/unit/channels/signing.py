@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tests.unit.images.registries import make_key
 
 from goldnode.channels import signed
 from goldnode.channels.keys import RepositoryKeys
-from goldnode.channels.lines import ChannelLine
-from goldnode.channels.promotion import PlaceState, look
-from goldnode.channels.requirements import EVIDENCE, ChannelSubject, Requirement
+from goldnode.channels.lines import ChannelLine, History
+from goldnode.channels.promotion import ChannelState, Move, PlaceState, look, states
+from goldnode.channels.requirements import EVIDENCE, ChannelSubject, Decisions, Requirement
 from goldnode.channels.signed import ChannelSigners
 from goldnode.channels.upkeep import ChannelKeyChange, change_keys
 from goldnode.evidence.signatures import load_signer
@@ -44,7 +44,31 @@ def make_channels(place: Any, store: Any, folder: Path, targets: Path) -> Path:
 
 def state(place: Any, store: Any, *roots: Path) -> PlaceState:
     """Return the verified channels of a place."""
-    return look(place, store, roots)
+    return look(place.files(), place.name, store, roots)
+
+
+class LineState(NamedTuple):
+    """The state of a line at a place."""
+
+    history: History
+    stands: list[ChannelState]
+    verified: bool
+    pending: int
+
+
+def status(place: Any, state: PlaceState, line: ChannelLine) -> LineState:
+    """Return the state of a line, as `status` prints it."""
+    history = state.there.history(line)
+    known = state.there.trusted and bool(history.entries)
+    return LineState(history, states(place, history), known, len(state.pending(line)))
+
+
+def move(*words: Any, **settings: Any) -> Move:
+    """Return a requested move; the decisions of `given` are settings too."""
+    names = ("trust", "waivers", "approvals", "limits", "now", "evidence")
+    decisions = {name: settings.pop(name) for name in names if name in settings}
+    settings["given"] = Decisions(**decisions)
+    return Move(*words, **settings)
 
 
 def said(place: Any) -> signed.SignedChannels:

@@ -298,7 +298,7 @@ def test_a_root_warns_before_its_end_and_refuses_after_it(
     assert "`rotate it`" in str(refusal.value)
     publisher.rotate(publisher.a, days=-1)
     publisher.publish(x="1")
-    refused(client, "its root has expired .*goldnode facts rotate")
+    refused(client, "its root has expired.*goldnode facts rotate")
     publisher.rotate(publisher.a)  # what has expired can sign the next one
     assert client.fetch() == {"x.yml": "1"}
 

@@ -21,8 +21,8 @@ from tests.unit.images.registries import make_key
 from goldnode.channels import promotion as channels_moves
 from goldnode.channels import signed
 from goldnode.channels.lines import CHANNELS, History
-from goldnode.channels.promotion import Move, Repair, repair, rollback
-from goldnode.channels.requirements import Approval, Decisions, RequirementWaiver
+from goldnode.channels.promotion import Repair, repair, rollback
+from goldnode.channels.requirements import Decisions, RequirementDecision
 from goldnode.channels.updates import UpdateError
 from goldnode.core.errors import DiskError, GoldnodeError, ImageError
 from goldnode.cve.subjects import Carriers, disk_channels
@@ -58,9 +58,9 @@ class World:
     def history(self) -> History:
         return signing.said(self.place).history(LINE)
 
-    def status(self) -> channels_moves.LineStatus:
+    def status(self) -> signing.LineState:
         seen = signing.state(self.place, self.store, self.trusted)
-        return channels_moves.status(self.place, seen, LINE)
+        return signing.status(self.place, seen, LINE)
 
     @property
     def place(self) -> DirectoryPlace:
@@ -78,7 +78,7 @@ class World:
             disk,
             self.place,
             load_signer(self.keys[0]),
-            waivers=[RequirementWaiver(gate, "ana", "a test") for gate in waive],
+            waivers=[RequirementDecision(gate, "ana", "a test") for gate in waive],
             now=NOW,
         )
         return disk
@@ -94,7 +94,7 @@ class World:
         return promote(
             place,
             self.store,
-            Move(
+            signing.move(
                 LINE,
                 channel,
                 signing.signers(self.folder, self.keys[0]),
@@ -113,7 +113,7 @@ class World:
         return rollback(
             settings.pop("place"),
             self.store,
-            Move(
+            signing.move(
                 LINE,
                 settings.pop("channel", "stable"),
                 signing.signers(self.folder, self.keys[0]),
@@ -305,10 +305,10 @@ def test_without_a_key_a_signature_is_not_verified(world: World) -> None:
 def test_a_waiver_of_what_is_not_asked_for_is_refused(world: World) -> None:
     disk = world.build("a")
     with pytest.raises(ImageError, match='publish has no requirement "bootd"') as problem:
-        judge("publish", disk, Decisions(waivers=[RequirementWaiver("bootd", "ana", "x")]))
+        judge("publish", disk, Decisions(waivers=[RequirementDecision("bootd", "ana", "x")]))
     assert problem.value.remedy == 'use "booted"'
     with pytest.raises(ImageError, match='no approval of "cudnn"'):
-        judge("stable", disk, Decisions(approvals=[Approval("cudnn", "ana", "x")]))
+        judge("stable", disk, Decisions(approvals=[RequirementDecision("cudnn", "ana", "x")]))
 
 
 # Moves
@@ -371,7 +371,7 @@ def test_a_waived_gate_is_waived_again_and_recorded(world: World) -> None:
     with pytest.raises(ImageError, match="is not promoted to candidate: booted"):
         world.promote("a", "candidate")
     moved = world.promote(
-        "a", "candidate", waivers=[RequirementWaiver("booted", "ana", "a test of waivers")]
+        "a", "candidate", waivers=[RequirementDecision("booted", "ana", "a test of waivers")]
     )
     row = next(gate for gate in moved.entry.requirements if gate["gate"] == "booted")
     assert (row["state"], row["by"], row["reason"]) == ("waived", "ana", "a test of waivers")
@@ -414,8 +414,10 @@ def test_another_series_needs_an_approval_of_its_own(
     with pytest.raises(ImageError, match=reported):
         world.promote("b", "canary")
     with pytest.raises(ImageError, match="approved part by part"):
-        world.promote("b", "canary", waivers=[RequirementWaiver("majors", "ana", "x")])
-    moved = world.promote("b", "canary", approvals=[Approval(part, "ana", "tried on two nodes")])
+        world.promote("b", "canary", waivers=[RequirementDecision("majors", "ana", "x")])
+    moved = world.promote(
+        "b", "canary", approvals=[RequirementDecision(part, "ana", "tried on two nodes")]
+    )
     assert moved.entry.approvals == ({"part": part, "by": "ana", "reason": "tried on two nodes"},)
 
 
@@ -613,7 +615,7 @@ def _mover(root: str, place: str, key: str, folder: str, name: str) -> str:
         promote(
             DirectoryPlace(Path(place), store, signer.roles[0]),
             store,
-            Move(LINE, "candidate", signer, to=BUILDS[name], by=name),
+            signing.move(LINE, "candidate", signer, to=BUILDS[name], by=name),
         )
     except GoldnodeError as problem:
         return problem.message

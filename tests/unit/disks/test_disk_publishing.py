@@ -28,7 +28,7 @@ from tests.unit.images.registries import make_key
 from goldnode.channels import signed
 from goldnode.channels.gc import Collection, NeededContent
 from goldnode.channels.product import Location
-from goldnode.channels.promotion import Move, rollback
+from goldnode.channels.promotion import rollback
 from goldnode.channels.requirements import NO_SOAK
 from goldnode.channels.updates import UpdateError
 from goldnode.classdoc.load import load_catalog
@@ -86,7 +86,7 @@ class World:
             promote(
                 self.place,
                 self.store,
-                Move(
+                signing.move(
                     LINE,
                     channel,
                     signing.signers(self.folder, self.keys[0]),
@@ -399,7 +399,7 @@ def test_rolled_back_build_is_no_longer_in_the_stream(world: World) -> None:
     rollback(
         world.place,
         world.store,
-        Move(
+        signing.move(
             LINE,
             "stable",
             signing.signers(world.folder, world.keys[0]),
@@ -462,7 +462,7 @@ def test_other_formats_are_added_to_what_is_there(world: World) -> None:
     assert (done.disk.directory / f"{disk.name}.raw").is_file()
     with pytest.raises(DiskError, match="is not published as tar"):
         world.pull(BUILDS["a"], formats=("tar",))
-    with pytest.raises(DiskError, match="no format that is published"):
+    with pytest.raises(DiskError, match="is not published as vhd"):
         world.pull(BUILDS["a"], formats=("vhd",))
 
 

@@ -29,15 +29,12 @@ from goldnode import evidence
 from goldnode.channels import signed
 from goldnode.channels.lines import CHANNELS, ChannelLine, History, line_of
 from goldnode.channels.promotion import (
-    LineStatus,
-    Move,
     MoveResult,
     Repair,
     repair,
     rollback,
-    status,
 )
-from goldnode.channels.requirements import NO_SOAK, Approval, RequirementWaiver
+from goldnode.channels.requirements import NO_SOAK, RequirementDecision
 from goldnode.core.errors import GoldnodeError, ImageError
 from goldnode.cve.subjects import image_channels
 from goldnode.images.channels import ImageStorePlace, RegistryPlace, promote
@@ -71,9 +68,9 @@ class World:
     def history(self) -> History:
         return signing.said(self.place).history(LINE)
 
-    def status(self, **given: Any) -> LineStatus:
+    def status(self, **given: Any) -> signing.LineState:
         place, roots = given.pop("place", self.place), given.pop("roots", [self.trusted])
-        return status(place, signing.state(place, self.layout, *roots), LINE)
+        return signing.status(place, signing.state(place, self.layout, *roots), LINE)
 
     @cached_property
     def place(self) -> RegistryPlace:
@@ -107,7 +104,7 @@ class World:
         return promote(
             place,
             layout,
-            Move(
+            signing.move(
                 line_of("cuda", self.tag(name)),
                 channel,
                 signing.signers(self.folder, self.keys[0]),
@@ -127,7 +124,7 @@ class World:
         return rollback(
             settings.pop("place"),
             self.layout,
-            Move(
+            signing.move(
                 LINE,
                 settings.pop("channel", "stable"),
                 signing.signers(self.folder, self.keys[0]),
@@ -271,7 +268,7 @@ class TestGates:
                 world.promote(
                     "a",
                     before_it,
-                    waivers=[RequirementWaiver("vulnerabilities", "ana", "a test")]
+                    waivers=[RequirementDecision("vulnerabilities", "ana", "a test")]
                     if before_it == "stable"
                     else [],
                 )
@@ -320,7 +317,7 @@ class TestGates:
             promote(
                 world.place,
                 world.layout,
-                Move(
+                signing.move(
                     line_of("cpu", ref.partition(":")[2]),
                     channel,
                     signing.signers(world.folder, world.keys[0]),
@@ -337,7 +334,7 @@ class TestGates:
         world.promote("a", "candidate")
         world.promote("a", "canary")
         world.promote(
-            "a", "stable", waivers=[RequirementWaiver("smoke-gpu", "ana", "no GPU in this lab")]
+            "a", "stable", waivers=[RequirementDecision("smoke-gpu", "ana", "no GPU in this lab")]
         )
         last = world.history.entries[-1]
         gate = next(gate for gate in last.requirements if gate["gate"] == "smoke-gpu")
@@ -412,14 +409,14 @@ class TestMajors:
         world.all_the_way("a")
         world.publish("b", parts=parts)
         world.promote("b", "candidate")
-        approval = [Approval(part, "ana", "the model is retrained")]
+        approval = [RequirementDecision(part, "ana", "the model is retrained")]
         for channel in ("canary", "stable"):
             with pytest.raises(
                 ImageError, match=f"{why}.*--approve-major {part} --by WHO --reason WHY"
             ):
                 world.promote("b", channel)
             with pytest.raises(ImageError, match=r"approved part by part"):
-                world.promote("b", channel, waivers=[RequirementWaiver("majors", "ana", "x")])
+                world.promote("b", channel, waivers=[RequirementDecision("majors", "ana", "x")])
             done = world.promote("b", channel, approvals=approval)
             assert done.entry is not None
             assert done.entry.approvals == (
@@ -447,11 +444,11 @@ class TestMajors:
     def test_an_approval_of_something_else_is_refused(self, world: World) -> None:
         world.publish("a")
         with pytest.raises(ImageError, match=r'asks for no approval of "cudn". Use "cudnn"'):
-            world.promote("a", "canary", approvals=[Approval("cudn", "ana", "x")])
+            world.promote("a", "canary", approvals=[RequirementDecision("cudn", "ana", "x")])
 
     def test_first_canary_is_compared_with_stable(self, world: World) -> None:
         world.publish("a")
-        waive = [RequirementWaiver("order", "ana", "the first one")]
+        waive = [RequirementDecision("order", "ana", "the first one")]
         world.promote("a", "stable", waivers=waive)
         world.publish("b", parts="cudnn=10.0,nccl=2.21.5")
         world.promote("b", "candidate")
@@ -664,7 +661,7 @@ class TestSignedChannels:
             world.status(roots=[root])
         # Nobody was asked: not verified, and not refused.
         fresh = signing.state(world.place, Layout(tmp_path / "fresh"))
-        assert not status(world.place, fresh, LINE).verified
+        assert not signing.status(world.place, fresh, LINE).verified
 
     def test_a_registry_that_forgot_what_this_store_saw_gets_it_back(self, world: World) -> None:
         world.publish("a")
@@ -711,7 +708,7 @@ class TestRollback:
             world.promote(
                 name,
                 "stable",
-                waivers=[RequirementWaiver(gate, "ana", "a test") for gate in NO_PAPERS],
+                waivers=[RequirementDecision(gate, "ana", "a test") for gate in NO_PAPERS],
             )
         return world
 
@@ -723,7 +720,7 @@ class TestRollback:
         assert moved.stands() == moved.said() == {"stable": "a"}
         with pytest.raises(ImageError, match=r"pointed to nothing before"):
             moved.rollback()
-        again = {"waivers": [RequirementWaiver(gate, "ana", "a test") for gate in NO_PAPERS]}
+        again = {"waivers": [RequirementDecision(gate, "ana", "a test") for gate in NO_PAPERS]}
         with pytest.raises(
             ImageError,
             match=r"not promoted to stable: stable was rolled back from it.*--reason WHY",
@@ -740,7 +737,7 @@ class TestRollback:
         moved.promote(
             "a",
             "known-good",
-            waivers=[RequirementWaiver(gate, "ana", "a test") for gate in NO_PAPERS[:3]],
+            waivers=[RequirementDecision(gate, "ana", "a test") for gate in NO_PAPERS[:3]],
         )
         moved.rollback(to="known-good")
         assert moved.stands()["stable"] == "a"
@@ -798,7 +795,7 @@ class TestRollback:
             "a",
             "known-good",
             say=said.append,
-            waivers=[RequirementWaiver(gate, "ana", "a test") for gate in NO_PAPERS[:3]],
+            waivers=[RequirementDecision(gate, "ana", "a test") for gate in NO_PAPERS[:3]],
         )
         assert moved.stands()["stable"] == "a" == moved.said()["stable"]
         assert "stable of cuda:12.4-runtime-debian12" in said[0]

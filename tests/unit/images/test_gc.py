@@ -21,8 +21,7 @@ from tests.unit.images.registries import (
 from goldnode.channels import signed
 from goldnode.channels.gc import Collection, NeededContent
 from goldnode.channels.lines import line_of
-from goldnode.channels.promotion import Move
-from goldnode.channels.requirements import NO_SOAK, RequirementWaiver
+from goldnode.channels.requirements import NO_SOAK, RequirementDecision
 from goldnode.channels.updates import UpdateError
 from goldnode.core.errors import ImageError
 from goldnode.evidence import cosign
@@ -61,7 +60,7 @@ def to_stable(
     root: Path | None = None,
 ) -> None:
     waivers = [
-        RequirementWaiver(gate, "ana", "a test")
+        RequirementDecision(gate, "ana", "a test")
         for gate in ("sbom", "provenance", "vulnerabilities", "smoke-gpu", "order")
     ]
     at, folder = place or ImageStorePlace(layout), layout.root.parent / "keys"
@@ -72,7 +71,7 @@ def to_stable(
         promote(
             at,
             layout,
-            Move(
+            signing.move(
                 line_of("cuda", tag),
                 "stable",
                 signing.signers(folder, keys[0]),

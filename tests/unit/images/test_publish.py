@@ -25,7 +25,7 @@ from tests.unit.images.registries import (
 )
 
 from goldnode import evidence
-from goldnode.channels.requirements import RequirementWaiver
+from goldnode.channels.requirements import RequirementDecision
 from goldnode.core.errors import ImageError
 from goldnode.evidence.signatures import load_public
 from goldnode.images.publish import ImagePublication, PublishedImage, find, publish
@@ -461,7 +461,7 @@ class TestGates:
             ref,
             plain,
             keys,
-            waivers=[RequirementWaiver("truth", "ana", "the runner is down")],
+            waivers=[RequirementDecision("truth", "ana", "the runner is down")],
             now=dt.datetime(2026, 11, 22, tzinfo=dt.UTC),
         )
         assert [gate.state for gate in done.requirements] == [
@@ -493,7 +493,7 @@ class TestGates:
         with pytest.raises(
             ImageError, match=r'publish has no requirement "inspektion". Use "inspection"'
         ):
-            send(layout, ref, plain, keys, waivers=[RequirementWaiver("inspektion", "ana", "x")])
+            send(layout, ref, plain, keys, waivers=[RequirementDecision("inspektion", "ana", "x")])
 
     @pytest.mark.parametrize("label", ["private", ""])
     def test_restricted_image_is_published_only_with_private(

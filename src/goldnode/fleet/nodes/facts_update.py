@@ -129,7 +129,6 @@ def install(source: str | None = None, site: Site | None = None) -> Installed:
             remedy="the built-in facts stay in force; ask the publisher for newer ones",
         )
     folder = f"{release.version}"
-    before = _present(directory)
     update = InstalledUpdate(
         version=release.version,
         source=origin,
@@ -138,13 +137,12 @@ def install(source: str | None = None, site: Site | None = None) -> Installed:
         expires=release.expires.strftime("%Y-%m-%dT%H:%M:%SZ"),
         folder=folder,
     )
-    same = (
-        before is not None
-        and before.version == update.version
-        and _files(directory / folder) == release.files
-    )
+    place, known = directory / folder, _present(directory)
+    same = known is not None and known.version == update.version and _files(place) == release.files
     if not same:
-        _write(directory, folder, release.files)
+        shutil.rmtree(place, ignore_errors=True)
+        for name, data in release.files.items():
+            replace_file(place / name, data)
     # Last: readers follow this file, so they see the earlier facts or the new ones, and no mixture.
     replace_file(directory / UPDATE, (json.dumps(asdict(update), indent=1) + "\n").encode())
     for old in directory.iterdir():
@@ -162,17 +160,6 @@ def _present(directory: Path) -> InstalledUpdate | None:
 
 def _files(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.glob("*.yml")}
-
-
-def _write(directory: Path, folder: str, files: Mapping[str, bytes]) -> None:
-    fresh = directory / f".{folder}.new"
-    shutil.rmtree(fresh, ignore_errors=True)
-    fresh.mkdir(parents=True)
-    for name, data in files.items():
-        (fresh / name).write_bytes(data)
-    shutil.rmtree(directory / folder, ignore_errors=True)
-    # Renamed when complete: a folder under its name has all its files.
-    fresh.rename(directory / folder)
 
 
 def _valid(files: Mapping[str, bytes]) -> None:

@@ -34,9 +34,8 @@ ROTATIONS = 256  # root documents that are followed in one update
 DELEGATIONS = 32  # delegated roles that are read to find one target
 LARGEST = 16 << 20  # bytes of one target that is read as a whole
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
-_ROLE = re.compile(
-    r"[0-9A-Za-z_-]{1,64}"
-)  # stricter than TUF: a name is part of a path on the node
+# Stricter than TUF: a name is part of a path on the node.
+_ROLE = re.compile(r"[0-9A-Za-z_-]{1,64}")
 
 
 class ChannelRefusedError(NodeError):
