@@ -27,7 +27,7 @@ _Rows = tuple[dict[str, Any], ...]
 _LINE = re.compile(r"(?P<repository>[a-z0-9][a-z0-9._/-]*):(?P<name>[^-:/]+-[^-:/]+-[^-:/]+)")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class ChannelLine:
     """A line that users follow: a repository (the backend) and a short name, `12.4-runtime-debian12`."""
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from goldnode.channels import signed
+from goldnode.channels import signed, updates
 from goldnode.channels.lines import CHANNELS, ChannelLine, History, RecordedMove
 from goldnode.channels.locks import StoreDirectory, disk, lane, using
 from goldnode.channels.requirements import (
@@ -421,7 +421,9 @@ def _caught_up(
     if before and signed.version_of(before) > signed.version_of(ahead.files):
         files |= before
     if how.signers.online:
-        files = signed.stamped(files, how.signers)
+        with signed.opened(files) as repository:
+            updates.refresh(repository, how.signers.online, how.signers.days)
+            files = signed.read_folder(repository / signed.FOLDER)
     elif before and signed.version_of(files) <= signed.version_of(before):
         raise ImageError(
             f"{place.name} was signed again after the moves of this store, which an online key has to sign",

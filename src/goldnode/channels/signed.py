@@ -160,8 +160,7 @@ class SignedChannels:
 
     def lines(self) -> list[ChannelLine]:
         """Return the lines that have moves, as lines of images."""
-        lines = {ChannelLine.of_target(name) for name in self.moves}
-        return sorted(lines, key=lambda line: (line.repository, line.name))
+        return sorted({ChannelLine.of_target(name) for name in self.moves})
 
     @property
     def next(self) -> int:
@@ -340,13 +339,6 @@ def _elsewhere(signed: Any, wanted: Targets, name: str, move: RecordedMove) -> R
     decided = (last.number, last.action, last.was, last.now, last.tag, last.size)
     own = (move.number, move.action, move.was, move.now, move.tag, move.size)
     return last if same and decided == own else None
-
-
-def stamped(files: Files, signers: ChannelSigners) -> dict[str, bytes]:
-    """Return the metadata with a newer snapshot and timestamp. Raises UpdateError."""
-    with opened(files) as repository:
-        updates.refresh(repository, signers.online, signers.days)
-        return read_folder(repository / FOLDER)
 
 
 def target_of(name: str, moves: Sequence[RecordedMove]) -> TargetFile:

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 from goldnode.core.errors import GoldnodeError
 from goldnode.core.extras import require
-from goldnode.core.files import replace_file
+from goldnode.core.files import add_to_zip, replace_file
 from goldnode.evidence.signatures import EnvelopeSigner
 from goldnode.lock.transport import Transport
 
@@ -428,11 +428,7 @@ def bundle(repository: Path, out: Path) -> None:
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
         for path in sorted(item for item in repository.rglob("*") if item.is_file()):
-            # A fixed date, the first that a zip can have.
-            entry = zipfile.ZipInfo(path.relative_to(repository).as_posix(), (1980, 1, 1, 0, 0, 0))
-            entry.compress_type = zipfile.ZIP_DEFLATED
-            entry.external_attr = 0o644 << 16
-            archive.writestr(entry, path.read_bytes())
+            add_to_zip(archive, path.relative_to(repository).as_posix(), path.read_bytes())
     replace_file(out, data.getvalue())
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile, ZipInfo
 
 from goldnode.core.errors import GoldnodeError
 
@@ -50,6 +51,14 @@ def replace_file(path: Path, data: bytes, mode: int | None = None) -> None:
         except BaseException:
             new.unlink(missing_ok=True)
             raise
+
+
+def add_to_zip(archive: ZipFile, name: str, data: bytes) -> None:
+    """Add a file to a zip archive: with a fixed date and mode, so that equal files make equal archives."""
+    # The first date that a zip can have.
+    entry = ZipInfo(name, (1980, 1, 1, 0, 0, 0))
+    entry.external_attr = 0o644 << 16
+    archive.writestr(entry, data, archive.compression)
 
 
 def cache_directory() -> Path:

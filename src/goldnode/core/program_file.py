@@ -19,6 +19,7 @@ from pathlib import Path
 
 from goldnode.core import nvml_binding
 from goldnode.core.errors import GoldnodeError
+from goldnode.core.files import add_to_zip
 from goldnode.node.__main__ import SEAL
 
 NODE = Path(__file__).parents[1] / "node"
@@ -101,10 +102,7 @@ def build(*, writer: bool = False) -> bytes:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for name, content in sources(writer=writer).items():
-            entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
-            entry.external_attr = 0o644 << 16
-            entry.compress_type = zipfile.ZIP_DEFLATED
-            archive.writestr(entry, content)
+            add_to_zip(archive, name, content)
         archive.comment = b"0" * SEAL
     data = START + out.getvalue()[:-SEAL]
     return data + b"%0*x" % (SEAL, zlib.crc32(data))

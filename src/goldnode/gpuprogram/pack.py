@@ -11,6 +11,8 @@ import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
+from goldnode.core.files import add_to_zip
+
 SOURCE = Path(__file__).parents[2]
 # No -S here: frameworks are in the interpreter's site directories. Child processes add -S
 # themselves.
@@ -44,9 +46,7 @@ def packed(files: Mapping[str, bytes], start: bytes = START) -> bytes:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
         for name, content in files.items():
-            entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
-            entry.external_attr = 0o644 << 16
-            archive.writestr(entry, content)
+            add_to_zip(archive, name, content)
     return start + out.getvalue()
 
 

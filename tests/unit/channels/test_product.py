@@ -10,6 +10,7 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner, Result
+from tests.suite import channel_lines
 from tests.unit.channels import signing
 from tests.unit.images.registries import make_key
 
@@ -202,3 +203,7 @@ def test_wrong_word_is_refused_before_anything_is_read(
     with pytest.raises(ImageError, match=why):
         move(BootProduct(tmp_path / "absent"), keys, channel, "one", **given)
     assert not (tmp_path / "absent").exists()
+
+
+def test_signed_channels_have_fewer_lines_than_the_protocols_they_replace() -> None:
+    assert channel_lines.without_features() < channel_lines.BEFORE

@@ -19,6 +19,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import yaml
+
 from goldnode.channels import updates
 from goldnode.channels.keys import RepositoryKeys, signers
 from goldnode.channels.updates import TARGETS
@@ -122,7 +124,7 @@ def install(source: str | None = None, site: Site | None = None) -> Installed:
         origin, site.resolve(site.facts.root), directory / "metadata", sorted(FILES)
     )
     _valid(release.files)
-    compiled = max(_compiled(name, data) for name, data in release.files.items())
+    compiled = max(str(yaml.safe_load(data)["meta"]["compiled"]) for data in release.files.values())
     if compiled < str(host.built_in()):
         raise updates.UpdateError(
             f"the newest facts of {origin} are of {compiled}, and this version of goldnode has those of {host.built_in()}",
@@ -180,9 +182,3 @@ def _valid(files: Mapping[str, bytes]) -> None:
             line=first.line or None,
             remedy="use the version of goldnode that they are for, or correct them",
         )
-
-
-def _compiled(name: str, data: bytes) -> str:
-    import yaml  # start-up time
-
-    return str(yaml.safe_load(data)["meta"]["compiled"])
