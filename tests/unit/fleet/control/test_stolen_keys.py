@@ -659,7 +659,7 @@ def test_enough_keys_of_the_root_choose_all_until_a_person_replaces_the_root_on_
 ) -> None:
     site.stolen = {"root"}
     mine = [key_file(site.directory, f"mine{number}.pem") for number in range(2)]
-    change = {"root": mine[:1], "threshold": 1, "targets": mine[:1], "targets_threshold": 1}
+    change = {"root": mine[:1], "root_threshold": 1, "targets": mine[:1], "targets_threshold": 1}
     rotated(site, **change, online=mine[1:])
     release = updates.next_release(site.channel)
     site.file(release.signed, PROGRAM, b"evil")

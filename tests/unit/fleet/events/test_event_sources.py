@@ -162,7 +162,9 @@ class Store:
             "1.root": {"_type": "root"},
             f"{number}.targets": {
                 "_type": "targets",
-                "targets": {self.line.target("stable"): {"custom": rows}},
+                "targets": {
+                    self.line.target("stable"): {"custom": rows, "hashes": {"sha256": tag}}
+                },
             },
             f"{number}.snapshot": {
                 "_type": "snapshot",
