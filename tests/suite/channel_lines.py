@@ -40,6 +40,9 @@ NEW: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "channels/promotion.py": ("_Turn.prepared",),
     },
     "older and missing moves that a reader notices": {"channels/promotion.py": ("followed",)},
+    "promotions that require the evidence of node classes": {
+        "channels/requirements.py": ("ChannelSubject", "Decisions.proved"),
+    },
     "no key signs a release and the timestamp": {"channels/updates.py": ("_apart",)},
 }
 WORK_TREE = "the work tree"

@@ -146,11 +146,6 @@ class Move:
     say: Say = lambda text: None
     given: Decisions = field(default_factory=Decisions)
 
-    @property
-    def stamp(self) -> str:
-        """Return the time of the decision, as it is recorded."""
-        return (self.given.now or dt.datetime.now(dt.UTC)).strftime("%Y-%m-%dT%H:%M:%SZ")
-
     def decisions(self, history: History) -> Decisions:
         """Return the inputs of the requirements."""
         trust = (*self.given.trust, *(signer.public for signer in self.signers.roles))
@@ -365,7 +360,7 @@ class _Turn:
             now=moved.now,
             tag=moved.tag,
             by=move.by,
-            date=move.stamp,
+            date=f"{move.given.now or dt.datetime.now(dt.UTC):%Y-%m-%dT%H:%M:%SZ}",
             reason=move.reason,
             requirements=tuple(result.document() for result in moved.requirements),
             approvals=tuple(

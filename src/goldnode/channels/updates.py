@@ -16,7 +16,6 @@ seen, so that nothing older is accepted later.
 
 from __future__ import annotations
 
-import copy
 import datetime as dt
 import io
 import json
@@ -90,7 +89,7 @@ def next_root(
     from tuf.api.metadata import TOP_LEVEL_ROLE_NAMES, Metadata, Root  # only the extra `updates`
 
     before = newest(repository, ROOT)
-    root = Root(consistent_snapshot=True) if before is None else copy.deepcopy(before.signed)
+    root = Root(consistent_snapshot=True) if before is None else before.signed
     if before is not None:
         # Versions without a gap: a client fetches N+1 until there is none.
         root.version += 1
@@ -135,10 +134,9 @@ def _apart(root: Root, where: Path) -> None:
 
 @dataclass(frozen=True)
 class RootState:
-    """The newest root document of a repository: where it is, how many keys must sign, and its end."""
+    """The newest root document of a repository: where it is, and its end."""
 
     path: Path
-    threshold: int
     expires: dt.datetime
 
     def warning(self, command: str, now: dt.datetime | None = None) -> str:
@@ -167,7 +165,7 @@ def root_state(repository: Path, command: str, now: dt.datetime | None = None) -
             file=path,
             remedy=f"sign the next root with its keys: `{command}`",
         )
-    return RootState(path or repository, signed.roles[ROOT].threshold, signed.expires)
+    return RootState(path or repository, signed.expires)
 
 
 # Releases
@@ -199,7 +197,7 @@ def released(repository: Path, role: str = TARGETS) -> Targets | None:
     trusting = delegator(repository, role)
     if trusting is None or not _result(trusting, role, document):
         return None
-    release: Targets = copy.deepcopy(document.signed)
+    release: Targets = document.signed
     return release
 
 

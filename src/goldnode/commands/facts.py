@@ -162,9 +162,8 @@ def publish(repository: Path, form: str, keys: KeyOptions, **given: Any) -> None
     from goldnode.fleet.nodes import facts_update
 
     files.readable_by_others()
-    wanted = facts_update.FactsPublication(RepositoryKeys(**keys.given()), **given)
-    bundle = wanted.bundle
-    version, root = facts_update.publish(repository, wanted)
+    bundle = given["bundle"]
+    version, root = facts_update.publish(repository, RepositoryKeys(**keys.given()), **given)
     if warning := root.warning(f"{facts_update.ROTATE} {repository}"):
         say(warning)
     emit(

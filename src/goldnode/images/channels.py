@@ -240,8 +240,9 @@ def promote(place: ImagePlace, layout: Layout, move: Move) -> MoveResult:
             if lost and any(result.name == "majors" for result in results):
                 results = [result for result in results if result.name != "majors"]
                 why = "whether {} has another major version cannot be determined: " + lost
+                approvals = move.given.approvals
                 results += [
-                    major(part, why.format(part), move.approvals) for part in REQUIREMENTS.majors
+                    major(part, why.format(part), approvals) for part in REQUIREMENTS.majors
                 ]
             return results, _differences(documents, against, digest)
 

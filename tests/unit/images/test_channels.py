@@ -441,6 +441,17 @@ class TestMajors:
         ):
             world.promote("b", "canary")
 
+    def test_an_image_that_is_gone_is_no_equal_one(self, world: World) -> None:
+        world.publish("a")
+        world.all_the_way("a")
+        world.publish("b")
+        world.promote("b", "candidate")
+        del world.server.manifests["gpu/cuda", world.digests["a"]]
+        with pytest.raises(ImageError, match=r"whether cudnn .* cannot be determined: .* has no "):
+            world.promote("b", "canary")
+        approvals = [RequirementDecision(one, "ana", "looked at") for one in ("cudnn", "nccl")]
+        assert world.promote("b", "canary", approvals=approvals).entry is not None
+
     def test_an_approval_of_something_else_is_refused(self, world: World) -> None:
         world.publish("a")
         with pytest.raises(ImageError, match=r'asks for no approval of "cudn". Use "cudnn"'):

@@ -43,47 +43,46 @@ class Installed:
     changed: bool
 
 
-@dataclass(frozen=True)
-class FactsPublication:
-    """Content of a publication: the keys, days until the signatures of a refresh and of a release expire, the directory of
-    the facts (None: those of this version), and the zip archive to write.
-    """
-
-    keys: RepositoryKeys
-    days: int = updates.DAYS
-    release_days: int = updates.RELEASE_DAYS
-    directory: Path | None = None
-    bundle: Path | None = None
-
-
 ROTATE = "goldnode facts rotate"  # the command that replaces the root of a repository
 
 
-def publish(repository: Path, wanted: FactsPublication) -> tuple[int, updates.RootState]:
-    """Publish facts as the next release; without keys of targets, sign the present one again for some days.
+def publish(
+    repository: Path,
+    keys: RepositoryKeys,
+    *,
+    directory: Path | None = None,
+    days: int = updates.DAYS,
+    release_days: int = updates.RELEASE_DAYS,
+    bundle: Path | None = None,
+) -> tuple[int, updates.RootState]:
+    """Publish facts as the next release; without keys of targets, sign the present one again.
+
+    :param directory: the facts; None: those of this version.
+    :param days: until the signatures of a refresh expire, `release_days` until those of a release do.
+    :param bundle: the zip archive to write as well.
 
     Return the version of the release and the newest root.
     Raises FactsError for facts with a fault, and UpdateError, also for a root that has expired.
     """
     require("updates")
-    wanted.keys.create(repository)
+    keys.create(repository)
     root = updates.root_state(repository, f"{ROTATE} {repository}")
-    if wanted.keys.targets:
-        files = _wanted(wanted.directory or FACTS)
-        release = updates.next_release(repository, days=wanted.release_days)
+    if keys.targets:
+        files = _wanted(directory or FACTS)
+        release = updates.next_release(repository, days=release_days)
         release.signed.targets.clear()
         for name, data in files.items():
             updates.add_file(repository, release.signed, name, data)
-        updates.accept(repository, TARGETS, updates.sign(release, signers(wanted.keys.targets)))
-    elif wanted.directory is not None:
+        updates.accept(repository, TARGETS, updates.sign(release, signers(keys.targets)))
+    elif directory is not None:
         raise updates.UpdateError(
             "facts are released with the keys of targets, and none is given",
             file=repository,
             remedy="give --targets-key, or leave --facts out to refresh what is published",
         )
-    updates.refresh(repository, signers(wanted.keys.online), wanted.days)
-    if wanted.bundle is not None:
-        updates.bundle(repository, wanted.bundle)
+    updates.refresh(repository, signers(keys.online), days)
+    if bundle is not None:
+        updates.bundle(repository, bundle)
     present = updates.newest(repository, TARGETS)
     return present.signed.version if present else 0, root
 
