@@ -620,15 +620,15 @@ def show_status(
                     )
                 state = look(place.files(), place.name, store, roots)
             history, pending = state.there.history(line), len(state.pending(line))
-            stands = states(place, history)
-            bad = bad or bool(pending) or any(stand.state != "ok" for stand in stands)
+            present = states(place, history)
+            bad = bad or bool(pending) or any(one.state != "ok" for one in present)
             documents.append(
                 {
                     "place": place.name,
                     "line": str(line),
                     "verified": state.there.trusted and bool(history.entries),
                     "pending": pending,
-                    "channels": [{**vars(stand), "line": str(line)} for stand in stands],
+                    "channels": [{**vars(one), "line": str(line)} for one in present],
                     "history": [
                         {**entry.document(), "line": str(line), "channel": entry.channel}
                         for entry in history.entries
