@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -134,10 +134,10 @@ rm -f "$1"/etc/ssh/ssh_host_* "$1"/var/cache/apt/*.bin "$1"/var/cache/apt/archiv
 """
 
 
-def tree(archives: list[Archive], cache: Path | None = None) -> Path:
+def tree(archives: list[Archive], cache: Path | None = None, more: Sequence[str] = ()) -> Path:
     """The tar of the tree of this recipe, from the cache or made now (root, minutes, and the archives are needed then)."""
     recipe = "\0".join(
-        [CONFIGURE, *PACKAGES, *(f"{a.suite} {' '.join(a.components)}" for a in archives)]
+        [CONFIGURE, *PACKAGES, *more, *(f"{a.suite} {' '.join(a.components)}" for a in archives)]
     )
     home = (cache or Path.home() / ".cache" / "goldnode" / "slots") / hashlib.sha256(
         recipe.encode()
@@ -152,7 +152,7 @@ def tree(archives: list[Archive], cache: Path | None = None) -> Path:
                 hook.write_text("#!/bin/sh\n" + CONFIGURE)
                 hook.chmod(0o755)
                 run(
-                    "mmdebstrap", "--mode=root", "--variant=minbase", "--format=tar", f"--include={','.join(PACKAGES)}",
+                    "mmdebstrap", "--mode=root", "--variant=minbase", "--format=tar", f"--include={','.join([*PACKAGES, *more])}",
                     "--aptopt=Acquire::Languages none", "--dpkgopt=path-exclude=/usr/share/doc/*", "--dpkgopt=path-exclude=/usr/share/locale/*",
                     "--dpkgopt=path-exclude=/usr/share/man/*", f"--customize-hook={hook}", "", Path(scratch) / "tree.tar", "-",
                     stdin="".join(archive.line() + "\n" for archive in archives),
@@ -198,7 +198,9 @@ def signed(about: Mapping[str, Any], key: Path) -> dict[str, Any]:
     return envelope
 
 
-def root_image(root: Path, image: Path, size: int = ROOT_SIZE) -> Path:
+def root_image(
+    root: Path, image: Path, size: int = ROOT_SIZE, features: str = "^metadata_csum_seed"
+) -> Path:
     """The root file system of a tree."""
     image.touch()
     os.truncate(image, size)
@@ -211,7 +213,7 @@ def root_image(root: Path, image: Path, size: int = ROOT_SIZE) -> Path:
         "-L",
         "root-a",
         "-O",
-        "^metadata_csum_seed",
+        features,
         "-d",
         root,
         image,
@@ -219,8 +221,10 @@ def root_image(root: Path, image: Path, size: int = ROOT_SIZE) -> Path:
     return image
 
 
-def disk(root: Path, image: Path, about: Mapping[str, Any], target: Path, scratch: Path) -> Path:
-    """A disk as shipped: slot a holds the image, whose entry has no counter; slot b is empty."""
+def disk(
+    root: Path, image: Path, about: Mapping[str, Any], target: Path, scratch: Path, head: str = ""
+) -> Path:
+    """A disk as shipped: slot a holds the image, whose entry has no counter; slot b is empty. `head` goes before the rows for sfdisk."""
     kernel = str(about["kernel"])
     files = {
         "EFI/BOOT/BOOTX64.EFI": (
@@ -256,7 +260,7 @@ def disk(root: Path, image: Path, about: Mapping[str, Any], target: Path, scratc
         at += size
     target.touch()
     os.truncate(target, at + MIB)
-    run("sfdisk", "-q", target, stdin="label: gpt\n" + "".join(rows))
+    run("sfdisk", "-q", target, stdin=f"label: gpt\n{head}" + "".join(rows))
     for part, start in zip((vfat, image), starts, strict=False):
         run(
             "dd",
@@ -345,19 +349,35 @@ def guest(
         if port
         else ["-nic", "none"]
     )
-    command = [
+    drives = (
+        *("-drive", f"file={target},if=virtio,format=raw,cache=unsafe"),
+        *("-drive", f"file={more},if=virtio,format=raw,readonly=on"),
+    )
+    with started(
+        ["nice", "-n", "19", *machine(variables), *net, *drives, *extra], scratch / f"{name}.log"
+    ) as found:
+        yield found
+
+
+def machine(variables: Path, memory: int = 1024) -> list[str | Path]:
+    """The command of an emulated machine with UEFI firmware, without disks and network."""
+    return [
         # It ends with whoever started it, however that ends. A processor without AES and AVX: their self-tests take minutes, emulated.
         "setpriv", "--pdeathsig", "KILL",
-        "nice", "-n", "19", "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "qemu64,-svm", "-smp", "2", "-m", "1024", "-M", "q35",
-        "-display", "none", "-serial", "stdio", "-monitor", "none", *net, "-device", "virtio-rng-pci",
+        "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "qemu64,-svm", "-smp", "2", "-m", str(memory), "-M", "q35",
+        "-display", "none", "-serial", "stdio", "-monitor", "none", "-device", "virtio-rng-pci",
         "-drive", f"if=pflash,format=raw,readonly=on,file={OVMF_CODE}", "-drive", f"if=pflash,format=raw,file={variables}",
-        "-drive", f"file={target},if=virtio,format=raw,cache=unsafe", "-drive", f"file={more},if=virtio,format=raw,readonly=on", *extra,
     ]  # fmt: skip
+
+
+@contextmanager
+def started(command: Sequence[str | Path], log: Path) -> Iterator[Guest]:
+    """Run a machine and read its console; it is killed at the end."""
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
     try:
-        yield Guest(process, scratch / f"{name}.log")
+        yield Guest(process, log)
     finally:
         process.kill()
         process.wait()

@@ -168,7 +168,7 @@ def partitions(spec: Spec) -> tuple[Partition, ...]:
     )
     second = Partition(
         number=2,
-        # root=PARTLABEL=… finds it, on whichever device the disk is.
+        # root=PARTLABEL=… names the slot; the initramfs takes that of the disk whose ESP the firmware booted.
         name=root,
         type=gpt.ROOT,
         uuid=str(gpt.derive(spec.seed, root)),
@@ -375,6 +375,7 @@ def assemble(root: Path, spec: Spec, out: Path, progress: Progress) -> Assembled
                     uuid.UUID(table[1].filesystem_uuid),
                     gpt.derive(spec.seed, f"{table[1].name} hash"),
                     spec.epoch,
+                    replaceable=spec.loader != "grub",
                 ),
                 progress=progress,
             )

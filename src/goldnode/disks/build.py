@@ -65,6 +65,7 @@ ROOT_PARTS = (
         "src/goldnode/disks/offline.py",
         "src/goldnode/disks/sanitise.py",
         "src/goldnode/oci/engines.py",
+        "images/disks/initramfs",
     ),
     *(
         "src/goldnode/ansible/modules",

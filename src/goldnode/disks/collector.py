@@ -133,9 +133,9 @@ def initramfs(path: str) -> dict[str, Any]:
 
 
 def disks() -> Any:
-    """Return disks and their partitions: name, size in bytes, PARTLABEL, file system, mount point."""
+    """Return disks and their partitions: name, size in bytes, PARTLABEL, file system and its UUID, mount point."""
     _, out, _ = run(
-        "lsblk", "-J", "-b", "-o", "NAME,TYPE,SIZE,PARTLABEL,FSTYPE,MOUNTPOINT,PARTUUID,PKNAME"
+        "lsblk", "-J", "-b", "-o", "NAME,TYPE,SIZE,PARTLABEL,FSTYPE,MOUNTPOINT,PARTUUID,PKNAME,UUID"
     )
     with contextlib.suppress(ValueError, KeyError):
         return json.loads(out)["blockdevices"]

@@ -36,11 +36,13 @@ INODE = 256
 BYTES_PER_INODE = 16384
 JOURNAL = 64 << 20
 
-# Listed explicitly. GRUB 2.06 and kernels of 2022 cannot read orphan_file and metadata_csum_seed.
+# Listed explicitly. GRUB 2.06 and kernels of 2022 cannot read orphan_file, and GRUB 2.06 not metadata_csum_seed.
 _FEATURES = (
     "none,has_journal,ext_attr,resize_inode,dir_index,filetype,extent,64bit,flex_bg,sparse_super,large_file,huge_file,dir_nlink,"
     "extra_isize,metadata_csum"
 )
+# With it the checksums do not depend on the UUID, so that a node can change the UUID of a mounted root (Linux 6.0).
+_OWN_UUID = ",metadata_csum_seed"
 # Attributes that belong to a file on any machine. Others (SELinux labels, IMA, overlayfs) belong to the build
 # machine.
 _COPIED = ("security.capability", "system.posix_acl_access", "system.posix_acl_default", "user.")
@@ -108,12 +110,17 @@ def capacity(size: int) -> Usage:
 
 @dataclass(frozen=True)
 class FilesystemIdentity:
-    """Label, UUID, hash seed and time (seconds since the epoch) of a file system to make."""
+    """Label, UUID, hash seed and time (seconds since the epoch) of a file system to make.
+
+    `replaceable`: whether a node may replace the UUID while the file system is mounted. GRUB 2.06 cannot read such a
+    file system.
+    """
 
     label: str
     identity: uuid.UUID
     seed: uuid.UUID
     epoch: int
+    replaceable: bool = False
 
 
 def make(
@@ -147,7 +154,7 @@ def make(
         ),
         *(
             "-O",
-            _FEATURES,
+            _FEATURES + (_OWN_UUID if given.replaceable else ""),
             "-o",
             "Linux",
             "-e",

@@ -28,6 +28,7 @@ _WANTS = "etc/systemd/system"
 _LINKS = {
     f"{_WANTS}/sysinit.target.wants/goldnode-hostname.service": f"{_UNITS}/goldnode-hostname.service",
     f"{_WANTS}/multi-user.target.wants/goldnode-first-boot.service": f"{_UNITS}/goldnode-first-boot.service",
+    f"{_WANTS}/multi-user.target.wants/goldnode-identity.service": f"{_UNITS}/goldnode-identity.service",
     f"{_WANTS}/multi-user.target.wants/goldnode-lease-name.path": f"{_UNITS}/goldnode-lease-name.path",
     f"{_WANTS}/multi-user.target.wants/systemd-networkd.service": f"{_UNITS}/systemd-networkd.service",
     f"{_WANTS}/sockets.target.wants/systemd-networkd.socket": f"{_UNITS}/systemd-networkd.socket",

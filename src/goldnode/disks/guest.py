@@ -478,7 +478,14 @@ def _disk(facts: Facts, wanted: GuestExpectations) -> Iterator[GuestCheck]:
         yield GuestCheck("disk.root", FAILED, "a root partition in the manifest", "none")
         return
     yield same("disk.root", shipped.name, root.get("partlabel") or "unknown")
-    yield same("disk.root.uuid", shipped.uuid.lower(), str(root.get("partuuid")).lower())
+    for name, shared, own in (
+        ("disk.root.uuid", shipped.uuid, root.get("partuuid")),
+        ("disk.filesystem.uuid", shipped.filesystem_uuid, root.get("uuid")),
+    ):
+        # GRUB finds its files by the UUID of the file system, which stays.
+        if name == "disk.root.uuid" or wanted.layout == "ab":
+            good = bool(own) and str(own).lower() != shared.lower()
+            yield holds(name, good, "one of its own, not that of the image", str(own))
     size, files = int(root.get("size") or 0), int((facts.get("root") or {}).get("size") or 0)
     room = wanted.disk_size - max((part.start + part.size for part in wanted.partitions), default=0)
     other = next((row for row in rows if row.get("partlabel") == "root-b"), None)
@@ -553,6 +560,7 @@ def _identity(facts: Facts, first: Facts | None) -> Iterator[GuestCheck]:
     )
     if first is not None:
         before = first.get("identity") or {}
+        yield same("identity.kept.disk", _shown(_guids(first)), _shown(_guids(facts)))
         for key in IDENTITY:
             yield same(f"identity.kept.{key}", _shown(before.get(key)), _shown(have.get(key)))
         yield holds(
@@ -561,6 +569,13 @@ def _identity(facts: Facts, first: Facts | None) -> Iterator[GuestCheck]:
             "another boot",
             str(facts.get("boot_id")),
         )
+
+
+def _guids(facts: Facts) -> list[str]:
+    """Return the GUID of each partition of the disk that has the root."""
+    rows = list(_flat(facts.get("disks") or ()))
+    own = next((row.get("pkname") for row in rows if row.get("mountpoint") == "/"), None)
+    return sorted(str(row.get("partuuid")) for row in rows if own and row.get("pkname") == own)
 
 
 def _shown(value: Any) -> str:
@@ -578,7 +593,11 @@ def unique(one: Facts, other: Facts) -> list[GuestCheck]:
     The kinds of host keys are equal, but the clones must not share a key.
     """
     first, second = one.get("identity") or {}, other.get("identity") or {}
-    checks = []
+    mine_of, its_of = _guids(one), _guids(other)
+    common = sorted(set(mine_of) & set(its_of))
+    good = bool(mine_of) and bool(its_of) and not common
+    got = listed(common, none="none in common" if good else "one has none")
+    checks = [holds("clones.disk", good, "no GUID of a partition in common", got)]
     for key in (*IDENTITY, "random_seed"):
         mine, its = first.get(key), second.get(key)
         if key == "host_keys":

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from goldnode.core.data import data
 from goldnode.core.errors import DiskError, ImageError
 from goldnode.core.program_file import payload
 from goldnode.disks import offline
@@ -35,6 +36,9 @@ from goldnode.oci.engines import ROOT_START
 RECIPE = 1
 # In the image: work that its first boot has to do, or to find missing.
 PENDING = "/var/lib/goldnode/pending.json"
+
+# Hook and script for initramfs-tools: they find the disk that the firmware booted (docs/reference/disk-identity.md).
+INITRAMFS = data("images/disks/initramfs")
 
 Say = Callable[[str], None]
 
@@ -155,9 +159,10 @@ def archive(place: Path, debs: Sequence[LockedDeb], files: Mapping[str, Path]) -
 
 
 def prepare(root: Path, debs: Iterable[LockedDeb]) -> None:
-    """Prepare a base for the roles: remove package sources, and record which packages were installed
-    automatically.
+    """Prepare a base for the roles: remove package sources, record which packages were installed automatically, and
+    add the scripts of the initramfs. The roles install the kernel, whose package makes the initramfs.
     """
+    add_initramfs_scripts(root)
     for path in (root / "etc/apt/sources.list", *(root / "etc/apt/sources.list.d").glob("*")):
         path.unlink(missing_ok=True)
     # mmdebstrap installed all packages in one request, so apt regards every one of them as manual.
@@ -170,6 +175,15 @@ def prepare(root: Path, debs: Iterable[LockedDeb]) -> None:
     (root / "var/lib/apt/extended_states").write_text(text, encoding="utf-8")
     for name in ("etc/hostname", "etc/resolv.conf"):
         (root / name).unlink(missing_ok=True)
+
+
+def add_initramfs_scripts(root: Path) -> None:
+    """Add what the initramfs of a disk image runs to find the disk that the firmware booted."""
+    for path in sorted(INITRAMFS.rglob("goldnode-*")):
+        target = root / "usr/share/initramfs-tools" / path.relative_to(INITRAMFS)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(path.read_bytes())
+        target.chmod(0o755)
 
 
 @contextmanager

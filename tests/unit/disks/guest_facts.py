@@ -185,9 +185,9 @@ def facts(*, gpu: bool, mode: str = "report") -> dict[str, Any]:
             "client_ids": ["ff01"], "random_seed": None,
         },
         "disks": [{"name": "vda", "children": [
-            {"name": "vda1", "partlabel": "esp", "size": 512 * MIB, "mountpoint": "/efi", "partuuid": "e0"},
-            {"name": "vda2", "partlabel": "root-a", "size": 4347 * MIB, "mountpoint": "/", "partuuid": "aa-01"},
-            {"name": "vda3", "partlabel": "root-b", "size": 4347 * MIB, "mountpoint": None, "partuuid": "bb"},
+            {"name": "vda1", "partlabel": "esp", "size": 512 * MIB, "mountpoint": "/efi", "partuuid": "e0-own", "pkname": "vda"},
+            {"name": "vda2", "partlabel": "root-a", "size": 4347 * MIB, "mountpoint": "/", "partuuid": "aa-own", "pkname": "vda", "uuid": "u-own"},
+            {"name": "vda3", "partlabel": "root-b", "size": 4347 * MIB, "mountpoint": None, "partuuid": "bb-own", "pkname": "vda"},
         ]}],
         "root": {"size": 4200 * MIB, "free": 3000 * MIB},
         "packages": {"linux-image": ["1", "amd64", "hi"], "python3": ["3.11", "amd64", "ii"]},

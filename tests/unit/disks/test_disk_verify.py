@@ -77,7 +77,8 @@ def test_captured_first_boot_has_no_failure_until_kernel_differs() -> None:
         }
     )
     checks = guest.judge(captured["facts"], wanted)
-    assert ids(checks, FAILED) == set()
+    # It was recorded before disks had identities of their own.
+    assert ids(checks, FAILED) == {"disk.root.uuid", "disk.filesystem.uuid"}
     names = {
         "check.unseen.runtime.engine",
         "check.unseen.boot.next",
@@ -94,7 +95,11 @@ def test_captured_first_boot_has_no_failure_until_kernel_differs() -> None:
         "plan",
     } <= ids(checks, PASSED)
     captured["facts"]["kernel"] = "6.1.0-55-amd64"
-    assert ids(guest.judge(captured["facts"], wanted), FAILED) == {"kernel.running"}
+    assert ids(guest.judge(captured["facts"], wanted), FAILED) == {
+        "kernel.running",
+        "disk.root.uuid",
+        "disk.filesystem.uuid",
+    }
 
 
 def set_(*path: Any, to: Any) -> Spoil:
@@ -260,7 +265,16 @@ CASES: list[tuple[str, Spoil, set[str]]] = [
     ("the file system did not grow", set_("root", "size", to=3800 * good.MIB), {"disk.filesystem"}),
     ("no second slot", partition("root-b", partlabel="other"), {"disk.root-b"}),
     ("a small second slot", partition("root-b", size=1024 * good.MIB), {"disk.root-b"}),
-    ("the root is another partition", partition("root-a", partuuid="zz"), {"disk.root.uuid"}),
+    (
+        "the root has the GUID of the image",
+        partition("root-a", partuuid="AA-01"),
+        {"disk.root.uuid"},
+    ),
+    (
+        "its file system has that of the image",
+        partition("root-a", uuid="u"),
+        {"disk.filesystem.uuid"},
+    ),
     ("no machine-id", set_("identity", "machine_id", to="uninitialized"), {"identity.machine_id"}),
     ("no host keys", set_("identity", "host_keys", to={}), {"identity.host_keys"}),
     ("no name", set_("identity", "hostname", to="localhost"), {"identity.hostname"}),
@@ -438,14 +452,19 @@ def test_a_second_boot_keeps_who_it_is() -> None:
         host_keys={"ssh_host_ed25519_key.pub": "SHA256:new"},
         client_ids=["ff02"],
     )
-    expected = {f"identity.kept.{key}" for key in guest.IDENTITY}
+    second["disks"][0]["children"][0]["partuuid"] = "other"
+    expected = {f"identity.kept.{key}" for key in (*guest.IDENTITY, "disk")}
     assert ids(guest.judge(second, good.wanted(gpu=False), first=first), FAILED) == expected
     assert "boot.new" in ids(guest.judge(first, good.wanted(gpu=False), first=first), FAILED)
 
 
 def test_clones_have_nothing_in_common() -> None:
     one, other = good.facts(gpu=False), good.facts(gpu=False)
-    assert ids(guest.unique(one, other), FAILED) == {f"clones.{key}" for key in guest.IDENTITY}
+    assert ids(guest.unique(one, other), FAILED) == {
+        f"clones.{key}" for key in (*guest.IDENTITY, "disk")
+    }
+    for row in other["disks"][0]["children"]:
+        row["partuuid"] += "-2"
     other["identity"].update(
         machine_id="f" * 32,
         hostname="other",

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 VERBS = """status: show the image of each slot and which slot boots next. back: boot the last good image of the other slot next.
 write: write an image from standard input to the other slot. sync: update the boot entry of the running slot after a kernel change.
+identity: complete the identity of the disk that runs, or give the disks that are named their own; the first boot does both.
 good: judge the boot of an image on trial; exit status 1 if it is not good. failed: record why such a boot failed."""
 
 
@@ -26,7 +27,15 @@ def arguments(parser: Any) -> None:
     """Add the arguments of the command."""
     parser.epilog = VERBS
     parser.add_argument(
-        "verb", choices=("status", "good", "failed", "sync", "back", "write"), help="see below"
+        "verb",
+        choices=("status", "good", "failed", "sync", "back", "write", "identity"),
+        help="see below",
+    )
+    parser.add_argument(
+        "disks",
+        nargs="*",
+        metavar="DISK",
+        help="with identity: disks that have the same GUIDs, or one",
     )
     parser.add_argument(
         "--release",
@@ -51,6 +60,14 @@ def arguments(parser: Any) -> None:
 def run(host: Host, options: Any) -> int:
     """Run the command. Return the exit code. Raises NodeError, which exits with 3."""
     verb = options.verb
+    if options.disks and verb != "identity":
+        raise NodeError(f"`slot {verb}` takes no disk. See `goldnode-node slot --help`.")
+    if verb == "identity":
+        from . import identity  # start-up time: once in the life of a disk
+
+        text = identity.named(host, options.disks) if options.disks else identity.complete(host)
+        show(options, {"message": text}, text)
+        return 0
     if verb == "good":
         fine, text = slot_trial.good(host)
         show(options, {"good": fine, "message": text}, text)

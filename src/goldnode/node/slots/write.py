@@ -23,6 +23,7 @@ import re
 import shutil
 import stat
 import sys
+import uuid
 import zlib
 
 from ..effective import loader
@@ -33,7 +34,7 @@ from ..ground.typed import NamedTuple
 from ..state import bootdisk, slots
 from ..state.domains.program import CLASS
 from ..state.observe import load_json
-from . import builder
+from . import builder, identity
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -244,7 +245,8 @@ def write(host: Host, stream: IO[bytes], say: Callable[[str], None], by_hand: bo
             linux, initrd = slots.copy_boot_files(
                 host, where, slot, [(reply[0], "vmlinuz"), (reply[1], "initrd.img")]
             )
-        options = f"{slots.without_root(image['options'], slots.WATCHDOG)} {slots.WATCHDOG}"
+        options = slots.without_root(image["options"], slots.WATCHDOG)
+        options = f"{bootdisk.with_word(host, options, where)} {slots.WATCHDOG}"
         slots.put(
             host,
             f"{where}/{slots.FOLDER}/{slot}/slot.json",
@@ -361,13 +363,19 @@ def _all(handle: int, data: bytes) -> None:
 
 
 def fit(host: Host, device: str, slot: str) -> None:
-    """Check the file system, grow it to the size of the slot, and set its label to the slot's."""
+    """Check the file system, grow it to the size of the slot, and give it the slot's label and a UUID of its own."""
     done = host.run("e2fsck", "-f", "-p", device, timeout=1800)
     if done.rc not in (0, 1):
         raise NodeError(
             f"the file system of the image is not whole: {done.tail(3)}. The slot has no entry."
         )
-    for command in (("resize2fs", device), ("e2label", device, f"root-{slot}")):
+    commands = [("resize2fs", device), ("e2label", device, f"root-{slot}")]
+    guid = next(
+        (part.uuid for part in bootdisk.partitions(host) if device.endswith(f"/{part.name}")), ""
+    )
+    if guid:  # the image's own UUID is that of every node with it
+        commands.append(("tune2fs", "-U", str(identity.filesystem_uuid(uuid.UUID(guid))), device))
+    for command in commands:
         done = host.run(*command, timeout=1800)
         if done.rc != 0:
             raise NodeError(

@@ -1,8 +1,9 @@
 """The disk that the firmware booted, and whether root and EFI system partition are on it.
 
-All disks of one image have the same labels, and at their first boot the same GUIDs. With two of
-them in a machine, `root=PARTLABEL=root-a` of the kernel and `PARTLABEL=esp` of fstab may name
-partitions of different disks.
+All disks of one image have the same labels, and until their first boot the same GUIDs. The
+initramfs of a disk image therefore takes the root from the disk whose ESP the firmware booted, and
+leaves a record of it (`BINDING`) and links to that disk's partitions (`LINKS`). Without the record,
+`root=PARTLABEL=root-a` of the kernel and the label of the ESP may name partitions of different disks.
 
 The boot loader and the firmware report the booted partition by its GUID alone: LoaderDevicePartUUID
 (Boot Loader Interface), or the hard drive node in the device path of BootCurrent (UEFI 2.10, 3.1.3
@@ -41,13 +42,45 @@ else:
     Partition = namedtuple("Partition", ("name", "disk", "number", "uuid", "label"))
 
 GLOBAL = "8be4df61-93ca-11d2-aa0d-00e098032b8c"  # namespace of the firmware's own variables
-LABELS = ("esp", "root-a", "root-b", "root")  # by which a disk image mounts its partitions
+LABELS = ("esp", "root-a", "root-b", "root")  # of the partitions of a disk image
+# Record of the initramfs: disk=NAME, number=MAJOR:MINOR, guid=GUID of the booted partition, by=its source.
+BINDING = "/run/goldnode/disk"
+LINKS = "/dev/goldnode"  # a link for each partition of the booted disk, by its label
+# Word of the kernel's command line: GUID of the ESP whose entry has it, for kernels without EFI variables.
+WORD = "goldnode.disk="
+# Sources of the booted partition that hold at the next boot too.
+_BOUND = ("loader", "command line", "firmware")
 _HARD_DRIVE, _GPT = (4, 1), 2  # type and subtype of a device path node; a signature that is a GUID
 REMEDY = (
     "Take out the disk that is not to boot, erase its partition table if nothing on it is needed "
-    "(`wipefs --all --force DISK`), or give its partitions other names and GUIDs (`sfdisk --part-label`, "
-    "`sfdisk --part-uuid`, of the package fdisk), and reboot."
+    "(`wipefs --all --force DISK`), or add goldnode.disk=GUID (PARTUUID of the ESP) to the kernel's command "
+    "line, and reboot."
 )
+
+
+def binding(host: Host) -> Dict[str, str]:
+    """Return the record of the initramfs; empty if this boot has none."""
+    rows = (line.partition("=") for line in (host.text(BINDING) or "").splitlines())
+    return {name: value for name, _, value in rows}
+
+
+def device(host: Host, label: str) -> Optional[str]:
+    """Return the path of a partition of the booted disk by its label; None if it is absent.
+
+    A boot without a record of the initramfs has udev's link for the label, which names one of several disks.
+    """
+    paths = (f"{LINKS}/{label}", f"/dev/disk/by-partlabel/{label}")
+    return next((path for path in paths if host.exists(path)), None)
+
+
+def with_word(host: Host, options: str, where: str) -> str:
+    """Return a command line with the GUID of the mounted ESP; unchanged if udev does not know it."""
+    number = mounted(host).get(where)
+    guid = next((part.uuid for part in partitions(host) if part.number == number), "")
+    if not guid:
+        return options
+    rest = [word for word in options.split() if not word.startswith(WORD)]
+    return " ".join([*rest, f"{WORD}{guid}"])
 
 
 def disk(host: Host, link: str) -> Optional[str]:
@@ -149,6 +182,12 @@ def astray(host: Host) -> Optional[str]:
     esp = disk(host, f"/sys/dev/block/{numbers[place]}") if place else None
     if root and esp and root != esp:
         return f"/ is on disk {root}, and the ESP at {place} on disk {esp}"
+    own = binding(host).get("disk")
+    for what, there in (("/", root), (f"the ESP at {place}", esp)):
+        if own and there and there != own:
+            return (
+                f"the initramfs found the booted ESP on disk {own}, and {what} is on disk {there}"
+            )
     known = partitions(host)
     guid = booted(host)
     same = [part for part in known if guid and part.uuid == guid]
@@ -160,7 +199,7 @@ def astray(host: Host) -> Optional[str]:
             return f"the firmware booted from {part.name}, and the ESP at {place} is another partition, on disk {esp}"
         if root and part.disk != root:
             return f"the firmware booted from {part.name}, and / is on disk {root}"
-    return twice(known)
+    return None if binding(host).get("by") in _BOUND else twice(known)
 
 
 def twice(known: List[Partition]) -> Optional[str]:
@@ -176,7 +215,8 @@ def twice(known: List[Partition]) -> Optional[str]:
 
 
 def observed(host: Host) -> Optional[Json]:
-    """Return {astray: see :func:`astray`, unknown: why partitions cannot be compared, or None} of a disk image.
+    """Return {astray: see :func:`astray`, unknown: why partitions cannot be compared, or None, disk: name of
+    the disk that `/` is on, or None, by: how the initramfs found it, or None} of a disk image.
 
     None for any other machine, and for a root that came from the network.
     """
@@ -187,7 +227,12 @@ def observed(host: Host) -> Optional[Json]:
         return None
     named = any(part.uuid for part in partitions(host))
     why = None if named else "udev's database (/run/udev/data) has no partition"
-    return {"astray": astray(host), "unknown": why}
+    return {
+        "astray": astray(host),
+        "unknown": why,
+        "disk": disk(host, f"/sys/dev/block/{numbers.get('/')}"),
+        "by": binding(host).get("by"),
+    }
 
 
 def refuse(host: Host) -> None:

@@ -1,7 +1,8 @@
 """Two root partitions on one disk: which one runs, which one boots next, and whether the image that boots is
 good.
 
-The partitions are `root-a` and `root-b` (PARTLABEL), and the boot loader is systemd-boot. For each
+The partitions are `root-a` and `root-b` (PARTLABEL, on the disk of the booted ESP: :mod:`.bootdisk`), and the
+boot loader is systemd-boot. For each
 slot the ESP holds `goldnode/SLOT/slot.json` {name, class, build_id, sequence, kernel, good,
 unverified}, a kernel and an initramfs, and one entry `goldnode-BUILDID-SLOT.conf`.
 
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 SLOTS = ("a", "b")
-LABELS = "/dev/disk/by-partlabel"
 FOLDER = "goldnode"  # on the ESP
 HISTORY = f"{FOLDER}/history"  # results of images: a JSON object per line, oldest first
 HISTORY_LINES = 60  # lines of the history
@@ -129,7 +129,6 @@ def survey(host: Host) -> Optional[Json]:
     for name in SLOTS:
         about, own = known(host, where, name), of_slot(all_of, name)
         entry = own[0] if own else None
-        device = f"{LABELS}/root-{name}"
         rows[name] = {
             "image": about.get("name"),
             **{
@@ -140,7 +139,7 @@ def survey(host: Host) -> Optional[Json]:
             "left": entry.left if entry else None,
             "done": entry.done if entry else None,
             "state": state(entry, about, bool(counted and entry and counted.file == entry.file)),
-            "device": device if host.exists(device) else None,
+            "device": bootdisk.device(host, f"root-{name}"),
         }
     nexts = [
         name for name in SLOTS if choice.entry is not None and choice.entry in of_slot(all_of, name)
@@ -614,9 +613,8 @@ def sync(host: Host, release: Optional[str] = None) -> Optional[str]:
             [(host.real(names[0]), "vmlinuz"), (host.real(names[1]), "initrd.img")],
         )
         about = {**known(host, where, slot), "kernel": release}
-        text = entry_text(
-            about, slot, linux, initrd, without_root(own[0].fields.get("options", ""))
-        )
+        options = without_root(own[0].fields.get("options", ""))
+        text = entry_text(about, slot, linux, initrd, bootdisk.with_word(host, options, where))
         file = settled(own[0])
         same = [entry.file for entry in own] == [file] and host.text(
             f"{where}/loader/entries/{file}"
@@ -641,6 +639,23 @@ def settled(entry: loader.LoaderEntry) -> str:
     if entry.left is not None:
         return entry.file
     return re.sub(r"(?:-new)+(-[ab]\.conf)$", r"\1", entry.file)
+
+
+def name_disk(host: Host) -> Optional[str]:
+    """Put the GUID of the ESP into the entry of the running slot. Return it; None if it is there or unknown.
+
+    A kernel without EFI variables finds its disk by it. Raises NodeError.
+    """
+    where, slot = place(host), running(host)
+    own = of_slot(loader.entries(host, where), slot) if where and slot else []
+    if where is None or not own:
+        return None
+    before = own[0].fields.get("options", "").split()
+    after = bootdisk.with_word(host, " ".join(before), where).split()
+    fresh = [word for word in after if word not in before]
+    if fresh:
+        edit_cmdline(host, fresh, [word for word in before if word not in after])
+    return fresh[0] if fresh else None
 
 
 def edit_cmdline(host: Host, add: Sequence[str], drop: Sequence[str]) -> None:
@@ -774,7 +789,7 @@ def back(host: Host, tries: int = TRIES) -> Json:
             "sequence": 1 + max(int(row.get("sequence") or 0) for row in facts["slots"].values()),
         }
         fields = entry.fields
-        options = without_root(fields.get("options", ""), WATCHDOG)
+        options = bootdisk.with_word(host, without_root(fields.get("options", ""), WATCHDOG), where)
         text = entry_text(
             about, other, fields.get("linux", ""), fields.get("initrd", ""), f"{options} {WATCHDOG}"
         )

@@ -1254,3 +1254,75 @@ def test_the_booted_partition_of_a_boot_entry(node: Node, option: bytes, guid: s
     (place / f"BootCurrent-{bootdisk.GLOBAL}").write_bytes(b"\6\0\0\0\x0a\0")
     (place / f"Boot000A-{bootdisk.GLOBAL}").write_bytes(b"\7\0\0\0" + option)
     assert bootdisk.booted(node) == guid
+
+
+def record(node: Node, by: str, disk: str = "vda", **links: str) -> None:
+    """What the initramfs leaves: a record of the booted disk, and udev's links to its partitions."""
+    base = Path(node.root)
+    (base / "run/goldnode").mkdir(parents=True, exist_ok=True)
+    (base / bootdisk.BINDING.lstrip("/")).write_text(
+        f"disk={disk}\nnumber=253:0\nguid={GUIDS['esp']}\nby={by}\n"
+    )
+    for label, target in links.items():
+        path = base / f"{bootdisk.LINKS.lstrip('/')}/{label.replace('_', '-')}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        (base / f"dev/{target}").write_bytes(b"")
+        path.symlink_to(f"../{target}")
+
+
+@pytest.mark.parametrize(
+    ("by", "bound"),
+    [
+        ("loader", True),
+        ("command line", True),
+        ("firmware", True),
+        ("label", False),
+        ("chance", False),
+    ],
+)
+def test_equal_labels_are_no_fault_where_the_initramfs_took_the_booted_disk(
+    node: Node, by: str, bound: bool
+) -> None:
+    machine(node, root="vda2", esp="vda1", vda=GUIDS, vdb=OTHER)
+    record(node, by)
+    assert (bootdisk.astray(node) is None) == bound
+    seen = Observed()
+    slot_files.observe(node, NO_CLASS, seen)
+    (finding,) = [row for row in slot_files.findings(NO_CLASS, seen) if row.id == "boot.disk"]
+    assert finding.expected == f"root, ESP and the booted partition are on one disk, vda (by {by})"
+    assert (finding.got == finding.expected) == bound
+
+
+def test_first_boot_compares_with_the_disk_that_the_initramfs_found(node: Node) -> None:
+    # The loader still reports the GUID that the disk had as built, which no partition has any more.
+    machine(node, root="vda2", esp="vda1", boot_guid="0" * 36, vda=GUIDS, vdb=OTHER)
+    record(node, "loader", disk="vdb")
+    reason = "the initramfs found the booted ESP on disk vdb, and / is on disk vda"
+    assert bootdisk.astray(node) == reason
+    record(node, "loader")
+    assert bootdisk.astray(node) is None
+
+
+def test_other_slot_is_that_of_the_booted_disk(node: Node) -> None:
+    assert bootdisk.device(node, "root-b") == "/dev/disk/by-partlabel/root-b"
+    record(node, "loader", root_b="vda3")
+    assert bootdisk.device(node, "root-b") == "/dev/goldnode/root-b"
+    assert bootdisk.device(node, "root-c") is None
+
+
+def test_entry_of_the_running_slot_gets_the_guid_of_its_esp(node: Node) -> None:
+    assert slots.name_disk(node) is None, "udev does not know it"
+    machine(node, root="vda2", esp="vda1", vda=GUIDS)
+    word = f"goldnode.disk={GUIDS['esp']}"
+    assert slots.name_disk(node) == word
+    entry = Path(node.root) / ENTRIES / "goldnode-aaa-a.conf"
+    before = entry.read_text()
+    assert before.splitlines()[-1] == f"options root=PARTLABEL=root-a ro panic=5 {word}"
+    assert slots.name_disk(node) is None
+    assert entry.read_text() == before
+    # A copy of this disk has the word of the original, until its own is written.
+    entry.write_text(before.replace(GUIDS["esp"], OTHER["esp"]))
+    assert slots.name_disk(node) == word
+    assert entry.read_text() == before
+    slots.sync(node)
+    assert slots.name_disk(node) is None

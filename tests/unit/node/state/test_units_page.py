@@ -109,6 +109,9 @@ ROWS: Mapping[str, UnitRow] = {
         "",
         "a guest",
     ),
+    "goldnode-identity.service": UnitRow(
+        9.5, 2.1, "completes the identity of a disk, at its first boot", "", "a guest"
+    ),
     "goldnode-hostname.service": UnitRow(9.5, 2.0, "names a node without a name", "", "a guest"),
     "goldnode-lease-name.service": UnitRow(
         9.6, 2.1, "names a node after its DHCP lease", "", "a guest"

@@ -253,9 +253,14 @@ def findings(document: ClassDocument, seen: Observed) -> List[Finding]:
 
 def _disk(seen: Observed) -> List[Finding]:
     """Report whether root, ESP and the booted partition are of one disk. Pure."""
-    disk, expected = seen.slots.get("disk"), "root, ESP and the booted partition are on one disk"
+    disk = seen.slots.get("disk")
     if not disk:
         return []
+    expected = "root, ESP and the booted partition are on one disk"
+    if disk.get("disk"):
+        expected += f", {disk['disk']}"
+    if disk.get("by"):
+        expected += f" (by {disk['by']})"
     from ..bootdisk import REMEDY  # start-up time: as in observe
 
     why = None if disk["astray"] else disk["unknown"]
