@@ -17,7 +17,7 @@ from goldnode.channels.promotion import ChannelPlace, LocalPlace, Move, MoveResu
 from goldnode.channels.requirements import Requirement, major
 from goldnode.channels.signed import Files
 from goldnode.core.errors import ImageError
-from goldnode.images.publish import ImagePublication, PublishedImage, push, push_evidence
+from goldnode.images.publish import PublishedImage, push, push_evidence
 from goldnode.images.pull import CHANNELS, METADATA, TITLE, channel_files, pull_evidence
 from goldnode.images.requirements import REQUIREMENTS, judge, parts
 from goldnode.oci.identity import identity
@@ -188,7 +188,7 @@ class RegistryPlace:
         except ImageError:
             return False
         target, image = self.repository(line), PublishedImage("", digest)
-        push(self.layout, digest, target, image, ImagePublication())
+        push(self.layout, digest, target, image)
         push_evidence(self.layout, digest, target, image)
         return True
 

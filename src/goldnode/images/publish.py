@@ -254,11 +254,12 @@ def push(
     digest: str,
     target: Repository,
     published: PublishedImage,
-    how: ImagePublication,
+    how: ImagePublication | None = None,
 ) -> None:
     """Upload an image's blobs in parallel, then its manifest by digest. Writes no tag."""
     image = OciImage(layout, digest)
     blobs = {row.digest: row for row in (*image.layers, Descriptor.of(image.manifest["config"]))}
+    how = how or ImagePublication()
     known = {} if how.mounts is None else how.mounts
 
     def one(row: Descriptor) -> bool:

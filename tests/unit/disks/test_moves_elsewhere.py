@@ -182,7 +182,7 @@ def other_number(release: Any) -> None:
 
 def other_channel_too(release: Any) -> None:
     custom = release.targets[CANDIDATE].unrecognized_fields["custom"]
-    moves = [RecordedMove.of(row, "stable") for row in custom["moves"]]
+    moves = [RecordedMove(**row, channel="stable") for row in custom["moves"]]
     release.targets[line_of(CLASS).target("stable")] = signed.target_of(
         line_of(CLASS).target("stable"), moves
     )
