@@ -96,6 +96,9 @@ async def _answer(behaviour: Behaviour, process: asyncssh.SSHServerProcess[str])
         process.exit(1)
         return
     if behaviour.sudo and prompt is not None:
+        if process.get_terminal_type() is not None:
+            # As sudo does on a terminal, which Ansible asks for.
+            process.channel.set_echo(False)  # type: ignore[attr-defined]
         for _ in range(3):
             process.stderr.write(prompt[1])
             line = await process.stdin.readline()

@@ -19,7 +19,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ansible import context
 from ansible._internal._templating._engine import TemplateEngine
@@ -30,14 +30,44 @@ from ansible.playbook.block import Block
 from ansible.playbook.play import Play
 from ansible.playbook.play_context import PlayContext
 from ansible.plugins.loader import get_plugin_loader_namespace
+from ansible.template import Templar
 
-from goldnode.audit.ssh_options import SshConfiguration, SshTarget, UnsupportedError
+from goldnode.audit.ssh_options import SshConfiguration, SshTarget, UnsupportedError, split
 from goldnode.core.extras import is_installed
 from goldnode.fleet.nodes.plan import NOTES
+
+if TYPE_CHECKING:
+    from goldnode.audit.sessions import Become
 
 AUDIT = "GOLDNODE_AUDIT"
 FEW = 4  # hosts that Ansible asks faster
 IN_FLIGHT = 64
+PART = 250  # hosts from which a further process pays
+# Variables on which no option of a connection depends: the host and its port, and what Ansible itself sets.
+ALIKE = {
+    "ansible_check_mode",
+    "ansible_config_file",
+    "ansible_dependent_role_names",
+    "ansible_diff_mode",
+    "ansible_facts",
+    "ansible_forks",
+    "ansible_host",
+    "ansible_inventory_sources",
+    "ansible_local",
+    "ansible_play_batch",
+    "ansible_play_hosts",
+    "ansible_play_hosts_all",
+    "ansible_play_name",
+    "ansible_play_role_names",
+    "ansible_playbook_python",
+    "ansible_port",
+    "ansible_role_names",
+    "ansible_search_path",
+    "ansible_verbosity",
+    "ansible_version",
+}
+# Names that take precedence over `ansible_host` and `ansible_port`.
+OLD_NAMES = {"ansible_ssh_host", "ansible_ssh_port"}
 
 
 class _Wanted(Exception):  # noqa: N818 - the way out of an action, and no error
@@ -48,12 +78,11 @@ class _Wanted(Exception):  # noqa: N818 - the way out of an action, and no error
         self.command = command
 
 
-class _HostAction:
-    """The action plugin of one host, with Ansible's own connection for it."""
+class _Connection:
+    """Ansible's connection of a host, and the way to the host. Hosts whose variables of ssh and become are equal share one."""
 
-    def __init__(self, host: Any, task: Any, variables: dict[str, Any], about: _Run) -> None:
-        self.name, self._variables = host.name, variables
-        self._answer: tuple[int, bytes, bytes] | None = None
+    def __init__(self, host: Any, variables: dict[str, Any], about: _Run, *, shared: bool) -> None:
+        task = about.task
         executor = TaskExecutor(
             host,
             task,
@@ -68,15 +97,79 @@ class _HostAction:
         kind = variables.get("ansible_connection") or task.connection
         if kind not in ("ssh", "smart", "ansible.builtin.ssh"):
             raise UnsupportedError(f"its connection is {kind}")
-        executor._play_context = about.play_context.set_task_and_variable_override(
+        self.play_context = about.play_context.set_task_and_variable_override(
             task=task, variables=variables, templar=engine
         )
-        executor._play_context.post_validate(templar=engine)
-        self.connection = executor._get_connection(variables, engine, "ssh")
-        executor._connection = self.connection
+        self.play_context.post_validate(templar=engine)
+        executor._play_context = self.play_context
+        self.plugin = executor._get_connection(variables, engine, "ssh")
+        executor._connection = self.plugin
         executor._set_connection_options(variables, engine)
-        self.connection.exec_command = self._execute
-        self._handler = executor._get_action_handler(engine)
+        self.handler = type(executor._get_action_handler(engine))
+        self._shared, self._host = shared, str(self.plugin.get_option("host"))
+        self._words = self._split()
+        self._port = variables.get("ansible_port")
+
+    def _split(self) -> tuple[tuple[str, ...], int | None, str | None] | UnsupportedError:
+        """Return the ssh command of Ansible without what differs from host to host, or why it is not followed."""
+        for option in ("password", "private_key", "pkcs11_provider"):
+            if self.plugin.get_option(option):
+                return UnsupportedError(f"it logs in with the option {option} of Ansible")
+        program = self.plugin.get_option("ssh_executable")
+        if program not in ("ssh", "/usr/bin/ssh"):
+            return UnsupportedError(f"its ssh is {program}")
+        # Its name is a part of the path of Ansible's shared connections, and of nothing else.
+        self.plugin.host = self._host
+        command = [word.decode() for word in self.plugin._build_command(program, "ssh")]
+        try:
+            return split(command)
+        except UnsupportedError as problem:
+            return problem
+
+    def target(
+        self, configuration: SshConfiguration, name: str, variables: dict[str, Any]
+    ) -> SshTarget:
+        """Return the server that Ansible's ssh would reach for a host. Raises UnsupportedError."""
+        if isinstance(self._words, UnsupportedError):
+            raise self._words
+        words, port, user = self._words
+        host = self._host
+        if self._shared:
+            host = str(variables.get("ansible_host") or name)
+            # A port in the arguments of ssh comes before that of a variable.
+            if port is not None and str(port) == str(self._port):
+                port = int(variables["ansible_port"])
+        return configuration.reach(words, host, port, user)
+
+    def become(self, command: str) -> Become | None:
+        """Return how `command` asks for the password of become, if there is one. Raises UnsupportedError."""
+        from goldnode.audit.sessions import Become  # asyncssh is an optional package
+
+        plugin = self.plugin.become
+        password = plugin.get_option("become_pass") if plugin is not None else None
+        if not password or plugin.success not in command:
+            return None
+        if plugin.name != "sudo" or not plugin.prompt:
+            raise UnsupportedError(f"become has a password for {plugin.name}")
+        return Become(plugin.prompt, plugin.success, str(password))
+
+
+class _HostAction:
+    """The action plugin of one host."""
+
+    def __init__(self, host: Any, variables: dict[str, Any], about: _Run) -> None:
+        self.name, self._variables = host.name, variables
+        self._answer: tuple[int, bytes, bytes] | None = None
+        self.connection = about.connection(host, variables)
+        engine = TemplateEngine(loader=about.loader, variables=variables)
+        self._handler = self.connection.handler(
+            task=about.task,
+            connection=self.connection.plugin,
+            play_context=self.connection.play_context,
+            loader=about.loader,
+            templar=Templar._from_template_engine(engine),
+            shared_loader_obj=about.plugins,
+        )
         self._handler._execute_module = self._no_module
 
     def _execute(
@@ -93,6 +186,8 @@ class _HostAction:
     def run(self, answer: tuple[int, bytes, bytes] | None = None) -> dict[str, Any]:
         """Return the result. Raises _Wanted without an answer, where one is needed, and UnsupportedError."""
         self._answer = answer
+        # Other hosts have the connection too, each for the time of one call.
+        self.connection.plugin.exec_command = self._execute
         try:
             result: dict[str, Any] = self._handler.run(task_vars=self._variables)
         finally:
@@ -101,19 +196,7 @@ class _HostAction:
 
     def target(self, configuration: SshConfiguration) -> SshTarget:
         """Return the server that Ansible's ssh would reach. Raises UnsupportedError."""
-        connection = self.connection
-        for option in ("password", "private_key", "pkcs11_provider"):
-            if connection.get_option(option):
-                raise UnsupportedError(f"it logs in with the option {option} of Ansible")
-        if connection.become is not None and connection.become.get_option("become_pass"):
-            raise UnsupportedError("become has a password")
-        program = connection.get_option("ssh_executable")
-        if program not in ("ssh", "/usr/bin/ssh"):
-            raise UnsupportedError(f"its ssh is {program}")
-        host = str(connection.get_option("host"))
-        connection.host = host
-        command = [word.decode() for word in connection._build_command(program, "ssh")]
-        return configuration.target(command, host)
+        return self.connection.target(configuration, self.name, self._variables)
 
 
 class _Run:
@@ -132,13 +215,30 @@ class _Run:
         self.task = next(task for task in _tasks(self.play.compile()) if task.action == wanted)
         self.hosts = cli.get_host_list(self.inventory, context.CLIARGS["subset"], pattern)
         self.names = [host.name for host in self.hosts]
+        self._connections: dict[str, _Connection] = {}
 
     def action(self, host: Any) -> _HostAction:
         """Return the action for a host."""
         variables = self.manager.get_vars(
             play=self.play, host=host, task=self.task, _hosts=self.names, _hosts_all=self.names
         )
-        return _HostAction(host, self.task, variables, self)
+        return _HostAction(host, variables, self)
+
+    def connection(self, host: Any, variables: dict[str, Any]) -> _Connection:
+        """Return the connection of a host: its own, if anything of ssh or become is a template or has an older name."""
+        own = {
+            name: value
+            for name, value in variables.items()
+            if name.startswith("ansible_") and name not in ALIKE
+        }
+        written = repr([*sorted(own.items()), "ansible_port" in variables])
+        apart = [variables.get(name) for name in ("ansible_host", "ansible_port")]
+        template = any(mark in text for mark in ("{{", "{%") for text in (written, repr(apart)))
+        if template or variables.keys() & OLD_NAMES:
+            return _Connection(host, variables, self, shared=False)
+        if written not in self._connections:
+            self._connections[written] = _Connection(host, variables, self, shared=True)
+        return self._connections[written]
 
 
 def _tasks(items: Iterable[Any]) -> Iterator[Any]:
@@ -197,48 +297,99 @@ class AuditCLI(AdHocCLI, _StartedOnce):
         if many and not is_installed("asyncssh"):
             notes["missing"] = True
         elif many:
-            rest = asyncio.run(_ask(about, tree, notes, self._in_flight()))
-            about.inventory.restrict_to_hosts(rest)
+            notes = _asked(about, tree, self._in_flight())
+            left = {name for names in notes["by_ansible"].values() for name in names}
+            about.inventory.restrict_to_hosts([host for host in about.hosts if host.name in left])
         tree.with_name(NOTES).write_text(json.dumps(notes), encoding="utf-8")
         if notes["asked"] == len(about.hosts):
             return 0
         return super().run()
 
 
-async def _ask(about: _Run, tree: Path, notes: dict[str, Any], in_flight: int) -> list[Any]:
-    """Ask the hosts and write their answers. Return those that Ansible has to ask, and note the reasons."""
+def _asked(about: _Run, tree: Path, in_flight: int) -> dict[str, Any]:
+    """Ask the hosts, and write their answers. Return the notes of it.
+
+    Of a large fleet each processor has a part: a process does one thing at a time.
+    """
+    workers = max(1, min(len(about.hosts) // PART, len(os.sched_getaffinity(0))))
+    parts = [about.hosts[number::workers] for number in range(workers)]
+    notes: dict[str, Any] = {"asked": 0, "by_ansible": {}, "missing": False}
+    others = [_forked(about, part, tree, in_flight // workers) for part in parts[1:]]
+    noted = [asyncio.run(_ask(about, parts[0], tree, max(1, in_flight // workers)))]
+    for part, (process, file) in zip(parts[1:], others, strict=True):
+        os.waitpid(process, 0)
+        noted.append(_notes_of(file, part))
+    for one in noted:
+        notes["asked"] += one["asked"]
+        for reason, names in one["by_ansible"].items():
+            notes["by_ansible"].setdefault(reason, []).extend(names)
+    return notes
+
+
+def _forked(about: _Run, hosts: list[Any], tree: Path, in_flight: int) -> tuple[int, Path]:
+    """Start a process that asks `hosts`. Return its id, and the file that gets its notes."""
+    file = tree.with_name(f"asked-by-{hosts[0].name}.json")
+    process = os.fork()
+    if process:
+        return process, file
+    # It leaves by _exit: what is registered for the end, and the rest of this program, are of the first process.
+    try:
+        notes = asyncio.run(_ask(about, hosts, tree, max(1, in_flight)))
+        file.write_text(json.dumps(notes), encoding="utf-8")
+        os._exit(0)
+    finally:
+        os._exit(1)
+
+
+def _notes_of(file: Path, hosts: list[Any]) -> dict[str, Any]:
+    """Return the notes of a process. One that was killed has none, and Ansible asks its hosts."""
+    if file.is_file():
+        notes: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        return notes
+    reason = "the process that asked it ended"
+    return {"asked": 0, "by_ansible": {reason: [host.name for host in hosts]}}
+
+
+async def _ask(about: _Run, hosts: list[Any], tree: Path, in_flight: int) -> dict[str, Any]:
+    """Ask hosts and write their answers. Return how many answered, and by reason those that Ansible has to ask."""
     from goldnode.audit.sessions import SessionError, Sessions  # asyncssh is an optional package
 
-    configuration, rest = SshConfiguration(), []
-    left = iter(about.hosts)
+    configuration, left = SshConfiguration(), iter(hosts)
+    reasons: dict[str, list[str]] = {}
+    asked = 0
 
     async def work(sessions: Sessions) -> None:
+        nonlocal asked
         for host in left:
             try:
-                result = await asked(sessions, host)
+                result = await answer_of(sessions, host)
                 (tree / host.name).write_text(json.dumps(result), encoding="utf-8")
-                notes["asked"] += 1
+                asked += 1
             except (UnsupportedError, SessionError) as problem:
-                rest.append(host)
-                notes["by_ansible"].setdefault(str(problem), []).append(host.name)
+                reasons.setdefault(str(problem), []).append(host.name)
             except Exception as problem:
                 # Of whatever kind: the answer for this host is the one that Ansible gives.
-                rest.append(host)
-                reason = f"{type(problem).__name__}: {problem}"
-                notes["by_ansible"].setdefault(reason, []).append(host.name)
+                reasons.setdefault(f"{type(problem).__name__}: {problem}", []).append(host.name)
 
-    async def asked(sessions: Sessions, host: Any) -> dict[str, Any]:
+    async def answer_of(sessions: Sessions, host: Any) -> dict[str, Any]:
         action = about.action(host)
         try:
             return action.run()
         except _Wanted as wanted:
             command = wanted.command
-        answer = await sessions.ask(action.target(configuration), command)
+            become = action.connection.become(command)
+        try:
+            answer = await sessions.ask(action.target(configuration), command, become)
+        except SessionError as problem:
+            if not problem.wrong_password:
+                raise
+            # Asked again, it would count as a second attempt.
+            return {"failed": True, "msg": "Task failed: Incorrect sudo password"}
         return action.run((answer.status, answer.stdout, answer.stderr))
 
     async with Sessions() as sessions:
         await asyncio.gather(*(work(sessions) for _ in range(in_flight)))
-    return rest
+    return {"asked": asked, "by_ansible": reasons}
 
 
 def main() -> None:

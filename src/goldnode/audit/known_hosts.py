@@ -28,7 +28,7 @@ class KnownHosts:
     """The lines of some known_hosts files. A missing file has no lines, and a line that cannot be parsed is skipped, as in OpenSSH."""
 
     def __init__(self, files: Iterable[str]) -> None:
-        self._names: dict[tuple[str, str], list[str]] = {}
+        self._lines: dict[tuple[str, str], _Names] = {}
         self._types: dict[str, int] = {}
         for file in files:
             try:
@@ -44,14 +44,14 @@ class KnownHosts:
         if len(words) < 3 or words[0].startswith("#") or marker not in ("", CA, REVOKED):
             return
         names, kind, key = words[:3]
-        self._names.setdefault((marker, key), []).append(names)
+        self._lines.setdefault((marker, key), _Names()).add(names)
         if marker == "":
             self._types[kind] = self._types.get(kind, 0) + 1
 
     @property
     def empty(self) -> bool:
         """Whether there is no line at all."""
-        return not self._names
+        return not self._lines
 
     def key_types(self) -> list[str]:
         """Return the types of the keys of hosts, the most frequent first."""
@@ -59,20 +59,40 @@ class KnownHosts:
 
     def has_authorities(self) -> bool:
         """Return whether a line names an authority that signs the keys of hosts."""
-        return any(marker == CA for marker, _ in self._names)
+        return any(marker == CA for marker, _ in self._lines)
 
     def revoked_keys(self) -> list[str]:
         """Return the revoked keys in base64, of whichever host."""
-        return [key for marker, key in self._names if marker == REVOKED]
+        return [key for marker, key in self._lines if marker == REVOKED]
 
     def trusts(self, key: bytes, name: str, *, authority: bool = False) -> bool:
         """Return whether a line has this public key (its blob) and this name, and none revokes the key."""
         text = base64.b64encode(key).decode()
         # For whichever host: the caller asks OpenSSH about such a key.
-        if (REVOKED, text) in self._names:
+        if (REVOKED, text) in self._lines:
             return False
         marker = CA if authority else ""
-        return any(_matches(names, name) for names in self._names.get((marker, text), ()))
+        lines = self._lines.get((marker, text))
+        return lines is not None and lines.match(name)
+
+
+class _Names:
+    """The names of the lines with one key. Machines that were cloned have one key, so that there may be many."""
+
+    def __init__(self) -> None:
+        self._plain: set[str] = set()
+        self._others: list[str] = []
+
+    def add(self, names: str) -> None:
+        """Add the names of a line."""
+        if any(letter in names for letter in "|*?!"):
+            self._others.append(names)
+        else:
+            self._plain.update(names.lower().split(","))
+
+    def match(self, name: str) -> bool:
+        """Return whether a line has this name."""
+        return name in self._plain or any(_matches(names, name) for names in self._others)
 
 
 def _matches(names: str, name: str) -> bool:

@@ -121,6 +121,7 @@ class SshConfiguration:
     def __init__(self, program: str = "ssh") -> None:
         self._program = program
         self._printed: dict[tuple[str, ...], dict[str, list[str]]] = {}
+        self._targets: dict[tuple[int, tuple[str, ...]], SshTarget] = {}
 
     def target(self, command: Sequence[str], host: str) -> SshTarget:
         """Return the server that `command`, an ssh command line without host, would reach for `host`.
@@ -128,11 +129,25 @@ class SshConfiguration:
         Raises UnsupportedError.
         """
         words, port, user = split(command)
+        return self.reach(words, host, port, user)
+
+    def reach(
+        self, words: tuple[str, ...], host: str, port: int | None, user: str | None
+    ) -> SshTarget:
+        """Return the server for a command line that :func:`split` has taken apart. Raises UnsupportedError."""
         options = self._options(words, host)
         # OpenSSH reads the same file for a jump host, and none of the other words.
         file = _config_file(words)
         own = ("-F", file) if file is not None else ()
-        return self._target(options, host, port=port, user=user, own=own)
+        key = (id(options), own)
+        if key not in self._targets:
+            self._targets[key] = self._target(options, host, port=None, user=None, own=own)
+        alike = self._targets[key]
+        name = options["hostname"][0]
+        if name.lower() == options["host"][0].lower():
+            # The run was for another host of this kind.
+            name = host
+        return replace(alike, host=name.lower(), port=port or alike.port, user=user or alike.user)
 
     def _options(self, words: tuple[str, ...], host: str) -> dict[str, list[str]]:
         """Return the options of `ssh -G` by name. Equal kinds of hosts share one run."""

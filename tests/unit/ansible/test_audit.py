@@ -134,6 +134,9 @@ def test_a_fleet_of_every_kind_gets_the_answers_of_ansible(fleet: Fleet) -> None
     fleet.add("unknown", Behaviour(fleet.plan()), key="none")
     fleet.add("odd", Behaviour("no plan\n", status=1))
     fleet.add("sudo", Behaviour(fleet.plan(), sudo="x"), ansible_become=True, ansible_user="admin")
+    for name, word in (("right", "x"), ("wrong", "y")):
+        become: dict[str, Any] = {"ansible_become": True, "ansible_become_password": word, "ansible_user": "admin"}
+        fleet.add(name, Behaviour(fleet.plan(), sudo="x"), **become)
     fleet.hosts["closed"] = {"ansible_host": ADDRESS, "ansible_port": 1}
     hosts, notes = assert_as_ansible(fleet)
     assert {name: row["state"] for name, row in hosts.items()} == {
@@ -146,10 +149,13 @@ def test_a_fleet_of_every_kind_gets_the_answers_of_ansible(fleet: Fleet) -> None
         "unknown": "unreachable",
         "odd": "failed",
         "sudo": "failed",
+        "right": "converged",
+        "wrong": "failed",
         "closed": "unreachable",
     }
     assert "has another key than before" in hosts["changed"]["message"]
     assert "Missing sudo password" in hosts["sudo"]["message"]
+    assert "Incorrect sudo password" in hosts["wrong"]["message"]
     # What Ansible said of these was asked of Ansible.
     left = {name for name in hosts if any(name in line for line in notes)}
     assert left == {"changed", "unknown", "odd", "sudo", "closed"}

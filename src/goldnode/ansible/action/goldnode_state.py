@@ -575,7 +575,8 @@ class ActionModule(ActionBase):
                 host=name,
             )
             return None
-        text, _, report = answer["stdout"].partition("\n")
+        # On a terminal, sudo ends the line of its prompt after a password.
+        text, _, report = answer["stdout"].lstrip("\r\n").partition("\n")
         try:
             plan = read_plan(text, document["digest"])
         except PlanError as problem:
