@@ -135,7 +135,11 @@ def test_a_fleet_of_every_kind_gets_the_answers_of_ansible(fleet: Fleet) -> None
     fleet.add("odd", Behaviour("no plan\n", status=1))
     fleet.add("sudo", Behaviour(fleet.plan(), sudo="x"), ansible_become=True, ansible_user="admin")
     for name, word in (("right", "x"), ("wrong", "y")):
-        become: dict[str, Any] = {"ansible_become": True, "ansible_become_password": word, "ansible_user": "admin"}
+        become: dict[str, Any] = {
+            "ansible_become": True,
+            "ansible_become_password": word,
+            "ansible_user": "admin",
+        }
         fleet.add(name, Behaviour(fleet.plan(), sudo="x"), **become)
     fleet.hosts["closed"] = {"ansible_host": ADDRESS, "ansible_port": 1}
     hosts, notes = assert_as_ansible(fleet)
