@@ -10,11 +10,8 @@ import argparse
 import datetime as dt
 import json
 import os
-import re
 import statistics
 import subprocess
-import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,31 +21,12 @@ from tests.simulators import standin_lab
 
 from benchmarks import pages
 from benchmarks.converge.contenders import BIN, HERE, ROOT, clean
+from benchmarks.hosts import audit
+from benchmarks.hosts.run import run
 from goldnode.core import docker_engine as engine
 from goldnode.testing.lab.nodes import NodeSpec
 
 LAB, CLASS, STACK, NODES = "benchmark-hosts", "e2e_r535", "debian12_r535", 4
-
-
-def run(command: Sequence[str], env: Mapping[str, str]) -> dict[str, float]:
-    """Run a command to its end. Return seconds of wall time and CPU, and the MiB of its largest process."""
-    with tempfile.TemporaryFile("w+") as output:
-        began = time.perf_counter()
-        process = subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env={**clean(), **env},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-        )
-        _, status, used = os.wait4(process.pid, 0)
-        wall = time.perf_counter() - began
-        output.seek(0)
-        text = output.read()
-    if status != 0 or re.search(r"changed=[1-9]", text):
-        raise SystemExit(f"{' '.join(command)} failed, or changed something:\n{text[-4000:]}")
-    return {"wall": wall, "cpu": used.ru_utime + used.ru_stime, "mib": used.ru_maxrss / 1024}
 
 
 def inventory(made: standin_lab.StandinLab, count: int, path: Path) -> Path:
@@ -96,7 +74,11 @@ def measure(
 
 
 def tables(found: Mapping[str, Any]) -> str:
-    """Return the tables of the page."""
+    """Return the tables of the page: those of whole runs, and of plans over stub servers."""
+    return f"{_runs(found)}\n{audit.tables(found['audit'])}" if "audit" in found else _runs(found)
+
+
+def _runs(found: Mapping[str, Any]) -> str:
     rows = []
     for count in sorted({row["hosts"] for row in found["rows"]}):
         taken = {
@@ -121,6 +103,22 @@ def tables(found: Mapping[str, Any]) -> str:
     )
 
 
+def measure_audit(chosen: argparse.Namespace) -> None:
+    """Measure plans over stub servers, and write them to the record of the last runs of site.yml."""
+    counts, pairs = (
+        [int(number) for number in text.split(",")] for text in (chosen.audit, chosen.pairs)
+    )
+    found = json.loads((ROOT / "docs/benchmarks/hosts.json").read_text(encoding="utf-8"))
+    about = {
+        "date": dt.datetime.now(dt.UTC).date().isoformat(),
+        "commit": pages.commit(),
+        "machine": pages.machine(),
+        "runs": chosen.runs,
+    }
+    found["audit"] = {**about, "rows": audit.measure(counts, pairs, chosen.runs)}
+    pages.write("hosts", found, tables(found), chosen.out)
+
+
 def main() -> None:
     """Bring up the nodes, make them members of their class, measure, report, take away."""
     parser = argparse.ArgumentParser(prog="benchmarks/run hosts", description=__doc__)
@@ -132,8 +130,19 @@ def main() -> None:
     parser.add_argument(
         "--out", type=Path, default=ROOT / "docs/benchmarks", help="where the report goes"
     )
+    parser.add_argument(
+        "--audit",
+        metavar="HOSTS",
+        help="measure `goldnode plan` at these numbers of hosts, without nodes; the figures of site.yml stay",
+    )
+    parser.add_argument(
+        "--pairs", default="300", help="numbers of hosts at which Ansible asks too (default 300)"
+    )
     parser.add_argument("--peers", type=Path, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
+    if chosen.audit:
+        measure_audit(chosen)
+        return
     os.environ["GOLDNODE_CATALOG"] = str(ROOT / "tests/e2e/catalog")
     found = {
         "schema": "goldnode.benchmark/1",

@@ -342,7 +342,7 @@ def _forked(about: _Run, hosts: list[Any], tree: Path, in_flight: int) -> tuple[
 
 
 def _notes_of(file: Path, hosts: list[Any]) -> dict[str, Any]:
-    """Return the notes of a process. One that was killed has none, and Ansible asks its hosts."""
+    """Return the notes of a process. If it was killed, Ansible asks its hosts."""
     if file.is_file():
         notes: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         return notes
