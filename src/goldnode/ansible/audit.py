@@ -118,7 +118,7 @@ class _Connection:
         program = self.plugin.get_option("ssh_executable")
         if program not in ("ssh", "/usr/bin/ssh"):
             return UnsupportedError(f"its ssh is {program}")
-        # Its name is a part of the path of Ansible's shared connections, and of nothing else.
+        # The path of shared connections, which are not used here, has the name of the host.
         self.plugin.host = self._host
         command = [word.decode() for word in self.plugin._build_command(program, "ssh")]
         try:
