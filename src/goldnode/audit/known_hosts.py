@@ -80,7 +80,7 @@ class _Names:
     """The names of the lines with one key. Machines that were cloned have one key, so that there may be many."""
 
     def __init__(self) -> None:
-        self._plain: set[str] = set()
+        self._exact: set[str] = set()
         self._others: list[str] = []
 
     def add(self, names: str) -> None:
@@ -88,11 +88,11 @@ class _Names:
         if any(letter in names for letter in "|*?!"):
             self._others.append(names)
         else:
-            self._plain.update(names.lower().split(","))
+            self._exact.update(names.lower().split(","))
 
     def match(self, name: str) -> bool:
         """Return whether a line has this name."""
-        return name in self._plain or any(_matches(names, name) for names in self._others)
+        return name in self._exact or any(_matches(names, name) for names in self._others)
 
 
 def _matches(names: str, name: str) -> bool:
