@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,12 +14,14 @@ from goldnode.commands.options import BECOME, DIRECTORY, FILE, grouped, inventor
 from goldnode.commands.output import emit, reports, say, table
 from goldnode.core.errors import GoldnodeError, nearest
 from goldnode.core.site import GAME_DAYS, load_site
+from goldnode.node.ground.text import phrase
 
 if TYPE_CHECKING:
     from goldnode.core.site import Site
     from goldnode.documents.game_day import WitnessName
     from goldnode.fleet.nodes.game_day import GameDayMachine, GameDayPlan, Witness
     from goldnode.fleet.nodes.game_day_faults import GameDayFault, SurveyedNode
+    from goldnode.fleet.nodes.game_day_hold import NodeHold
     from goldnode.fleet.rollout.document import RolloutSettings
 
 
@@ -42,6 +44,7 @@ class GameDaySteps:
     limit: int
     now: bool
     prometheus: str | None
+    alertmanager: str | None
     skip: tuple[str, ...]
 
 
@@ -93,8 +96,14 @@ class GameDaySteps:
         help="Prometheus whose alerts must fire.",
     ),
     click.option(
+        "--alertmanager",
+        metavar="URL",
+        show_default="the first Alertmanager of the site file's events.hooks",
+        help="Alertmanager that must get the alert.",
+    ),
+    click.option(
         "--skip",
-        type=click.Choice(["alert", "report"]),
+        type=click.Choice(["alert", "alertmanager", "report"]),
         multiple=True,
         help="Do not ask this witness. Repeatable.",
     ),
@@ -124,10 +133,12 @@ def game_day(
     The end is armed before the fault is made: a timer of the node and a unit of its next boot take it back, whether this
     process is killed, SSH breaks or the node reboots. Nothing is done without --apply.
 
+    With a scheduler in the inventory (goldnode_drain), the node gets no work meanwhile.
+
     Refused on a node that works for a rollout, a repair or a job, whose gate is closed, or that has a game day already.
 
-    Alerts are asked where the site file or --prometheus names a Prometheus, and the stored captures where it names the
-    fleet's data.
+    Alerts are asked where the site file or an option names a Prometheus or an Alertmanager, and the stored captures where
+    it names the fleet's data.
 
     Exit status: 0 all that were asked have seen it and the node is as before, 1 not, 2 it was refused or failed.
     """
@@ -137,6 +148,7 @@ def game_day(
         extras.require("ansible")
     # After `require`, which names a missing extra.
     from goldnode.fleet.nodes import game_day as engine
+    from goldnode.fleet.nodes.game_day_hold import hold_of
 
     site = load_site()
     machine, variables = _machine(class_name, where, site)
@@ -147,14 +159,17 @@ def game_day(
                 f"{machine.name}: {failed.text}",
                 remedy="see `journalctl -u game-day-end` on it; its next boot tries again",
             )
-        done = f"{machine.name} has no game day any more"
+        hold = hold_of(machine, variables)
+        note = hold.finish() if hold is not None else ""
+        done = f"{machine.name} has no game day any more{phrase('; {}', note)}"
         emit(form, {"schema": "goldnode.game-day-end/1", "node": machine.name}, done)
         return
     node = engine.survey(machine)
     if steps.fault is None:
         _list(form, machine.name, node)
         return
-    plan = _plan(class_name, machine.name, steps, (site, data), variables)
+    hold = hold_of(machine, variables)
+    plan = _plan(class_name, machine.name, steps, (site, data), variables=variables, hold=hold)
     why = engine.refusal(plan, node, machine.name) or _work(site, machine.name, variables)
     if why is not None:
         raise why
@@ -269,7 +284,9 @@ def _plan(
     node: str,
     steps: GameDaySteps,
     sources: tuple[Site, Path | None],
+    *,
     variables: Mapping[str, Any],
+    hold: NodeHold | None,
 ) -> GameDayPlan:
     from goldnode.fleet.nodes import game_day_faults
     from goldnode.fleet.nodes.game_day import GameDayPlan
@@ -282,15 +299,26 @@ def _plan(
         )
         raise GoldnodeError(f"fault {steps.fault} is not known", remedy=remedy)
     asked: dict[WitnessName, Witness] = {}
-    unasked: dict[WitnessName, str] = {"alert": "--skip alert", "report": "--skip report"}
+    unasked: dict[WitnessName, str] = {
+        "alert": "--skip alert",
+        "alertmanager": "--skip alertmanager",
+        "report": "--skip report",
+    }
+    names = {node, str(variables.get("ansible_host"))}
     if "alert" not in steps.skip:
-        alert = _alerts(
-            sources[0], steps.prometheus, fault, {node, str(variables.get("ansible_host"))}
-        )
+        alert = _alerts(sources[0], steps.prometheus, fault, names)
         if alert is None:
             unasked["alert"] = "neither --prometheus nor fleet.prometheus of the site file is given"
         else:
             asked["alert"] = alert
+    if "alertmanager" not in steps.skip:
+        arrived = _arrived(sources[0], steps.alertmanager, fault, names)
+        if arrived is None:
+            unasked["alertmanager"] = (
+                "neither --alertmanager nor an Alertmanager in events.hooks of the site file is given"
+            )
+        else:
+            asked["alertmanager"] = arrived
     if "report" not in steps.skip:
         captures = sources[1] or sources[0].declared_fleet_data()
         if captures is None:
@@ -298,7 +326,14 @@ def _plan(
         else:
             asked["report"] = _captures(captures, node, fault)
     return GameDayPlan(
-        class_, fault, person(), steps.limit, steps.now, witnesses=asked, unasked=unasked
+        class_,
+        fault,
+        person(),
+        steps.limit,
+        steps.now,
+        witnesses=asked,
+        unasked=unasked,
+        hold=hold,
     )
 
 
@@ -327,11 +362,11 @@ def _alerts(site: Site, url: str | None, fault: GameDayFault, names: set[str]) -
             raise GoldnodeError(str(problem)) from None
         alerts = set()
         for row in series:
-            hosts = {row.labels.get(label, "").partition(":")[0] for label in _NODE_LABELS}
-            alert, finding = row.labels.get("alertname", ""), row.labels.get("id", "")
-            ours = alert in expected and (not finding or finding in fault.findings)
-            if ours and hosts & names and row.labels.get("alertstate") in states:
-                alerts.add((alert, finding))
+            if (
+                _is_of(row.labels, names, expected, fault)
+                and row.labels.get("alertstate") in states
+            ):
+                alerts.add(_shown(row.labels))
         return alerts
 
     # One that is pending already would fire without the fault.
@@ -339,6 +374,54 @@ def _alerts(site: Site, url: str | None, fault: GameDayFault, names: set[str]) -
 
     def new() -> str | None:
         return next((" ".join(row).strip() for row in sorted(active("firing") - before)), None)
+
+    return new
+
+
+def _is_of(
+    labels: Mapping[str, str], names: set[str], expected: Collection[str], fault: GameDayFault
+) -> bool:
+    """Return whether an alert is about a node, and one that a fault can cause."""
+    hosts = {labels.get(label, "").partition(":")[0] for label in _NODE_LABELS}
+    finding = labels.get("id", "")
+    ours = labels.get("alertname") in expected and (not finding or finding in fault.findings)
+    return bool(ours and hosts & names)
+
+
+def _shown(labels: Mapping[str, str]) -> tuple[str, str]:
+    return labels.get("alertname", ""), labels.get("id", "")
+
+
+def _arrived(site: Site, url: str | None, fault: GameDayFault, names: set[str]) -> Witness | None:
+    """Return what asks an Alertmanager for a new alert of the node. None: the site names no such server. Raises GoldnodeError.
+
+    An alert that a silence or another alert mutes has arrived, and nobody is notified: it does not count.
+    """
+    import json
+
+    from goldnode.core.site import SiteHookAlertmanager
+    from goldnode.fleet.events.hooks import alertmanager
+    from goldnode.fleet.nodes.game_day_faults import alerts_of
+
+    named = [row.alertmanager for row in site.events.hooks.values() if row.alertmanager is not None]
+    hook = SiteHookAlertmanager(url=url) if url is not None else next(iter(named), None)
+    if hook is None:
+        return None
+    expected = alerts_of(fault)
+
+    def active() -> set[tuple[str, str]]:
+        query = "alerts?active=true&silenced=false&inhibited=false"
+        try:
+            rows = json.loads(alertmanager(hook, "GET", query, site.resolve))
+            labels = [row["labels"] for row in rows]
+        except (ValueError, KeyError, TypeError):
+            raise GoldnodeError(f"{hook.url} does not answer as an Alertmanager") from None
+        return {_shown(row) for row in labels if _is_of(row, names, expected, fault)}
+
+    before = active()
+
+    def new() -> str | None:
+        return next((" ".join(row).strip() for row in sorted(active() - before)), None)
 
     return new
 

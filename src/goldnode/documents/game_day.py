@@ -8,7 +8,7 @@ from pydantic import Field
 
 from goldnode.documents.base import Moment, Part
 
-WitnessName = Literal["check", "gate", "alert", "report"]
+WitnessName = Literal["check", "gate", "alert", "alertmanager", "report"]
 SightingOutcome = Literal["seen", "not_seen", "not_asked", "could_not_check"]
 # armed: the end is armed and nothing else has changed; made: the fault is on the node; ended: the node is as before;
 # left: something of it is left, and `left` has the command; lost: the node could not be asked, and ends it by itself.
@@ -44,6 +44,9 @@ class GameDayDocument(Part):
     who: str
     started: Moment
     limit_seconds: int = Field(description="the node ends the game day by itself after this time")
+    held_by: str | None = Field(
+        None, description="scheduler that gives the node no work meanwhile; null: none"
+    )
     state: GameDayState
     sightings: list[GameDaySighting]
     before: list[GameDayFinding] = Field(description="what differed on the node before the fault")

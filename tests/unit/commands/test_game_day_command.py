@@ -19,6 +19,7 @@ from tests.unit.fleet.store.fleets import fill
 from goldnode.cli import main
 from goldnode.commands.canary import run as canary_run
 from goldnode.fleet.control import requirements
+from goldnode.fleet.events import hooks
 from goldnode.fleet.nodes import game_day, reach
 from goldnode.fleet.nodes.game_day_faults import BY_NAME, FAULTS, alerts_of
 from goldnode.fleet.rollout.queue import QueuedWork, WorkNeed
@@ -81,7 +82,7 @@ def test_fault_that_is_not_seen_is_exit_status_1(
     played.sees = False
     result = run(*HOLD, "--apply", "--within", "60")
     assert result.exit_code == 1, result.output
-    assert "check   not seen within" in result.output
+    assert "check        not seen within" in result.output
 
 
 @pytest.mark.parametrize(
@@ -205,6 +206,56 @@ def test_only_a_new_alert_of_the_node_counts(
     assert rows["alert"]["outcome"] == outcome, rows
     assert set(asked) == {"http://p:9090"}
     assert result.exit_code == int(outcome != "seen")
+
+
+ARRIVED: list[tuple[list[Any], list[Any], str]] = [
+    ([], [series(id="stack.holds")], "seen"),
+    ([series(id="stack.holds")], [series(id="stack.holds")], "not_seen"),
+    ([], [series(id="gpu.lost")], "not_seen"),
+    ([], [series(id="stack.holds", instance="n01:9478")], "not_seen"),
+]
+
+
+@pytest.mark.parametrize(("before", "after", "outcome"), ARRIVED)
+def test_only_a_new_alert_of_the_node_at_the_alertmanager_counts(
+    played: Played,
+    monkeypatch: pytest.MonkeyPatch,
+    before: list[Any],
+    after: list[Any],
+    outcome: str,
+) -> None:
+    asked: list[str] = []
+
+    def answer(hook: Any, method: str, path: str, resolve: Any) -> str:
+        asked.append(f"{method} {hook.url} {path}")
+        return json.dumps([vars(row) for row in (before if len(asked) == 1 else after)])
+
+    monkeypatch.setattr(hooks, "alertmanager", answer)
+    words = ("--apply", "--within", "60", "--alertmanager", "http://a:9093", "--format", "json")
+    result = run(*HOLD, *words)
+    rows = {row["witness"]: row for row in json.loads(result.stdout)["sightings"]}
+    assert rows["alertmanager"]["outcome"] == outcome, rows
+    assert set(asked) == {"GET http://a:9093 alerts?active=true&silenced=false&inhibited=false"}
+
+
+def test_an_alertmanager_that_does_not_answer_ends_it_before_it_begins(played: Played) -> None:
+    result = run(*HOLD, "--apply", "--alertmanager", "http://127.0.0.1:1")
+    assert result.exit_code == 2
+    assert "arm" not in played.steps
+
+
+def test_node_with_a_scheduler_is_held_and_shown_so(
+    played: Played, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    hosts = tmp_path / "hosts.yml"
+    hosts.write_text(
+        json.dumps({"c": {"hosts": {"n00": {"goldnode_drain": "slurm", "ansible_host": "n00"}}}})
+    )
+    monkeypatch.setattr(reach, "reached", lambda name, variables, become: played)
+    monkeypatch.setattr(canary_run, "busy_by_scheduler", lambda node, variables: None)
+    text = run("-i", str(hosts), *HOLD).output
+    assert "service:  slurm gives it no work until the end" in text
+    assert "service:  no scheduler holds it" in run(*HOLD).output
 
 
 def test_a_prometheus_that_does_not_answer_ends_it_before_it_begins(played: Played) -> None:

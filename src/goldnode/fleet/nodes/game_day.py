@@ -29,6 +29,7 @@ from goldnode.documents.game_day import (
     WitnessName,
 )
 from goldnode.fleet.nodes.game_day_faults import LABEL, GameDayFault, SurveyedNode
+from goldnode.fleet.nodes.game_day_hold import NodeHold
 from goldnode.fleet.nodes.reach import REACH, last_line
 from goldnode.node.ground.gate_files import REPORT, STATE
 from goldnode.node.ground.json_lines import as_dict, as_list
@@ -119,7 +120,8 @@ Witness = Callable[[], str | None]
 class GameDayPlan:
     """One game day: what is done where, by whom, for how long, and who has to see it.
 
-    `now`: start the check at once instead of waiting for the node's own schedule.
+    `now`: start the check at once instead of waiting for the node's own schedule. `hold`: the scheduler, which gives the
+    node no work meanwhile.
     """
 
     node_class: str
@@ -127,8 +129,9 @@ class GameDayPlan:
     who: str
     limit: int = 1800
     now: bool = False
-    witnesses: Mapping[WitnessName, Witness] = field(default_factory=dict)  # alert and report
+    witnesses: Mapping[WitnessName, Witness] = field(default_factory=dict)  # those outside the node
     unasked: Mapping[WitnessName, str] = field(default_factory=dict)  # why they are not asked
+    hold: NodeHold | None = None
 
 
 @dataclass(frozen=True)
@@ -366,6 +369,7 @@ class GameDay:
         self._own = planned(self.plan, node, self.machine.name, self.clock.now())
         self._record("planned")
         try:
+            self._hold()
             self._arm(node)
             self._make(node)
             self._watch(node)
@@ -373,6 +377,7 @@ class GameDay:
             # Whatever was raised: an armed game day is ended now, or else by the node itself.
             if self._document.state in ("armed", "made"):
                 self._end()
+            self._return()
         return self._document
 
     @property
@@ -397,6 +402,35 @@ class GameDay:
         # It ends on the node before its answer is given up here: later it could make a fault that was ended.
         words = ("timeout", "-k", "5", f"{CALL - 30:.0f}", "sh", "-s")
         return self.machine.run(*words, stdin=script.encode(), timeout=CALL)
+
+    def _hold(self) -> None:
+        """Take the node out of service. Its document names the scheduler, and was written before."""
+        hold = self.plan.hold
+        if hold is None:
+            return
+        try:
+            why = f"game day {self.plan.fault.name}, by {self.plan.who}"
+            self.say(f"{self.machine.name}: {hold.begin(why)}")
+        except GoldnodeError as problem:
+            self._record("refused")
+            raise GameDayError(
+                f"{self.machine.name}: {hold.by} does not take it out of service, so no fault was made: {problem.message}",
+                remedy=problem.remedy,
+            ) from None
+
+    def _return(self) -> None:
+        """Return the node to service, if nothing of the fault is left on it."""
+        hold, state = self.plan.hold, self._document.state
+        if hold is None or hold.in_service is None:
+            return
+        if state in ("left", "lost"):
+            own = f"{hold.by} gives it no work until it is returned; {_again(self._document, self.machine.name)}"
+            self._record(state, left=[*self._document.left, own])
+            return
+        if note := hold.finish():
+            self.say(f"{self.machine.name}: {note}")
+            if hold.in_service:
+                self._record("left", left=[*self._document.left, note])
 
     def _arm(self, node: SurveyedNode) -> None:
         self.say(f"{self.machine.name}: arming the end, at most {self.plan.limit} s from now")
@@ -612,7 +646,7 @@ def planned(plan: GameDayPlan, node: SurveyedNode, name: str, now: float) -> Gam
         rows.append(_sighting("gate", "not_asked", None, text))
     else:
         rows.append(_sighting("gate", "not_seen", None, "not asked yet"))
-    witnesses: tuple[WitnessName, ...] = ("alert", "report")
+    witnesses: tuple[WitnessName, ...] = ("alert", "alertmanager", "report")
     for one in witnesses:
         if one in plan.witnesses:
             rows.append(_sighting(one, "not_seen", None, "not asked yet"))
@@ -629,6 +663,7 @@ def planned(plan: GameDayPlan, node: SurveyedNode, name: str, now: float) -> Gam
         finding=" or ".join(fault.findings),
         who=plan.who,
         started=f"{moment:%Y-%m-%dT%H:%M:%SZ}",
+        held_by=plan.hold.by if plan.hold is not None else None,
         limit_seconds=plan.limit,
         state="planned",
         sightings=rows,
@@ -661,14 +696,17 @@ def text(document: GameDayDocument, fault: GameDayFault) -> list[str]:
     lines = [f"{document.node}: game day {fault.name}: {fault.about}"]
     if document.simulated:
         lines[0] += " (SIMULATED hardware)"
-    lines += [f"  {row.witness:7} {_sighting_text(row)}" for row in document.sightings]
-    lines.append(f"  after   {ends.get(document.state, document.state)}")
-    return lines + [f"  left    {row}" for row in document.left]
+    lines += [f"  {row.witness:12} {_sighting_text(row)}" for row in document.sightings]
+    lines.append(f"  {'after':12} {ends.get(document.state, document.state)}")
+    return lines + [f"  {'left':12} {row}" for row in document.left]
 
 
 def plan_text(plan: GameDayPlan, node: SurveyedNode, document: GameDayDocument) -> list[str]:
     """Return what a game day would do, for a person."""
     fault = plan.fault
+    held = "no scheduler holds it: its inventory has no goldnode_drain"
+    if document.held_by is not None:
+        held = f"{document.held_by} gives it no work until the end"
     boot = "a boot ends it" if fault.ends_with_boot else "a unit takes it back at the next boot"
     lines = [
         f"{document.node} would have the fault {fault.name}: {fault.about}",
@@ -676,6 +714,7 @@ def plan_text(plan: GameDayPlan, node: SurveyedNode, document: GameDayDocument) 
         f"  ends:     when all have seen it, after {plan.limit} s at the latest; by the node's own timer "
         f"{MARGIN} s later ({UNIT}.timer); {boot}",
         f"  check:    must report {document.finding}",
+        f"  service:  {held}",
     ]
     for row in document.sightings[1:]:
         asked = "must see it" if row.outcome != "not_asked" else f"not asked: {row.text}"

@@ -64,7 +64,7 @@ def arguments(parser: Any) -> None:
 def run(host: Host, options: Any) -> int:
     """Run one pass. Return the exit code. Raises NodeError, which exits with 3."""
     # Imported here: the endpoint and TLS modules take longer than the start of this program.
-    from . import apart, channel
+    from . import apart, channel, evidence
     from .lockservice import LockClient
     from .loop import Follower
     from .machine import Machine
@@ -94,6 +94,8 @@ def run(host: Host, options: Any) -> int:
             lines.append(frozen or "")
             wish = f"{own.node} at {wanted.digest}" if wanted else f"nothing of {own.node} now"
             lines.append(f"wants {wish}")
+            if wanted is not None:
+                lines.append(evidence.refusal(host, own, document, wanted, time.time()) or "")
             lines = [clean(line) for line in lines if line]
             show(options, {"text": "; ".join(lines), "problem": False}, "\n".join(lines))
             return 0

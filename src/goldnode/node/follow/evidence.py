@@ -37,7 +37,7 @@ def refusal(
 ) -> Optional[str]:
     """Return why the evidence in a channel does not let a node move, and the command that makes it; None if it does.
 
-    Raises NodeError for a file of keys that has none, or that others than root can change.
+    Raises NodeError for a file without a key, or one that others than root can change.
     """
     kinds = list(settings.proofs)
     if not kinds or wanted.direction == channel.BACK:

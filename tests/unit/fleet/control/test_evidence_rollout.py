@@ -6,6 +6,7 @@ Store, channel, lock service, controller and signatures are real. The machines a
 from __future__ import annotations
 
 import copy
+import json
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,8 +41,10 @@ from goldnode.fleet.control.follow import FollowReader, FollowWorker
 from goldnode.fleet.control.requirements import RequirementEvaluator, RequirementSources
 from goldnode.fleet.rollout.model import RolloutPhase
 from goldnode.fleet.store.database import StoreDatabase
+from goldnode.node.follow import command
 from goldnode.node.follow import evidence as followed_evidence
 from goldnode.node.follow.loop import Follower
+from goldnode.node.ground.host import Host
 
 Json = dict[str, Any]
 RULE = EvidenceRule(kinds=["canary", "module-build"], max_age_days=3650, follow=["module-build"])
@@ -129,12 +132,48 @@ class World:
         return {row.kind or "": f"{row.state}: {row.why}" for row in rows}
 
 
+def checked(rollout: ProvedRollout, capsys: pytest.CaptureFixture[str]) -> str:
+    """Return what `goldnode-node follow --check` prints on a node of the first wave."""
+    root = rollout.directory / "nodes/checked"
+    name = next(name for name, said in rollout.said.items() if "evidence" in said[-1])
+    follow = {
+        "channel": str(rollout.channel),
+        "service": "http://s",
+        "apply": ["true"],
+        "evidence": {"kinds": RULE.follow, "max_age_days": RULE.max_age_days},
+    }
+    files = {
+        "/etc/goldnode/class.json": json.dumps({"class": "l4", "follow": follow}).encode(),
+        "/etc/goldnode/follow/root.json": rollout.first_root,
+        followed_evidence.KEYS: (rollout.directory / "evidence.pub").read_bytes(),
+    }
+    for path, data in files.items():
+        place = root / path.lstrip("/")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(data)
+    options = SimpleNamespace(
+        channel=None,
+        service=None,
+        node=name,
+        root_document=None,
+        check=True,
+        apart=False,
+        fetch=False,
+        format="text",
+    )
+    assert command.run(Host(str(root), live=True), options) == 0
+    return capsys.readouterr().out
+
+
 def waits(report: ControllerReport) -> str:
     return " | ".join(wait.reason for wait in report.waits)
 
 
 def test_one_package_makes_evidence_stale_and_the_wave_goes_on_when_it_is_renewed(
-    tmp_path: Path, migrated: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    migrated: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     world = World(tmp_path, monkeypatch)
     world.sign("canary")
@@ -169,6 +208,8 @@ def test_one_package_makes_evidence_stale_and_the_wave_goes_on_when_it_is_renewe
             f"{BUILDS}"
         }
         assert rollout.moved() == 0
+        monkeypatch.setattr(command, "time", SimpleNamespace(time=lambda: rollout.now))
+        assert BUILDS in checked(rollout, capsys)
 
         world.sign("module-build")
         report = rollout.run(store, rounds=15)

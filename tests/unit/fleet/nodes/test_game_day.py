@@ -14,9 +14,12 @@ from tests import documents
 
 from goldnode.core.errors import GoldnodeError
 from goldnode.documents.game_day import GameDayDocument
+from goldnode.fleet.drain.protocol import DrainOutcome
+from goldnode.fleet.drain.record import DrainRecords
 from goldnode.fleet.nodes import game_day
 from goldnode.fleet.nodes.game_day import GameDay, GameDayClock, GameDayError, GameDayPlan
 from goldnode.fleet.nodes.game_day_faults import BY_NAME, FAULTS, GameDayFault, SurveyedNode
+from goldnode.fleet.nodes.game_day_hold import NodeHold
 from goldnode.node.ground.verdict_files import LIMIT
 from goldnode.node.probe import logs
 from goldnode.node.state.kinds import kind
@@ -196,6 +199,7 @@ def test_each_witness_counts_for_itself(tmp_path: Path) -> None:
         "check": "seen",
         "gate": "not_asked",
         "alert": "not_seen",
+        "alertmanager": "not_asked",
         "report": "could_not_check",
     }
     assert game_day.missed(result)
@@ -254,6 +258,89 @@ def test_difference_after_the_end_is_named(tmp_path: Path) -> None:
     machine.end = lambda: Played.answer()  # type: ignore[method-assign]  # an end that does nothing
     result = day(machine, tmp_path).run()
     assert (result.state, result.left) == ("left", ["stack.holds b: None"])
+
+
+@dataclass
+class Scheduler:
+    """A scheduler of one node, and what it was asked."""
+
+    in_service: bool = True
+    fails: str = ""
+    asked: list[str] = field(default_factory=list)
+
+    def drain(self, node: str, why: str, caller: Any, records: Any = None) -> DrainOutcome:
+        return self.answer(f"drain {node}: {why}", "drain", False)
+
+    def resume(self, node: str, caller: Any, records: Any = None, before: Any = None) -> Any:
+        return self.answer(f"resume {node}, {before}", "resume", True)
+
+    def answer(self, asked: str, step: str, now: bool) -> DrainOutcome:
+        self.asked.append(asked)
+        if self.fails == step:
+            raise GoldnodeError("no answer", remedy="look at it")
+        before, self.in_service = self.in_service, now
+        return DrainOutcome(changed=True, in_service=before)
+
+
+def held(machine: Played, records: Path, scheduler: Any) -> GameDay:
+    hold = NodeHold("slurm", "gpu07", scheduler, DrainRecords(lambda script: ""))
+    return day(machine, records, hold=hold)
+
+
+def test_scheduler_holds_the_node_before_the_end_is_armed_and_until_the_end(
+    tmp_path: Path,
+) -> None:
+    machine, scheduler = Played(BY_NAME["hold"]), Scheduler()
+    seen: list[bool] = []
+    arm, end = machine.arm, machine.end
+
+    def watched(step: Callable[[], Any]) -> Callable[[], Any]:
+        def noted() -> Any:
+            seen.append(scheduler.in_service)
+            return step()
+
+        return noted
+
+    machine.arm, machine.end = watched(arm), watched(end)  # type: ignore[method-assign]
+    result = held(machine, tmp_path, scheduler).run()
+    assert seen == [False, False]
+    assert scheduler.asked == [
+        "drain gpu07: game day hold, by ann@desk",
+        "resume gpu07, True",
+    ]
+    assert (result.state, result.held_by, scheduler.in_service) == ("ended", "slurm", True)
+
+
+def test_no_fault_is_made_on_a_node_that_its_scheduler_does_not_hold(tmp_path: Path) -> None:
+    machine, scheduler = Played(BY_NAME["hold"]), Scheduler(fails="drain")
+    with pytest.raises(GameDayError, match="slurm does not take it out of service"):
+        held(machine, tmp_path, scheduler).run()
+    assert "arm" not in machine.steps
+    assert stored(tmp_path).state == "refused"
+
+
+def test_node_that_is_not_as_before_stays_out_of_service(tmp_path: Path) -> None:
+    machine, scheduler = Played(BY_NAME["hold"], fails_to_end=True), Scheduler()
+    result = held(machine, tmp_path, scheduler).run()
+    assert (result.state, scheduler.in_service) == ("left", False)
+    assert result.left[-1].startswith("slurm gives it no work until it is returned; `goldnode")
+
+
+def test_node_that_cannot_be_returned_is_left_with_the_command(tmp_path: Path) -> None:
+    machine, scheduler = Played(BY_NAME["hold"]), Scheduler(fails="resume")
+    result = held(machine, tmp_path, scheduler).run()
+    assert (result.state, game_day.missed(result)) == ("left", True)
+    assert result.left == [
+        "slurm still holds it: no answer; then `scontrol update NodeName=gpu07 State=RESUME`"
+    ]
+
+
+def test_interrupted_run_returns_the_node(tmp_path: Path) -> None:
+    machine, scheduler = Played(BY_NAME["hold"]), Scheduler()
+    machine.broken = {("make", "after"): KeyboardInterrupt()}
+    with pytest.raises(KeyboardInterrupt):
+        held(machine, tmp_path, scheduler).run()
+    assert (machine.made, scheduler.in_service) == (False, True)
 
 
 def test_a_second_game_day_is_refused(tmp_path: Path) -> None:
