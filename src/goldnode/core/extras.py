@@ -32,7 +32,7 @@ EXTRAS = {
     "floors": ("cryptography", "numpy", "scipy", "securesystemslib"),
     "postgresql": ("psycopg",),
     "redfish": ("sushy",),
-    "report": ("duckdb", "pyarrow"),
+    "report": ("duckdb", "numpy", "pyarrow"),
     "updates": ("cryptography", "securesystemslib", "tuf"),
     "test": ("docker", "pytest", "testinfra"),
 }

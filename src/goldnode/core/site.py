@@ -332,6 +332,13 @@ class SiteFleet(BaseModel):
             "them from every node."
         ),
     )
+    precision: Literal["exact", "stated"] = Field(
+        default="exact",
+        description=(
+            "Numbers of captures in that directory. exact: as the nodes have read them. stated: some readings that no "
+            "rule and no report judges are rounded to the steps of facts/precision.yml, which takes less than half of the space."
+        ),
+    )
     signing_key: str | None = Field(
         default=None,
         description=(

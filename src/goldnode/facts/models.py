@@ -245,6 +245,18 @@ class TolerancesFile(FactsFile):
     tolerances: list[NumericTolerance]
 
 
+class StoredPrecision(FactsRow):
+    key: str
+    step: float
+    unit: str
+    source: Keys
+    why: str
+
+
+class PrecisionFile(FactsFile):
+    precisions: list[StoredPrecision]
+
+
 class BranchFloor(FactsRow):
     branch: int
     floor: str | None
@@ -1781,6 +1793,7 @@ FILES: dict[str, type[FactsFile]] = {
     "pci_bridges.yml": PciBridgesFile,
     "performance.yml": PerformanceFile,
     "tolerances.yml": TolerancesFile,
+    "precision.yml": PrecisionFile,
     "security.yml": SecurityFile,
     "distros.yml": DistrosFile,
     "known_bad.yml": KnownBadFile,

@@ -212,7 +212,7 @@ def numbers(
             },
             NUMBERS: {
                 name: [row[place] for row in found]
-                for place, name in enumerate(SCHEMAS[NUMBERS].names)
+                for place, name in enumerate(("node", "time", "item", "key", "value"))
             },
             FACTS: {},
             FINDINGS: {},

@@ -83,6 +83,7 @@ def ingest(
         received=None if backfill else now,
         class_=class_name,
         anonymous=anonymous,
+        precision=load_site().fleet.precision,
         # A backfill is of the past: nothing has just happened.
         observe=(lambda reports: None) if backfill else _observe,
     )

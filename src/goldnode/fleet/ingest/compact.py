@@ -27,7 +27,17 @@ import pyarrow.parquet as pq
 
 from goldnode.core.files import replace_file, sync
 from goldnode.fleet.ingest.rows import text_order
-from goldnode.fleet.ingest.tables import PART_TABLES, SCHEMAS, PartName, listed_parts, replacements
+from goldnode.fleet.ingest.tables import (
+    CHANGES,
+    FACTS,
+    NODES,
+    NUMBERS,
+    PART_TABLES,
+    SCHEMAS,
+    PartName,
+    listed_parts,
+    replacements,
+)
 
 MANY = 16  # small parts of a class and day, from which on they are merged
 SMALL = 4 << 20  # bytes of a part; a larger one is never merged again
@@ -38,13 +48,34 @@ _CONTENT = 32
 _ORIGINS = b"goldnode.origins"  # key in the metadata of the file that completes a merged part
 _READERS = ".readers"  # lock that readers share
 # Large pages: in small ones, the names of nodes and items that repeat with each key would be stored again in each.
-FORMAT: dict[str, Any] = {
+_FORMAT: dict[str, Any] = {
     "compression": "zstd",
     "store_schema": False,
     "write_statistics": ["key", "time"],
     "data_page_size": 4 << 20,
     "max_rows_per_page": 1 << 20,
+    # Real UUIDs are random: a dictionary of those of 10,000 nodes that gives up is written as plain texts.
+    "dictionary_pagesize_limit": 16 << 20,
 }
+# Bytes of equal significance next to each other: the high ones of neighbours are equal, and the low ones of a rounded
+# number are zero.
+_SPLIT = {"values.list.element": "BYTE_STREAM_SPLIT", "value": "BYTE_STREAM_SPLIT"}
+
+
+def formatted(table: str) -> dict[str, Any]:
+    """Return how a file of a table is written."""
+    texts = {
+        NUMBERS: ["node", "item", "key", "time", "place"],
+        CHANGES: [
+            *("node", "time", "base", "key"),
+            *(f"{name}.list.element" for name in ("items", "texts", "faults")),
+        ],
+    }.get(table)
+    if texts is None:
+        return _FORMAT
+    columns = ["values.list.element"] if table == CHANGES else ["value"]
+    split = {name: _SPLIT[name] for name in columns}
+    return {**_FORMAT, "use_dictionary": texts, "column_encoding": split}
 
 
 def lock_for_reading(directory: Path) -> int | None:
@@ -136,23 +167,40 @@ def _groups(parts: Sequence[tuple[PartName, int]]) -> Iterator[list[PartName]]:
         yield group
 
 
-def _merge(directory: Path, table: str, group: list[PartName], work: Path) -> PartName:
-    """Write one part with the rows of several, and make it visible in their place."""
-    digest = hashlib.sha256("".join(part.id for part in group).encode()).hexdigest()[:24]
+def keep_only(
+    directory: Path, part: PartName, captures: set[tuple[str, int]], work: Path
+) -> PartName:
+    """Write a part with these captures of another one (node, milliseconds), and make it visible in its place."""
+    return _merge(directory, NODES, [part], work, captures)
+
+
+def _merge(
+    directory: Path,
+    table: str,
+    group: list[PartName],
+    work: Path,
+    captures: set[tuple[str, int]] | None = None,
+) -> PartName:
+    """Write one part with the rows of several, or those of some captures, and make it visible in their place."""
+    names = "".join(part.id for part in group)
+    content = names if captures is None else repr((names, sorted(captures)))
+    digest = hashlib.sha256(content.encode()).hexdigest()[:24]
     new = PartName(group[0].class_, group[0].day, digest)
     origin = ",".join(one for part in group for one in origins(directory, table, part))
     for name in PART_TABLES[table]:
-        merged = _rows([part.file(directory, name) for part in group], name)
+        merged = _rows([part.file(directory, name) for part in group], name, captures)
         file = work / f"merged-{name}.parquet"
-        with pq.ParquetWriter(file, merged.schema, **FORMAT) as writer:
+        with pq.ParquetWriter(file, merged.schema, **formatted(name)) as writer:
             if name == table:
                 writer.add_key_value_metadata({_ORIGINS: origin})
             writer.write_table(merged)
         sync(file)
     replace_file(new.replaces(directory, table), json.dumps([part.id for part in group]).encode())
     for name in PART_TABLES[table]:
-        (work / f"merged-{name}.parquet").replace(new.file(directory, name))
-        sync(new.file(directory, name).parent)
+        file = new.file(directory, name)
+        file.parent.mkdir(parents=True, exist_ok=True)  # an earlier goldnode had fewer tables
+        (work / f"merged-{name}.parquet").replace(file)
+        sync(file.parent)
     return new
 
 
@@ -165,21 +213,44 @@ def origins(directory: Path, table: str, part: PartName) -> tuple[str, ...]:
     return tuple(named.decode("ascii", "replace").split(",")) if named else (part.id,)
 
 
-def _rows(files: Iterable[Path], table: str) -> pa.Table:
-    """Return the rows of the files of one table, ordered by key as the ingest orders them."""
+def _rows(
+    files: Iterable[Path], table: str, captures: set[tuple[str, int]] | None = None
+) -> pa.Table:
+    """Return the rows of the files of one table, ordered by key, node and time.
+
+    :param captures: only the rows of these (node, milliseconds).
+
+    Files of an earlier goldnode lack columns, which are null, or are not there.
+    """
+    schema = SCHEMAS[table]
     # A column of nulls has no dictionary.
-    texts = [
-        field.name
-        for field in SCHEMAS[table]
-        if field.type == pa.string() and field.name != "fault"
-    ]
-    rows = pa.concat_tables(
-        [pq.read_table(file, partitioning=None, read_dictionary=texts) for file in files]
-    ).unify_dictionaries()
-    if "key" in rows.column_names:
+    texts = [field.name for field in schema if field.type == pa.string() and field.name != "fault"]
+    tables = []
+    for file in files:
+        if table != CHANGES or file.exists():
+            rows = pq.read_table(file, partitioning=None, read_dictionary=texts)
+            for name in schema.names:
+                if name not in rows.column_names:
+                    kind = schema.field(name).type
+                    kind = pa.dictionary(pa.int32(), kind) if name in texts else kind
+                    rows = rows.append_column(name, pa.nulls(len(rows), kind))
+            tables.append(rows.select(schema.names))
+    if not tables:
+        return schema.empty_table()
+    rows = pa.concat_tables(tables, promote_options="permissive").unify_dictionaries()
+    if captures is not None:
+        times = rows["time"].cast(pa.int64()).to_pylist()
+        pairs = zip(rows["node"].to_pylist(), times, strict=True)
+        rows = rows.filter(pa.array([pair in captures for pair in pairs], pa.bool_()))
+    if "key" in rows.column_names and len(rows):
         rows = rows.combine_chunks()
-        rows = rows.take(pc.sort_indices(text_order(rows["key"].chunk(0))))
-    return rows.cast(SCHEMAS[table]) if table not in ("facts", "numbers") else rows
+        order = {name: text_order(rows[name].chunk(0)) for name in ("key", "node")}
+        # By node, and then by time: neighbours are nearly equal.
+        place = pa.table({**order, "time": rows["time"]})
+        rows = rows.take(
+            pc.sort_indices(place, [(name, "ascending") for name in place.column_names])
+        )
+    return rows if table in (FACTS, NUMBERS) else rows.cast(schema)
 
 
 def part_size(directory: Path, table: str, part: PartName) -> int:

@@ -17,6 +17,7 @@ from goldnode.core.errors import GoldnodeError
 from goldnode.fleet.ingest import results
 from goldnode.fleet.ingest.anonymous import FleetNames
 from goldnode.fleet.ingest.inbox import INBOX
+from goldnode.fleet.ingest.precision import EXACT
 from goldnode.fleet.ingest.refused import AGAIN, RefusedReportError
 from goldnode.fleet.ingest.report import (
     INBOX_SOURCE,
@@ -68,6 +69,7 @@ class IngestRequest:
     received: datetime | None = None
     class_: str | None = None
     anonymous: bool = False
+    precision: str = EXACT  # or STATED
     # Called with the reports whose rows have names, before their files leave the inbox: at least once for each.
     observe: Callable[[Sequence[NodeReport]], None] = lambda reports: None
 
@@ -84,7 +86,7 @@ def ingest(request: IngestRequest, now: datetime | None = None) -> IngestResult:
     origin = ReportOrigin(INBOX_SOURCE if inbox else "directory", class_=request.class_)
     result, done = IngestResult(), []
     observed: list[NodeReport] = []
-    with writer(request.data, request.received) as out:
+    with writer(request.data, request.received, request.precision) as out:
         for file in sorted(_files(request.sources or (request.data / INBOX,), inbox)):
             try:
                 data = read(file)

@@ -77,7 +77,7 @@ class _Name:
     """One key, with what is known of it and of the keys below it. Codes are of one Flattener."""
 
     __slots__ = (
-        "children", "codes", "dropped", "failed", "fields", "found", "key", "measured", "memory", "nested", "number_code",
+        "children", "codes", "constants", "dropped", "failed", "fields", "found", "key", "measured", "memory", "nested", "number_code",
     )  # fmt: skip
 
     def __init__(self, key: str) -> None:
@@ -90,6 +90,7 @@ class _Name:
         self.measured = number in _MEASURED
         self.codes: dict[str, int] = {}  # text of the document -> code of the fact
         self.number_code = -1
+        self.constants: dict[int | float, str] = {}  # texts of numbers that are facts
         self.memory: dict[bytes, _Remembered] | None = {}
         self.found = self.failed = 0
 
@@ -101,6 +102,10 @@ class Flattener:
         self.facts: dict[tuple[str, str, str | None], int] = {}  # key, value, fault
         self.keys: dict[str, int] = {}
         self.items: dict[str, int] = {}
+        # The same in the order of their codes.
+        self.fact_list: list[tuple[str, str, str | None]] = []
+        self.key_list: list[str] = []
+        self.item_list: list[str] = []
         self.rows = Rows()
         self.text = 0  # characters of all facts and items, which are in memory once
         self._root = _Name("")
@@ -113,8 +118,12 @@ class Flattener:
         """
         rows = self.rows
         before = rows.lengths()
-        dictionaries: tuple[dict[Any, int], ...] = (self.facts, self.keys, self.items)
-        texts, text = [len(known) for known in dictionaries], self.text
+        dictionaries: tuple[tuple[dict[Any, int], list[Any]], ...] = (
+            (self.facts, self.fact_list),
+            (self.keys, self.key_list),
+            (self.items, self.item_list),
+        )
+        texts, text = [len(listed) for _, listed in dictionaries], self.text
         first = len(rows.numbers)
         self._first = len(rows.facts) + first
         try:
@@ -126,7 +135,8 @@ class Flattener:
         except BaseException:
             rows.cut(before)
             self.text = text
-            for known, count in zip(dictionaries, texts, strict=True):
+            for (known, listed), count in zip(dictionaries, texts, strict=True):
+                del listed[count:]
                 while len(known) > count:
                     known.popitem()
             # Its memory may have codes of the refused capture.
@@ -135,7 +145,7 @@ class Flattener:
 
     def leaves(self) -> Iterator[Leaf]:
         """Yield the leaves of all captures, facts first."""
-        rows, facts, keys, items = self.rows, list(self.facts), list(self.keys), list(self.items)
+        rows, facts, keys, items = self.rows, self.fact_list, self.key_list, self.item_list
         for starts, end in (
             (rows.fact_starts, len(rows.facts)),
             (rows.number_starts, len(rows.numbers)),
@@ -151,7 +161,7 @@ class Flattener:
     def _check_finite(self, first: int) -> None:
         for key, value in zip(self.rows.keys[first:], self.rows.numbers[first:], strict=True):
             if not math.isfinite(value):
-                raise _no_number(list(self.keys)[key])
+                raise _no_number(self.key_list[key])
 
     def _start(self, item: str) -> None:
         """Begin a run."""
@@ -171,6 +181,7 @@ class Flattener:
                 remedy=AGAIN,
             )
         self.text += len(item)
+        self.item_list.append(item)
         return self.items.setdefault(item, len(self.items))
 
     def _child(self, parent: _Name, name: str) -> _Name:
@@ -187,11 +198,30 @@ class Flattener:
         return child
 
     def _object(self, value: Mapping[str, Any], name: _Name, item: str, depth: int) -> None:
-        """Walk an object whose names are part of the keys."""
-        children = name.children
+        """Walk an object whose names are part of the keys.
+
+        It does itself for texts and numbers what `_value` does: a capture has thousands of them.
+        """
+        children, rows = name.children, self.rows
+        facts, keys, numbers = rows.facts, rows.keys, rows.numbers
         for one, inner in value.items():
-            child = children.get(one) or self._child(name, one)
-            self._value(inner, child, item, depth + 1)
+            child = children.get(one)
+            if child is None:
+                child = self._child(name, one)
+            type_ = type(inner)
+            if child.dropped or inner is None:
+                continue
+            if type_ is str:
+                code = child.codes.get(inner)
+                facts.append(self._code(child, inner) if code is None else code)
+            elif (type_ is int or type_ is float) and child.number_code >= 0:
+                try:
+                    numbers.append(inner)
+                except OverflowError:
+                    raise _no_number(child.key) from None
+                keys.append(child.number_code)
+            else:
+                self._value(inner, child, item, depth + 1)
 
     def _value(self, value: Any, name: _Name, item: str, depth: int) -> None:
         type_ = type(value)
@@ -204,7 +234,12 @@ class Flattener:
             if name.measured:
                 self._number(value, name)
             else:
-                self._fact(constant(value, name.key), name)
+                text = name.constants.get(value)
+                if text is None:
+                    text = constant(value, name.key)
+                    if len(name.constants) < _REMEMBERED:
+                        name.constants[value] = text
+                self._fact(text, name)
         elif type_ is bool:
             self._fact("true" if value else "false", name)
         elif value is not None:
@@ -225,6 +260,7 @@ class Flattener:
         known = len(self.facts)
         code = self.facts.setdefault(fact, known)
         if code == known:
+            self.fact_list.append(fact)
             self.text += len(fact[1])
         if fault is None:
             name.codes[text] = code
@@ -233,6 +269,8 @@ class Flattener:
     def _number(self, value: int | float, name: _Name) -> None:
         if name.number_code < 0:
             name.number_code = self.keys.setdefault(name.key, len(self.keys))
+            if name.number_code == len(self.key_list):
+                self.key_list.append(name.key)
         try:
             self.rows.numbers.append(value)
         except OverflowError:
@@ -268,7 +306,7 @@ class Flattener:
         """Return the rows from these places on, with items relative to `item`."""
         rows, values = self.rows, []
         if len(rows.items) > runs:
-            items = list(self.items)
+            items = self.item_list
             for run in range(runs, len(rows.items)):
                 below = items[rows.items[run]]
                 relative = below[len(item) :] if item or not below else f"{SEPARATOR}{below}"

@@ -10,11 +10,21 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
 
+import pyarrow as pa
+
 from goldnode.core.errors import GoldnodeError
 from goldnode.core.files import sync
+from goldnode.fleet.ingest import compact
 from goldnode.fleet.ingest.compact import origins
-from goldnode.fleet.ingest.tables import PART_TABLES, PartName, listed_parts, replacements
-from goldnode.fleet.ingest.write import LOCK, clean_up
+from goldnode.fleet.ingest.tables import (
+    NODES,
+    PART_TABLES,
+    PartName,
+    found_parts,
+    listed_parts,
+    replacements,
+)
+from goldnode.fleet.ingest.write import LOCK, clean_up, columns_of, nodes_columns, work_folder
 
 _KEEP = re.compile(r"([1-9]\d{0,4})d")
 
@@ -41,15 +51,19 @@ def days(text: str) -> int:
 def candidates(directory: Path, keep: int, now: datetime) -> list[PrunedDay]:
     """Return the days of all classes that ended more than `keep` days ago, the oldest first.
 
-    Parts that a compacted one replaces are named too, and before it.
+    Parts that a compacted one replaces are named too, and before it. A day that has nothing but
+    captures that later ones refer to is not named.
     """
     first = (now.astimezone(UTC) - timedelta(days=keep)).strftime("%Y-%m-%d")
+    later = [part for part in found_parts(directory) if part.day >= first]
+    needed = _bases(directory, later)
     days: dict[tuple[str, str], list[tuple[bool, PartName, str]]] = {}
     of_days: dict[tuple[str, str], set[str]] = {}
     for table in PART_TABLES:
         lists = replacements(directory, table)
         for part in listed_parts(directory, table):
-            if part.day < first:
+            left = needed.get((part.class_, part.day), set())
+            if part.day < first and not (left and _captures(directory, part) <= left):
                 days.setdefault((part.day, part.class_), []).append((part in lists, part, table))
                 of_day = of_days.setdefault((part.day, part.class_), set())
                 of_day.update((part.id, *_origins(directory, table, part, lists)))
@@ -72,6 +86,8 @@ def candidates(directory: Path, keep: int, now: datetime) -> list[PrunedDay]:
 def prune(directory: Path, days: list[PrunedDay]) -> list[PrunedDay]:
     """Remove these parts and no other rows. They vanish from all tables at once: `nodes` goes first.
 
+    Captures that those of other days refer to stay, in a part of their own.
+
     A compaction may have merged them since they were named: then the merged part is removed. Return
     the days whose parts were merged with captures that arrived meanwhile: these stay. Directories
     that are empty are removed too.
@@ -81,13 +97,57 @@ def prune(directory: Path, days: list[PrunedDay]) -> list[PrunedDay]:
         fcntl.flock(lock, fcntl.LOCK_EX)
         lists = {table: replacements(directory, table) for table in PART_TABLES}
         clean_up(directory)  # what a killed compaction has left
-        for day in days:
-            merged, mixed = _merged(directory, day, lists)
+        named = [(day, *_merged(directory, day, lists)) for day in days]
+        gone = {part for day, merged, _ in named for part, _ in (*day.parts, *merged)}
+        whole = found_parts(directory)
+        needed = _bases(directory, [part for part in whole if part not in gone])
+        for day, merged, mixed in named:
+            bases = needed.get((day.class_, day.day), set())
             for part, table in (*day.parts, *merged):
-                _remove(directory, part, table)
+                own = table == NODES and part in whole and bases
+                if not (own and _shrink(directory, part, own)):
+                    _remove(directory, part, table)
             if mixed:
                 left.append(day)
+        compact.finish(directory)
     return left
+
+
+def _bases(directory: Path, parts: list[PartName]) -> dict[tuple[str, str], set[tuple[str, int]]]:
+    """Return the captures of other days that those in these parts refer to, by class and day."""
+    bases: dict[tuple[str, str], set[tuple[str, int]]] = {}
+    for part in parts:
+        if "base" not in nodes_columns(directory, part):  # of an earlier goldnode
+            continue
+        rows = columns_of(part.file(directory, NODES), "node", "base")
+        rows = rows.filter(rows["base"].is_valid())
+        times = rows["base"].cast(pa.int64()).to_pylist()
+        for node, time in zip(rows["node"].to_pylist(), times, strict=True):
+            day = datetime.fromtimestamp(time / 1000, UTC).strftime("%Y-%m-%d")
+            if day != part.day:
+                bases.setdefault((part.class_, day), set()).add((node, time))
+    return bases
+
+
+def _captures(directory: Path, part: PartName) -> set[tuple[str, int]]:
+    """Return node and milliseconds of the captures of a part."""
+    try:
+        rows = columns_of(part.file(directory, NODES), "node", "time")
+    except FileNotFoundError:
+        return set()
+    times = rows["time"].cast(pa.int64()).to_pylist()
+    return set(zip(rows["node"].to_pylist(), times, strict=True))
+
+
+def _shrink(directory: Path, part: PartName, bases: set[tuple[str, int]]) -> bool:
+    """Leave these captures of a part alone. Return whether it has one of them."""
+    own = _captures(directory, part)
+    if not own & bases:
+        return False
+    if own - bases:
+        with work_folder(directory) as work:
+            compact.keep_only(directory, part, own & bases, work)
+    return True
 
 
 def _merged(

@@ -10,8 +10,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from goldnode.core.errors import GoldnodeError
-from goldnode.fleet.ingest import compact
-from goldnode.fleet.ingest.tables import CANARY, NODES, ORDER, PartName, found_parts
+from goldnode.fleet.ingest import compact, expanded
+from goldnode.fleet.ingest.tables import (
+    CANARY,
+    CHANGES,
+    DIGESTS,
+    FACTS,
+    FINDINGS,
+    NODES,
+    NUMBERS,
+    SCHEMAS,
+    PartName,
+    days_around,
+    days_between,
+    found_parts,
+)
 from goldnode.node.ground.text import phrase
 
 if TYPE_CHECKING:
@@ -61,7 +74,7 @@ def connect(directory: Path, limits: ReadLimits | None = None) -> duckdb.DuckDBP
         )
     results = _within(found_parts(directory, CANARY), limits)
     if results:
-        rows = _source([str(part.file(directory, CANARY)) for part in results])
+        rows = _source(directory, CANARY, results)
         connection.execute(
             f"CREATE VIEW canary AS SELECT * FROM {rows} {_where(limits, received=True)}"  # noqa: S608
         )
@@ -74,17 +87,54 @@ def _views(
     parts: list[PartName],
     limits: ReadLimits,
 ) -> None:
+    chosen = _last(connection, directory, parts, limits) if limits.last else parts
+    nodes = f"SELECT * FROM ({_stored(directory, NODES, chosen)}) {_where(limits, received=True)}"  # noqa: S608 - names are quoted
     if limits.last:
-        parts = _last(connection, directory, parts, limits)
-    for table in (NODES, *ORDER[:-1]):
-        source = _source([str(part.file(directory, table)) for part in parts])
-        rows = f"SELECT * FROM {source} {_where(limits, received=table == NODES)}"  # noqa: S608 - names are quoted
-        if limits.last:
-            rows = f"SELECT * FROM ({rows}) SEMI JOIN last_captures USING (node, time)"  # noqa: S608
-        elif limits.at is not None and table != NODES:
-            # A part may have captures that arrived later.
-            rows = f"SELECT * FROM ({rows}) SEMI JOIN nodes USING (node, time)"  # noqa: S608
-        connection.execute(f"CREATE VIEW {table} AS {rows}")
+        nodes = f"SELECT * FROM ({nodes}) SEMI JOIN last_captures USING (node, time)"  # noqa: S608
+    connection.execute(f"CREATE VIEW stored_nodes AS {nodes}")
+    connection.execute(f"CREATE VIEW nodes AS SELECT {NODE_COLUMNS} FROM stored_nodes")  # noqa: S608 - columns of the table
+    near = _with_bases(found_parts(directory), chosen)
+    for table in (FACTS, NUMBERS, DIGESTS):
+        connection.execute(f"CREATE VIEW stored_{table} AS {_stored(directory, table, near)}")
+    connection.execute(f"CREATE VIEW stored_changes AS {_changes(directory, chosen)}")
+    findings = f"SELECT * FROM {_source(directory, FINDINGS, chosen)}"  # noqa: S608
+    # A part may have captures that arrived later.
+    connection.execute(
+        f"CREATE VIEW findings AS SELECT * FROM ({findings}) SEMI JOIN stored_nodes USING (node, time)"  # noqa: S608
+    )
+    for name, select in expanded.views(expanded.DUCKDB_LISTS):
+        connection.execute(f"CREATE VIEW {name} AS {select}")
+
+
+NODE_COLUMNS = ", ".join(
+    [*(name for name in SCHEMAS[NODES].names if name not in ("base", "blocks")), "class", "day"]
+)
+
+
+def _stored(directory: Path, table: str, parts: list[PartName]) -> str:
+    files = [part.file(directory, table) for part in parts]
+    return expanded.stored(expanded.DUCKDB_LISTS, table, files, _source(directory, table, parts))
+
+
+def _with_bases(found: list[PartName], chosen: list[PartName]) -> list[PartName]:
+    """Return the parts of the found ones that can have the bases of captures in the chosen ones."""
+    days: dict[str, set[str]] = {}
+    for class_, day in {(part.class_, part.day) for part in chosen}:
+        days.setdefault(class_, set()).update(days_between(*days_around(day)))
+    return [part for part in found if part.day in days.get(part.class_, ())]
+
+
+def _changes(directory: Path, parts: list[PartName]) -> str:
+    """Return the SELECT of the changes in parts. An earlier goldnode wrote no changes."""
+    some = [part for part in parts if part.file(directory, CHANGES).exists()]
+    if not some:
+        return expanded.DUCKDB_LISTS.no_changes.format(day="DATE '2000-01-01'")
+    return f"SELECT * FROM {_source(directory, CHANGES, some)}"  # noqa: S608 - names are quoted
+
+
+def _source(directory: Path, table: str, parts: list[PartName], filename: bool = False) -> str:
+    """Return the table function of the files of one table."""
+    return _files([str(part.file(directory, table)) for part in parts], filename)
 
 
 def _last(
@@ -97,16 +147,19 @@ def _last(
     files = {str(part.file(directory, NODES)): part for part in parts}
     newest = (
         "SELECT node, max(time) AS time, arg_max(filename, time) AS file "  # noqa: S608
-        f"FROM {_source(list(files), filename=True)} {_where(limits, received=True)} GROUP BY node"
+        f"FROM {_files(list(files), filename=True)} {_where(limits, received=True)} GROUP BY node"
     )
     connection.execute(f"CREATE TABLE last_captures AS {newest}")
     last = connection.execute("SELECT DISTINCT file FROM last_captures").fetchall()
     return sorted(files[name] for (name,) in last) or parts[-1:]
 
 
-def _source(files: list[str], filename: bool = False) -> str:
+def _files(files: list[str], filename: bool = False) -> str:
+    """Return the table function of files. Those of an earlier goldnode lack columns, which are null."""
     listed = ", ".join("'" + file.replace("'", "''") + "'" for file in files)
-    columns = "hive_partitioning=true, hive_types={'class': VARCHAR, 'day': DATE}"
+    columns = (
+        "hive_partitioning=true, hive_types={'class': VARCHAR, 'day': DATE}, union_by_name=true"
+    )
     return f"read_parquet([{listed}], {columns}{', filename=true' if filename else ''})"
 
 

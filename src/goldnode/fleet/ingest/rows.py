@@ -2,58 +2,112 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
-from array import array
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from goldnode.fleet.ingest.blocks import (
+    BlockChanges,
+    BlockReader,
+    CaptureBase,
+    CaptureBlocks,
+    Ordered,
+)
 from goldnode.fleet.ingest.flatten import Flattener
-from goldnode.fleet.ingest.keys import KeyKind, kind
+from goldnode.fleet.ingest.precision import STATED
 from goldnode.fleet.ingest.refused import AGAIN, RefusedReportError
 from goldnode.fleet.ingest.report import NodeReport
-from goldnode.fleet.ingest.tables import DIGESTS, FACTS, FINDINGS, NODES, NUMBERS, SCHEMAS
+from goldnode.fleet.ingest.tables import (
+    BASE_DAYS,
+    CHANGES,
+    DIGESTS,
+    FACTS,
+    FINDINGS,
+    NODES,
+    NUMBERS,
+    SCHEMAS,
+)
 from goldnode.fleet.ingest.text import clean
 from goldnode.node.ground.json_lines import as_dict
 from goldnode.node.ground.optional import optional
 
 _MOST_FINDINGS = 5_000  # of one verdict
 _TEXT = 32  # characters of new texts that count as one row
+_MOST_CHANGED = 2  # a capture of which more than the half has changed is stored whole
+BASE_MILLISECONDS = BASE_DAYS * 86_400_000
 _FINDING = ("id", "outcome", "severity", "domain", "subject", "expected", "got")
 
 
 class Group:
-    """Rows of one class and day."""
+    """Rows of one class and day.
 
-    def __init__(self) -> None:
-        self.members: list[
-            tuple[str, str]
-        ] = []  # digest of the report, and node, in the order of arrival
+    `bases`: the captures of each node that later ones may refer to; those that this group stores
+    whole are added to it. `exact`: numbers as they are, else to the stated precision.
+    """
+
+    def __init__(self, bases: Bases | None = None, exact: bool = True) -> None:
+        # Digest of the report, and node, in the order of arrival.
+        self.members: list[tuple[str, str]] = []
         self.size = 0  # rows, and long texts as rows: what the memory that it takes grows with
-        self._text = 0  # characters of findings
+        self.bases = Bases() if bases is None else bases
+        self._precision = None if exact else STATED
+        self._text = self._count = 0  # characters of findings; rows
         self._flattener = Flattener()
+        self._reader = BlockReader(self._flattener, exact)
         self._rows: dict[str, list[dict[str, Any]]] = {NODES: [], FINDINGS: []}
-        self._capture_ends = {FACTS: array("i"), NUMBERS: array("i")}
+        # Number of each capture with its rows.
+        self._whole: dict[str, list[tuple[int, Ordered]]] = {FACTS: [], NUMBERS: []}
+        self._changed: dict[str, list[tuple[int, Ordered, Any]]] = {FACTS: [], NUMBERS: []}
+        self._digested: list[tuple[int, str, str]] = []
 
     def add(self, report: NodeReport) -> None:
         """Add a report. Raise RefusedReportError, with nothing added, for one that cannot be stored."""
         findings, node = list(_findings(report)), _node_row(report)
-        rows = self._flattener.rows
         self._flattener.add(report.capture)  # the last one that may refuse the report
-        who = {"node": report.node, "time": report.milliseconds}
-        self._rows[NODES].append(who | node)
+        time = report.milliseconds
+        number, blocks = len(self.members), self._reader.take(time)
+        base = self.bases.fitting(report.node, time)
+        changes = None if base is None else blocks.compared(base)
+        if base is None or changes is None or changes.rows * _MOST_CHANGED > blocks.rows:
+            base = None
+            self._add_whole(number, blocks)
+            self.bases.add(report.node, blocks.base)
+        else:
+            self._add_changes(number, blocks, changes)
+        who = {"node": report.node, "time": time}
+        own = {
+            "base": None if base is None else base.time,
+            "precision": self._precision,
+            "blocks": blocks.base.packed() if base is None else None,
+        }
+        self._rows[NODES].append(who | node | own)
         self._rows[FINDINGS] += [who | row for row in findings]
-        self._capture_ends[FACTS].append(len(rows.facts))
-        self._capture_ends[NUMBERS].append(len(rows.numbers))
         self.members.append((report.digest, report.node))
         self._text += sum(len(text) for row in findings for text in row.values() if text)
-        self.size = (
-            len(rows.facts) + len(rows.numbers) + len(self._rows[FINDINGS]) + len(self.members)
-        )
+        self.size = self._count + len(self._rows[FINDINGS]) + len(self.members)
         self.size += (self._text + self._flattener.text) // _TEXT
+
+    def _add_whole(self, number: int, blocks: CaptureBlocks) -> None:
+        self._whole[FACTS].append((number, blocks.facts))
+        self._whole[NUMBERS].append((number, blocks.numbers))
+        self._count += blocks.rows
+        self._digested += [(number, *one) for one in self._reader.sections(blocks.facts).items()]
+
+    def _add_changes(self, number: int, blocks: CaptureBlocks, changes: BlockChanges) -> None:
+        if len(changes.facts.keys):
+            self._changed[FACTS].append((number, changes.facts, changes.fact_items))
+            compared = self._reader.compared
+            keys = [code for code in changes.facts.keys.tolist() if compared[code]]
+            if keys:
+                sections = self._reader.sections(blocks.facts, keys)
+                self._digested += [(number, *one) for one in sections.items()]
+        if len(changes.numbers.keys):
+            self._changed[NUMBERS].append((number, changes.numbers, changes.number_items))
+        self._count += changes.rows
 
     def nodes(self) -> list[dict[str, Any]]:
         """Return the rows of the table of nodes, without the time of their ingest."""
@@ -65,117 +119,169 @@ class Group:
             return pa.Table.from_pylist(self._rows[name], SCHEMAS[name])
         if name == DIGESTS:
             return self._digests()
-        codes = _int32(self._flattener.rows.facts if name == FACTS else self._flattener.rows.keys)
-        columns = self._who(name) | (
-            self._fact_columns(codes) if name == FACTS else self._number_columns(codes)
-        )
-        order = pc.sort_indices(columns.pop("order"))
-        table = pa.table([columns[column] for column in SCHEMAS[name].names], SCHEMAS[name].names)
-        return table.take(order)
-
-    def _who(self, name: str) -> dict[str, Any]:
-        """Return the columns node, time and item."""
-        rows = self._flattener.rows
-        items = _decoded(self._run_ends(name), _int32(rows.items))
-        return self._nodes(self._captures(name)) | {
-            "item": _texts(items, list(self._flattener.items))
+        if name == CHANGES:
+            return self._changes()
+        rows = [rows for _, rows in self._whole[name]]
+        captures = np.array([number for number, _ in self._whole[name]], np.int32)
+        lengths = [len(one.values) for one in rows]
+        blocks = _joined([np.repeat(one.keys, one.counts) for one in rows], np.int32)
+        order = np.argsort(_rank(self._keys(name))[blocks], kind="stable")
+        values = _joined([one.values for one in rows], np.int32 if name == FACTS else np.float64)
+        columns = self._who(np.repeat(captures, lengths)[order])
+        columns |= {
+            "item": _texts(
+                _joined([one.items for one in rows], np.int32)[order], self._flattener.item_list
+            ),
+            "key": _texts(blocks[order], self._keys(name)),
+            "place": pa.array(_joined([one.places for one in rows], np.int16)[order]),
         }
+        if name == FACTS:
+            columns |= self._fact_columns(values[order])
+        else:
+            columns["value"] = pa.array(values[order])
+        return pa.table([columns[column] for column in SCHEMAS[name].names], SCHEMAS[name].names)
 
-    def _captures(self, name: str) -> Any:
-        """Return the number of each row's capture."""
-        ends = _int32(self._capture_ends[name])
-        return _decoded(ends, pa.array(range(len(ends)), pa.int32()))
+    def _keys(self, name: str) -> list[str]:
+        return self._reader.fact_keys if name == FACTS else self._flattener.key_list
 
-    def _nodes(self, captures: Any) -> dict[str, Any]:
+    def _who(self, captures: Any) -> dict[str, Any]:
         """Return the columns node and time."""
         nodes = self._rows[NODES]
-        times = pa.array([row["time"] for row in nodes], pa.timestamp("ms"))
+        times = np.array([row["time"] for row in nodes], "datetime64[ms]")
         return {
             "node": _texts(captures, [row["node"] for row in nodes]),
-            "time": times.take(captures),
+            "time": pa.array(times[captures]),
         }
 
-    def _run_ends(self, name: str) -> Any:
-        rows = self._flattener.rows
-        starts, end = rows.number_starts, len(rows.numbers)
-        if name == FACTS:
-            starts, end = rows.fact_starts, len(rows.facts)
-        return pa.concat_arrays([_int32(starts)[1:], pa.array([end], pa.int32())])
-
     def _fact_columns(self, codes: Any) -> dict[str, Any]:
-        """Return key, value and fault, each by a dictionary of its own, and the order of the keys."""
-        facts = list(self._flattener.facts)
+        """Return value and fault, each by a dictionary of its own."""
         columns: dict[str, Any] = {}
-        for place, name in enumerate(("key", "value", "fault")):
+        facts = self._flattener.fact_list
+        for place, name in ((1, "value"), (2, "fault")):
             texts: dict[Any, int] = {}
-            own = pa.array(
-                [texts.setdefault(fact[place], len(texts)) for fact in facts], pa.int32()
-            )
-            columns[name] = _texts(own.take(codes), list(texts))
+            own = np.array([texts.setdefault(fact[place], len(texts)) for fact in facts], np.int32)
+            columns[name] = _texts(own[codes], list(texts))
         columns["fault"] = columns["fault"].cast(pa.string())  # a null has no place in a dictionary
-        return columns | {"order": text_order(columns["key"])}
+        return columns
 
-    def _number_columns(self, codes: Any) -> dict[str, Any]:
-        keys = list(self._flattener.keys)
-        numbers = self._flattener.rows.numbers
-        value = pa.Array.from_buffers(pa.float64(), len(numbers), [None, pa.py_buffer(numbers)])
-        key = _texts(codes, keys)
-        return {"key": key, "value": value, "order": text_order(key)}
+    def _changes(self) -> pa.Table:
+        return pa.concat_tables([self._changed_blocks(name) for name in (FACTS, NUMBERS)])
+
+    def _changed_blocks(self, name: str) -> pa.Table:
+        """Return a row for each changed block of one table, in the order of the keys."""
+        chosen = self._changed[name]
+        counts = _joined([rows.counts for _, rows, _ in chosen], np.int64)
+        keys = _joined([rows.keys for _, rows, _ in chosen], np.int32)
+        with_items = _joined([items for _, _, items in chosen], np.bool_)
+        captures = np.repeat(
+            np.array([number for number, _, _ in chosen], np.int32),
+            [len(rows.keys) for _, rows, _ in chosen],
+        )
+        order = np.argsort(_rank(self._keys(name))[keys], kind="stable")
+        places, offsets = _list_places(counts, order)
+        values = _joined(
+            [rows.values for _, rows, _ in chosen], np.int32 if name == FACTS else np.float64
+        )[places]
+        own = np.repeat(with_items[order], counts[order])
+        items = _joined([rows.items for _, rows, _ in chosen], np.int32)[places][own]
+        item_counts = np.where(with_items[order], counts[order], 0)
+        empty = np.zeros(len(order) + 1, np.int32)
+        lists: dict[str, tuple[Any, Any]] = {
+            "items": (_ends(item_counts), _texts(items, self._flattener.item_list)),
+            "values": (empty, pa.array([], pa.float64())),
+            "texts": (empty, pa.array([], pa.string())),
+            "faults": (empty, pa.array([], pa.string())),
+        }
+        if name == FACTS:
+            facts = self._fact_columns(values)
+            lists |= {"texts": (offsets, facts["value"]), "faults": (offsets, facts["fault"])}
+        else:
+            lists["values"] = (offsets, pa.array(values))
+        bases = np.array([row["base"] or 0 for row in self._rows[NODES]], "datetime64[ms]")
+        columns = self._who(captures[order])
+        columns |= {
+            "base": pa.array(bases[captures[order]]),
+            "key": _texts(keys[order], self._keys(name)),
+        }
+        for column, (ends, content) in lists.items():
+            text = content if column == "values" else content.cast(pa.string())
+            columns[column] = pa.ListArray.from_arrays(pa.array(ends, pa.int32()), text)
+        schema = SCHEMAS[CHANGES]
+        return pa.table([columns[column] for column in schema.names], schema.names).cast(schema)
 
     def _digests(self) -> pa.Table:
-        """Return a digest of the facts of each section of each capture. Their order has no effect.
-
-        It is the sum of the products of two odd numbers, modulo 2^64: one of the fact, and one of
-        the item.
-        """
-        rows, facts = self._flattener.rows, list(self._flattener.facts)
-        codes = _int32(rows.facts)
-        compared = pa.array([kind(key, number=False) in _COMPARED for key, _, _ in facts]).take(
-            codes
-        )
-        sections: dict[str, int] = {}
-        section = [sections.setdefault(key.partition(".")[0], len(sections)) for key, _, _ in facts]
-        items = _decoded(self._run_ends(FACTS), _int32(rows.items))
-        hashes = pc.multiply(
-            pa.array([_odd("\0".join(map(str, fact))) for fact in facts], pa.uint64()).take(codes),
-            pa.array([_odd(item) for item in self._flattener.items], pa.uint64()).take(items),
-        )
-        captures = self._captures(FACTS)
-        table = pa.table(
-            {
-                "capture": captures,
-                "section": pa.array(section, pa.int32()).take(codes),
-                "digest": hashes,
-            }
-        )
-        sums = (
-            table.filter(compared).group_by(["capture", "section"]).aggregate([("digest", "sum")])
-        )
-        sums = sums.sort_by([("section", "ascending"), ("capture", "ascending")])
-        texts = pa.array([f"{value:016x}" for value in sums["digest_sum"].to_pylist()], pa.string())
-        who = self._nodes(sums["capture"].combine_chunks())
-        names = _texts(sums["section"].combine_chunks(), list(sections))
-        return pa.table([who["node"], who["time"], names, texts], SCHEMAS[DIGESTS].names)
+        """Return a digest of the facts of each section of each capture, of one with a base only where it differs."""
+        rows = sorted(self._digested, key=lambda row: (row[1], row[0]))
+        columns = self._who(np.array([number for number, _, _ in rows], np.int32))
+        columns |= {
+            "section": pa.array([section for _, section, _ in rows], pa.string()),
+            "digest": pa.array([digest for _, _, digest in rows], pa.string()),
+        }
+        schema = SCHEMAS[DIGESTS]
+        return pa.table([columns[column] for column in schema.names], schema.names)
 
 
-def _int32(values: array[int]) -> Any:
-    return pa.Array.from_buffers(pa.int32(), len(values), [None, pa.py_buffer(values)])
+class Bases:
+    """The newest capture of each node of a class that is stored whole."""
+
+    def __init__(self) -> None:
+        self._bases: dict[str, CaptureBase] = {}
+        self._added: dict[str, CaptureBase] = {}
+        self._shared: dict[bytes, Any] = {}  # keys that captures of equal nodes have in common
+
+    def fitting(self, node: str, time: int) -> CaptureBase | None:
+        """Return the base for a capture of this time (ms): one of less than seven days before or after it."""
+        base = self._added.get(node) or self._bases.get(node)
+        return base if base is not None and abs(time - base.time) < BASE_MILLISECONDS else None
+
+    def add(self, node: str, base: CaptureBase) -> None:
+        """Add a base that is not yet in a file with a name: captures of other files must not refer to it."""
+        last = self._added.get(node)
+        if last is None or last.time <= base.time:
+            self._added[node] = self._with_shared(base)
+
+    def load(self, node: str, base: CaptureBase) -> None:
+        """Add a base that is in a file with a name."""
+        last = self._bases.get(node)
+        if last is None or last.time <= base.time:
+            self._bases[node] = self._with_shared(base)
+
+    def opened(self) -> Bases:
+        """Return the bases for another group: its own are added to none of the others."""
+        other = Bases()
+        other._bases, other._shared = self._bases, self._shared
+        return other
+
+    def named(self, other: Bases) -> None:
+        """Take over the bases of a group whose files have their names."""
+        for node, base in other._added.items():
+            self.load(node, base)
+
+    def _with_shared(self, base: CaptureBase) -> CaptureBase:
+        return base._replace(keys=self._shared.setdefault(base.keys.tobytes(), base.keys))
 
 
-def _decoded(ends: Any, values: Any) -> Any:
-    """Return the values of runs, one for each row. Runs of no row are left out."""
-    starts = pa.concat_arrays([pa.array([0], pa.int32()), ends[:-1]])
-    some = pc.greater(ends, starts)
-    return pc.run_end_decode(
-        pa.RunEndEncodedArray.from_arrays(ends.filter(some), values.filter(some))
-    )
+def _joined(columns: list[Any], kind: Any) -> Any:
+    return np.concatenate(columns) if columns else np.empty(0, kind)
 
 
-_COMPARED = (KeyKind.FACT, KeyKind.IDENTITY)
+def _rank(texts: list[str]) -> Any:
+    """Return the place of each text among the sorted ones."""
+    ranks = np.empty(len(texts), np.int32)
+    ranks[sorted(range(len(texts)), key=texts.__getitem__)] = np.arange(len(texts))
+    return ranks
 
 
-def _odd(text: str) -> int:
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") | 1
+def _ends(counts: Any) -> Any:
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+
+
+def _list_places(counts: Any, order: Any) -> tuple[Any, Any]:
+    """Return the places of the values of lists that are put in an order, and their offsets."""
+    ends = _ends(counts[order])
+    starts = np.cumsum(counts) - counts
+    places = np.arange(ends[-1]) + np.repeat(starts[order] - ends[:-1], counts[order])
+    return places, ends
 
 
 def text_order(column: Any) -> Any:

@@ -5,8 +5,13 @@ One file holds the rows of one ingest for one class and one day (UTC) of the cap
     DIRECTORY/TABLE/class=CLASS/day=YYYY-MM-DD/part-ID.parquet
 
 `class` and `day` are columns by the names of the directories, as DuckDB and ClickHouse read them.
-The five files of one part have the same ID. The file of `nodes` gets its name last: a part without
+The six files of one part have the same ID. The file of `nodes` gets its name last: a part without
 it is the rest of an ingest that was killed, and no reader here opens it. All times are UTC.
+
+Rows that did not change are not stored again. A capture without `base` is stored whole in `facts`,
+`numbers` and `digests`. One with a base has what the base has, but for the keys that it has rows of
+in `changes`, and for its own digests. A base is in a part of its own class, less than BASE_DAYS
+before or after. Parts of an earlier goldnode have no file of `changes`, and whole captures alone.
 
 The table `canary` is written by itself: its one file is whole or not there.
 
@@ -19,6 +24,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,8 +37,11 @@ from goldnode.fleet.ingest.class_names import is_class
 LOGGER = logging.getLogger("goldnode.fleet")
 
 NODES, FINDINGS, FACTS, NUMBERS, DIGESTS = "nodes", "findings", "facts", "numbers", "digests"
+CHANGES = "changes"
+BASE_DAYS = 7  # a capture refers to a base of less than this many days before or after it
 CANARY = "canary"
 _MOMENT = pa.timestamp("ms")
+_TEXTS = pa.list_(pa.field("element", pa.string()))
 
 SCHEMAS: dict[str, pa.Schema] = {
     # One row for each capture.
@@ -50,6 +59,9 @@ SCHEMAS: dict[str, pa.Schema] = {
             ("lock_digest", pa.string()),
             ("engine", pa.string()),  # digest of the program on the node
             ("source", pa.string()),  # directory, ansible, http
+            ("base", _MOMENT),  # time of the node's capture whose rows this one has; null: its own
+            ("precision", pa.string()),  # stated: numbers are rounded; null: they are exact
+            ("blocks", pa.binary()),  # digests of the blocks of a whole capture, for the ingest
         ]
     ),
     # One row for each finding of the verdict.
@@ -75,6 +87,7 @@ SCHEMAS: dict[str, pa.Schema] = {
             ("key", pa.string()),
             ("value", pa.string()),
             ("fault", pa.string()),  # not_exposed or unread, then `value` is its text
+            ("place", pa.int16()),  # of the row among those of the capture with this key
         ]
     ),
     # One row for each counter and gauge.
@@ -85,6 +98,20 @@ SCHEMAS: dict[str, pa.Schema] = {
             ("item", pa.string()),
             ("key", pa.string()),
             ("value", pa.float64()),
+            ("place", pa.int16()),
+        ]
+    ),
+    # One row for each key of facts or of numbers whose rows differ from those of the base: these replace them.
+    CHANGES: pa.schema(
+        [
+            ("node", pa.string()),
+            ("time", _MOMENT),
+            ("base", _MOMENT),
+            ("key", pa.string()),
+            ("items", _TEXTS),  # empty: those of the base, by their places
+            ("values", pa.list_(pa.field("element", pa.float64()))),  # of numbers, else empty
+            ("texts", _TEXTS),  # values of facts, else empty
+            ("faults", _TEXTS),
         ]
     ),
     # One row for each section of a capture: a digest of its facts. Equal digests need no comparison of facts.
@@ -132,7 +159,8 @@ SCHEMAS: dict[str, pa.Schema] = {
     ),
 }
 # In the order in which a part gets its names: the file of `nodes` completes it.
-ORDER = (FINDINGS, FACTS, NUMBERS, DIGESTS, NODES)
+ORDER = (FINDINGS, FACTS, NUMBERS, DIGESTS, CHANGES, NODES)
+VIEWS = (FINDINGS, FACTS, NUMBERS, DIGESTS, NODES)  # what readers see: every capture whole
 # Table whose file completes a part -> tables of the part, in the order of their names.
 PART_TABLES = {NODES: ORDER, CANARY: (CANARY,)}
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
@@ -155,6 +183,25 @@ class PartName(NamedTuple):
     def replaces(self, directory: Path, table: str) -> Path:
         """Return the file with the list of parts that this one replaces; only compacted parts have one."""
         return folder(directory, table, self.class_, self.day) / f"part-{self.id}.replaces"
+
+
+def by_change(file: Path) -> bool:
+    """Return whether a file of any table is of a part with changes: an earlier goldnode wrote none."""
+    directory, place = file.parents[3], file.relative_to(file.parents[2])
+    return (directory / CHANGES / place).exists()
+
+
+def days_around(day: str) -> tuple[str, str]:
+    """Return the first and the last day on which a base of a capture of this day can be."""
+    moment = date.fromisoformat(day)
+    span = timedelta(days=BASE_DAYS)
+    return (moment - span).isoformat(), (moment + span).isoformat()
+
+
+def days_between(first: str, last: str) -> list[str]:
+    """Return the days from the first to the last one."""
+    begin, end = date.fromisoformat(first), date.fromisoformat(last)
+    return [(begin + timedelta(days=one)).isoformat() for one in range((end - begin).days + 1)]
 
 
 def folder(directory: Path, table: str, class_: str, day: str) -> Path:

@@ -18,16 +18,20 @@ import pyarrow.parquet as pq
 from goldnode.core.errors import GoldnodeError
 from goldnode.core.files import sync
 from goldnode.fleet.ingest import compact, results
-from goldnode.fleet.ingest.compact import FORMAT
+from goldnode.fleet.ingest.blocks import unpacked
+from goldnode.fleet.ingest.compact import formatted
+from goldnode.fleet.ingest.precision import EXACT
 from goldnode.fleet.ingest.report import NodeReport
 from goldnode.fleet.ingest.results import CanaryResult
-from goldnode.fleet.ingest.rows import Group
+from goldnode.fleet.ingest.rows import Bases, Group
 from goldnode.fleet.ingest.tables import (
     CANARY,
     NODES,
     ORDER,
     SCHEMAS,
     PartName,
+    days_around,
+    days_between,
     found_parts,
     listed_parts,
 )
@@ -40,7 +44,9 @@ LOCK = ".lock"
 
 
 @contextmanager
-def writer(directory: Path, received: datetime | None) -> Iterator[PartWriter]:
+def writer(
+    directory: Path, received: datetime | None, precision: str = EXACT
+) -> Iterator[PartWriter]:
     """Yield a writer. Its rows have their names when the block ends; an error leaves none.
 
     One process writes at a time; another one waits. `received` is the time of this ingest. None:
@@ -50,15 +56,21 @@ def writer(directory: Path, received: datetime | None) -> Iterator[PartWriter]:
     with (directory / LOCK).open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         clean_up(directory)
-        (directory / _WORK).mkdir(exist_ok=True)
-        work = Path(tempfile.mkdtemp(dir=directory / _WORK))
-        try:
-            parts = PartWriter(directory, work, received)
+        with work_folder(directory) as work:
+            parts = PartWriter(directory, work, received, precision)
             yield parts
             parts.finish()
             parts.compact()
-        finally:
-            shutil.rmtree(directory / _WORK, ignore_errors=True)
+
+
+@contextmanager
+def work_folder(directory: Path) -> Iterator[Path]:
+    """Yield an empty directory for files without a name. The caller holds the lock of writers."""
+    (directory / _WORK).mkdir(exist_ok=True)
+    try:
+        yield Path(tempfile.mkdtemp(dir=directory / _WORK))
+    finally:
+        shutil.rmtree(directory / _WORK, ignore_errors=True)
 
 
 def clean_up(directory: Path) -> None:
@@ -75,8 +87,13 @@ def clean_up(directory: Path) -> None:
 class PartWriter:
     """Adds reports, and writes the parts of one ingest."""
 
-    def __init__(self, directory: Path, work: Path, received: datetime | None) -> None:
+    def __init__(
+        self, directory: Path, work: Path, received: datetime | None, precision: str = EXACT
+    ) -> None:
         self.directory = directory
+        self._exact = precision == EXACT
+        self._bases: dict[str, Bases] = {}  # of classes
+        self._loaded: set[tuple[str, str]] = set()  # classes and days whose bases are among them
         self._received = None if received is None else int(received.timestamp() * 1000)
         self.parts: list[PartName] = []
         self._work = work
@@ -156,8 +173,20 @@ class PartWriter:
             if len(self._groups) >= _MOST_OPEN:
                 self._close(next(iter(self._groups)))
             self._opened += 1
-            self._groups[place] = OpenPart(self._work / str(self._opened))
+            bases = self._stored_bases(*place).opened()
+            self._groups[place] = OpenPart(self._work / str(self._opened), bases, self._exact)
         return self._groups[place]
+
+    def _stored_bases(self, class_: str, day: str) -> Bases:
+        """Return the stored bases that captures of a class and day can have."""
+        bases = self._bases.setdefault(class_, Bases())
+        first, last = days_around(day)
+        for part in found_parts(self.directory):
+            near = part.class_ == class_ and first <= part.day <= last
+            if near and (class_, part.day) not in self._loaded:
+                _load_bases(bases, self.directory, part)
+        self._loaded.update((class_, one) for one in days_between(first, last))
+        return bases
 
     def _close(self, place: tuple[str, str]) -> None:
         group = self._groups.pop(place)
@@ -171,13 +200,16 @@ class PartWriter:
             group.file(table).replace(file)
             sync(file.parent)
         self.parts.append(part)
+        self._bases[place[0]].named(group.bases)
 
 
 class OpenPart:
     """Files of one part that have no name yet."""
 
-    def __init__(self, work: Path) -> None:
-        self.group = Group()
+    def __init__(self, work: Path, bases: Bases, exact: bool) -> None:
+        self.bases = bases
+        self._exact = exact
+        self.group = Group(bases, exact)
         self._work = work
         self._writers: dict[str, pq.ParquetWriter] = {}
         self._nodes: list[dict[str, Any]] = []
@@ -198,12 +230,14 @@ class OpenPart:
         for table in ORDER[:-1]:
             rows = self.group.table(table)
             if table not in self._writers:
-                self._writers[table] = pq.ParquetWriter(self.file(table), rows.schema, **FORMAT)
+                self._writers[table] = pq.ParquetWriter(
+                    self.file(table), rows.schema, **formatted(table)
+                )
             self._writers[table].write_table(rows, row_group_size=MOST_ROWS * 2)
         for member in self.group.members:
             self._digest.update(repr(member).encode())
         self._nodes += self.group.nodes()
-        self.group = Group()
+        self.group = Group(self.bases, self._exact)
 
     def close(self, received: int | None) -> str:
         """Complete the files, and return the id of the part."""
@@ -211,7 +245,7 @@ class OpenPart:
             self.flush()
         at = max(row["time"] for row in self._nodes) if received is None else received
         rows = pa.Table.from_pylist([row | {"received": at} for row in self._nodes], SCHEMAS[NODES])
-        pq.write_table(rows, self.file(NODES), **FORMAT)
+        pq.write_table(rows, self.file(NODES), **formatted(NODES))
         sync(self.file(NODES))
         for table, opened in self._writers.items():
             opened.close()
@@ -241,7 +275,7 @@ class _OpenResults:
 
     def _flush(self) -> None:
         if self._writer is None:
-            self._writer = pq.ParquetWriter(self.file, SCHEMAS[CANARY], **FORMAT)
+            self._writer = pq.ParquetWriter(self.file, SCHEMAS[CANARY], **formatted(CANARY))
         self._writer.write_table(pa.Table.from_pylist(self._rows, SCHEMAS[CANARY]))
         self._rows = []
 
@@ -259,7 +293,7 @@ def stored_results(directory: Path, class_: str, day: str) -> set[str]:
     digests: set[str] = set()
     for part in found_parts(directory, CANARY):
         if (part.class_, part.day) == (class_, day):
-            rows = _columns(part.file(directory, CANARY), "result")
+            rows = columns_of(part.file(directory, CANARY), "result")
             digests.update(rows["result"].unique().to_pylist())
     return digests
 
@@ -269,19 +303,45 @@ def stored(directory: Path, class_: str, day: str) -> set[tuple[str, int]]:
     moments: set[tuple[str, int]] = set()
     for part in found_parts(directory):
         if (part.class_, part.day) == (class_, day):
-            rows = _columns(part.file(directory, NODES), "node", "time")
+            rows = columns_of(part.file(directory, NODES), "node", "time")
             times = rows["time"].cast(pa.int64()).to_pylist()
             moments.update(zip(rows["node"].to_pylist(), times, strict=True))
     return moments
 
 
-def _columns(file: Path, *names: str) -> pa.Table:
+def _load_bases(bases: Bases, directory: Path, part: PartName) -> None:
+    """Add the bases of a part. An earlier goldnode recorded no bases."""
+    if "blocks" not in nodes_columns(directory, part):
+        return
+    rows = columns_of(part.file(directory, NODES), "node", "time", "blocks")
+    rows = rows.filter(rows["blocks"].is_valid())
+    times = rows["time"].cast(pa.int64()).to_pylist()
+    for node, time, data in zip(rows["node"].to_pylist(), times, rows["blocks"], strict=True):
+        base = unpacked(time, data.as_py())
+        if base is not None:
+            bases.load(node, base)
+
+
+def nodes_columns(directory: Path, part: PartName) -> list[str]:
+    """Return the columns of the file of nodes of a part. Raise GoldnodeError for a damaged one."""
+    file = part.file(directory, NODES)
+    try:
+        return list(pq.read_schema(file).names)
+    except pa.ArrowException as problem:
+        raise _damaged(file, problem) from None
+
+
+def columns_of(file: Path, *names: str) -> pa.Table:
     """Return columns of a stored file. Raise GoldnodeError for a damaged one."""
     try:
         return pq.read_table(file, columns=list(names), partitioning=None)
     except pa.ArrowException as problem:
-        raise GoldnodeError(
-            f"this file of the fleet's data is damaged: {problem}",
-            file=file,
-            remedy="put it back from a copy, or move the files of its part (the same name in each table) away",
-        ) from None
+        raise _damaged(file, problem) from None
+
+
+def _damaged(file: Path, problem: Exception) -> GoldnodeError:
+    return GoldnodeError(
+        f"this file of the fleet's data is damaged: {problem}",
+        file=file,
+        remedy="put it back from a copy, or move the files of its part (the same name in each table) away",
+    )

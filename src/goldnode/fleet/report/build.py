@@ -33,13 +33,13 @@ def report(
     source: ReportSource, settings: ReportSettings, more: Path | None = None
 ) -> doc.FleetReportDocument:
     """Return the report on a fleet. The same files and settings give the same document."""
-    with opened(source, settings, more) as connection:
+    with opened(source, settings, more, narrow=more is None) as connection:
         return _Builder(connection, settings).document()
 
 
 def diff(source: ReportSource, settings: ReportSettings) -> doc.FleetDiffDocument:
     """Return what differs between the two times of the settings."""
-    with opened(source, settings) as connection:
+    with opened(source, settings, narrow=True) as connection:
         latest, moments = rows(connection, "latest"), rows(connection, "moments")
         both = {row["node"] for row in moments}
         # Of nodes that the earlier time does not know, and of those that the later one does not.

@@ -3,7 +3,7 @@
 DuckDB makes the reports; this is for sites that read the files with ClickHouse. The tests run it in
 chdb.
 """
-# ruff: noqa: S608  # names of tables and files, quoted; nothing that a request gives
+# names of tables and files, quoted; nothing that a request gives
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from goldnode.core.errors import GoldnodeError
-from goldnode.fleet.ingest.tables import CANARY, DIGESTS, FACTS, FINDINGS, NODES, NUMBERS
+from goldnode.fleet.ingest.expanded import CLICKHOUSE_LISTS
+from goldnode.fleet.ingest.tables import CANARY, NODES
 from goldnode.fleet.report import frame
 from goldnode.fleet.report.frame import Dialect, ReportKeys, ReportSettings, ReportSource, Row
 
@@ -43,6 +44,7 @@ CLICKHOUSE = Dialect(
     file_table=_files,
     seconds="(toUnixTimestamp64Milli({}) / 1000.0)",
     flag="CAST({} AS Nullable(Int32))",
+    lists=CLICKHOUSE_LISTS,
 )
 
 
@@ -54,8 +56,8 @@ def statements(
     for statement in frame.prelude("clickhouse").split(";\n"):
         if statement.strip():
             yield statement.strip()
-    for table in (FACTS, NUMBERS, FINDINGS, DIGESTS):
-        yield f"CREATE VIEW {table} AS SELECT * FROM {_files(files[table])}"
+    for name, select in frame.stored_views(source, settings, CLICKHOUSE):
+        yield f"CREATE VIEW {name} AS {select}"
     yield f"CREATE VIEW captures AS {frame.captures_view(CLICKHOUSE, _files(files[NODES]), settings)}"
     results = frame.results_view(
         CLICKHOUSE, _files(files[CANARY]) if files[CANARY] else None, settings

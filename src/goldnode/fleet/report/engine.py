@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from goldnode.core.errors import GoldnodeError
 from goldnode.fleet.ingest.compact import lock_for_reading
+from goldnode.fleet.ingest.expanded import DUCKDB_LISTS
 from goldnode.fleet.ingest.tables import CANARY, FACTS, FINDINGS, NODES, NUMBERS
 from goldnode.fleet.report import frame
 from goldnode.fleet.report.frame import (
@@ -37,7 +38,9 @@ def quoted(value: Value) -> str:
 
 def _files(paths: Sequence[Path]) -> str:
     listed = ", ".join(quoted(str(path)) for path in paths)
-    return f"read_parquet([{listed}], hive_partitioning=true, hive_types={{'class': VARCHAR, 'day': VARCHAR}})"
+    columns = "hive_partitioning=true, hive_types={'class': VARCHAR, 'day': VARCHAR}"
+    # Files of an earlier goldnode lack columns.
+    return f"read_parquet([{listed}], {columns}, union_by_name=true)"
 
 
 DUCKDB = Dialect(
@@ -45,6 +48,7 @@ DUCKDB = Dialect(
     file_table=_files,
     seconds="(epoch_ms({}) / 1000.0)",
     flag="CAST({} AS INTEGER)",
+    lists=DUCKDB_LISTS,
 )
 
 
@@ -62,9 +66,14 @@ def select_rows(columns: Sequence[str], rows: Sequence[Row]) -> str:
 
 @contextmanager
 def opened(
-    source: ReportSource, settings: ReportSettings, more: Path | None = None
+    source: ReportSource,
+    settings: ReportSettings,
+    more: Path | None = None,
+    narrow: bool = False,
 ) -> Iterator[duckdb.DuckDBPyConnection]:
     """Yield a connection with all views of a report. It cannot change the files.
+
+    :param narrow: the tables of facts, numbers and digests have the captures alone that goldnode's views read them of.
 
     Views of the directory `more` follow goldnode's. Raise GoldnodeError for a view that DuckDB
     refuses, also where it is used within the block, and for a file that cannot be read: it is
@@ -86,8 +95,6 @@ def opened(
             "INSERT INTO report_files VALUES (?)",
             [[str(one)] for each in files.values() for one in each],
         )
-        for table in (FACTS, NUMBERS, FINDINGS, "digests"):
-            connection.execute(f"CREATE VIEW {table} AS SELECT * FROM {_files(files[table])}")
         captures = frame.captures_view(DUCKDB, _files(files[NODES]), settings)
         connection.execute(f"CREATE VIEW captures AS {captures}")
         results = frame.results_view(
@@ -99,6 +106,12 @@ def opened(
             for name, value in frame.settings_row(settings).items()
         )
         connection.execute(f"CREATE TABLE settings AS SELECT {row}")
+        if narrow:
+            connection.execute(f"CREATE TABLE wanted AS {frame.wanted_captures()}")
+        wanted = "wanted" if narrow else None
+        for name, select in frame.stored_views(source, settings, DUCKDB, wanted):
+            kind = "TABLE" if narrow and name == "stored_nodes" else "VIEW"
+            connection.execute(f"CREATE {kind} {name} AS {select}")
         for name, (columns, rows) in frame.reference(source, settings, keys_of(connection)).items():
             connection.execute(f"CREATE TABLE {name} AS {select_rows(columns, rows)}")
         for view in frame.views(more):
@@ -119,11 +132,14 @@ def opened(
 def keys_of(connection: duckdb.DuckDBPyConnection) -> ReportKeys:
     """Return the keys and findings that the files have."""
 
-    def column(name: str, table: str) -> list[str]:
-        query = f"SELECT DISTINCT {name} FROM {table} WHERE {name} IS NOT NULL"
+    def column(name: str, table: str, where: str = "true") -> list[str]:
+        query = f"SELECT DISTINCT {name} FROM {table} WHERE {name} IS NOT NULL AND {where}"
         return [row[0] for row in connection.execute(query).fetchall()]
 
-    return ReportKeys(column("key", FACTS), column("key", NUMBERS), column("id", FINDINGS))
+    changes, some = "stored_changes", 'len("{}") > 0'
+    facts = {*column("key", f"stored_{FACTS}"), *column("key", changes, some.format("texts"))}
+    numbers = {*column("key", f"stored_{NUMBERS}"), *column("key", changes, some.format("values"))}
+    return ReportKeys(sorted(facts), sorted(numbers), column("id", FINDINGS))
 
 
 def _create(connection: duckdb.DuckDBPyConnection, view: ReportView) -> None:

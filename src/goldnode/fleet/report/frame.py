@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from importlib.resources import files
@@ -18,9 +18,13 @@ from pathlib import Path
 
 from goldnode.core.errors import GoldnodeError
 from goldnode.documents.floors import FloorsDocument, FloorsMetric
+from goldnode.fleet.ingest import expanded
 from goldnode.fleet.ingest.class_names import NO_CLASS
+from goldnode.fleet.ingest.expanded import ListDialect
 from goldnode.fleet.ingest.tables import (
+    BASE_DAYS,
     CANARY,
+    CHANGES,
     DIGESTS,
     FACTS,
     FINDINGS,
@@ -150,12 +154,15 @@ def parts(source: ReportSource, settings: ReportSettings) -> Mapping[str, list[P
             remedy="run `goldnode fleet ingest` first",
         )
     facts = min(settings.compared, settings.at) - settings.stale_after
-    first = {
-        NODES: None,
-        FACTS: facts,
-        DIGESTS: facts,
-        NUMBERS: settings.at - settings.trend,
-        FINDINGS: settings.at - settings.month,
+    numbers = settings.at - settings.trend
+    bases = timedelta(days=BASE_DAYS)
+    span = {
+        NODES: (None, settings.at),
+        FACTS: (facts - bases, settings.at + bases),
+        DIGESTS: (facts - bases, settings.at + bases),
+        NUMBERS: (numbers - bases, settings.at + bases),
+        CHANGES: (min(facts, numbers), settings.at),
+        FINDINGS: (settings.at - settings.month, settings.at),
     }
     month = f"{settings.at - settings.month:%Y-%m-%d}"
     results = [
@@ -166,8 +173,8 @@ def parts(source: ReportSource, settings: ReportSettings) -> Mapping[str, list[P
     return {
         CANARY: results,
         **{
-            table: _files(source.directory, table, parts, since, settings.at)
-            for table, since in first.items()
+            table: _files(source.directory, table, parts, since, until)
+            for table, (since, until) in span.items()
         },
     }
 
@@ -179,7 +186,43 @@ def _files(
     # Without a file, an empty list would be no table: the last one then has no row of that time.
     named = list(found)
     chosen = [part for part in named if low <= part.day <= f"{until:%Y-%m-%d}"] or named[-1:]
-    return [part.file(directory, table) for part in chosen]
+    files = [part.file(directory, table) for part in chosen]
+    # Parts of an earlier goldnode have no changes.
+    return [file for file in files if file.exists()] if table == CHANGES else files
+
+
+def stored_views(
+    source: ReportSource, settings: ReportSettings, dialect: Dialect, wanted: str | None = None
+) -> Iterator[tuple[str, str]]:
+    """Yield name and SELECT of the views of what the files have, and of the tables as if all captures were whole.
+
+    :param wanted: table with the node and time of the captures that these tables are of; None: all.
+    """
+    named = parts(source, settings)
+    first = (
+        f"{min(settings.compared - settings.stale_after, settings.at - settings.trend):%Y-%m-%d}"
+    )
+    files = dict(named)
+    # Changes are read from this day on: captures before it would have values of their bases.
+    recent = [file for file in named[NODES] if file.parent.name.removeprefix("day=") >= first]
+    files[NODES] = recent or named[NODES][-1:]
+    for table in (NODES, FACTS, NUMBERS, DIGESTS):
+        rows = dialect.file_table(files[table])
+        name = "stored_captures" if table == NODES else f"stored_{table}"
+        yield name, expanded.stored(dialect.lists, table, files[table], rows)
+    columns = ("class", "day", "node", "time", "base", "held")
+    nodes = (
+        f"SELECT {', '.join(f'c.{name} AS {name}' for name in columns)} FROM stored_captures AS c"
+    )
+    if wanted is not None:
+        nodes += f" INNER JOIN {wanted} AS w ON w.node = c.node AND w.time = c.time"
+    yield f"stored_{NODES}", nodes
+    changes = dialect.lists.no_changes.format(day="''")
+    if named[CHANGES]:
+        changes = f"SELECT * FROM {dialect.file_table(named[CHANGES])}"
+    yield f"stored_{CHANGES}", changes
+    yield from expanded.views(dialect.lists)
+    yield FINDINGS, f"SELECT * FROM {dialect.file_table(named[FINDINGS])}"
 
 
 def settings_row(settings: ReportSettings) -> dict[str, float]:
@@ -365,6 +408,7 @@ class Dialect:
     file_table: Callable[[Sequence[Path]], str]
     seconds: str
     flag: str
+    lists: ListDialect
 
 
 def literal(value: Value) -> str:
@@ -452,6 +496,15 @@ def results_view(dialect: Dialect, files: str | None, settings: ReportSettings) 
         "CASE WHEN better = 'lower' THEN -1e0 ELSE 1e0 END AS sign, quantile, runs, value, bound, sm_mhz, device_sm_mhz, "
         f"uncounted FROM {files} WHERE {seconds} <= {until!r} AND {seconds} >= {since!r} "
         f"AND {dialect.seconds.format('received')} <= {until!r}"
+    )
+
+
+def wanted_captures() -> str:
+    """Return the SELECT of the captures whose facts a report reads: views `latest` and `moments`."""
+    return (
+        "SELECT node, max(time) AS time FROM captures GROUP BY node UNION "
+        "SELECT c.node AS node, max(c.time) AS time FROM captures AS c CROSS JOIN settings AS s "
+        "WHERE c.seconds <= s.before_s AND c.seconds >= s.back_s GROUP BY c.node"
     )
 
 

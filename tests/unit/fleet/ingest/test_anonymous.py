@@ -56,7 +56,7 @@ def test_no_name_is_left_in_any_file(tmp_path: Path) -> None:
         json.dumps(pq.read_table(file, partitioning=None).to_pylist(), default=str)
         for file in data.rglob("*.parquet")
     ]
-    assert len(texts) == 5
+    assert len(texts) == 6
     raw = b"".join(file.read_bytes() for file in data.rglob("*.parquet"))
     for name in NAMES:
         assert not [text for text in texts if name in text], name

@@ -21,7 +21,7 @@ from goldnode.fleet.ingest import files, inbox, read, write
 from goldnode.fleet.ingest.files import IngestRequest, IngestResult, ingest
 from goldnode.fleet.ingest.read import ReadLimits, connect
 from goldnode.fleet.ingest.report import report_of
-from goldnode.fleet.ingest.tables import NODES, ORDER, SCHEMAS, found_parts
+from goldnode.fleet.ingest.tables import NODES, ORDER, SCHEMAS, VIEWS, found_parts
 
 
 def run(data: Path, *sources: Path, received: datetime | None = NOW) -> IngestResult:
@@ -388,8 +388,8 @@ def test_a_killed_ingest_leaves_no_half_day_and_the_next_one_completes_it(
         run(data, source)
         os._exit(0)
     killed = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
-    assert killed == (step < 10), "two parts of five files"
-    counts = ", ".join(f"(FROM {table} SELECT count(DISTINCT (node, time)))" for table in ORDER)
+    assert killed == (step < 12), "two parts of six files"
+    counts = ", ".join(f"(FROM {table} SELECT count(DISTINCT (node, time)))" for table in VIEWS)
     (seen,) = rows(data, f"VALUES ({counts})")
     assert len(set(seen)) == 1, "each capture is in all tables or in none"
     result = run(data, source)

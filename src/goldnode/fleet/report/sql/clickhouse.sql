@@ -6,3 +6,5 @@ CREATE OR REPLACE FUNCTION board AS (item) -> splitByChar('/', item)[1];
 SET join_use_nulls = 1;
 SET union_default_mode = 'DISTINCT';
 SET transform_null_in = 0;
+-- Files of an earlier goldnode lack columns.
+SET schema_inference_mode = 'union';

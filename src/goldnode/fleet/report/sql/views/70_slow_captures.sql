@@ -1,7 +1,21 @@
 -- Slow nodes by their captures: the bound of the median of the last ones is worse than the floor of class and platform.
 -- The floor is the median of the nodes, less the greater of the margin and of `sigmas` robust standard deviations.
 -- With fewer captures than `bounds` has rows for, no node is named.
-WITH ordered AS (
+-- It reads what the files have of the metrics, and not every capture whole (view numbers).
+WITH held AS (
+    SELECT c.node AS node, c.time AS time, b.item AS item, b.key AS key, b.value AS value
+    FROM metrics AS m
+    INNER JOIN stored_numbers AS b ON b.key = m.key
+    INNER JOIN stored_captures AS c ON c.class = b.class AND c.node = b.node AND c.held = b.time
+    LEFT JOIN replaced_numbers AS k ON k.class = c.class AND k.node = c.node AND k.time = c.time AND k.key = b.key
+    WHERE k.key IS NULL
+    UNION ALL
+    SELECT r.node AS node, r.time AS time, r.item AS item, r.key AS key, r.value AS value
+    FROM replacing_numbers AS r
+    INNER JOIN metrics AS m ON m.key = r.key
+),
+
+ordered AS (
     SELECT
         n.node AS node,
         n.item AS item,
@@ -9,7 +23,7 @@ WITH ordered AS (
         m.sign * n.value AS value,
         m.margin AS margin,
         row_number() OVER (PARTITION BY n.node, n.item, n.key ORDER BY n.time DESC) AS age
-    FROM numbers AS n
+    FROM held AS n
     INNER JOIN metrics AS m ON m.key = n.key
     INNER JOIN captures AS c ON c.node = n.node AND c.time = n.time
     CROSS JOIN settings AS s

@@ -1,7 +1,16 @@
 -- Counters that have grown in the window: the only ones whose steps are worth their memory.
+-- It reads the rows of the files: a value that did not change is in them once.
 -- stored
+WITH held AS (
+    SELECT node, item, key, value
+    FROM stored_numbers
+    UNION ALL
+    SELECT node, item, key, value
+    FROM replacing_numbers
+)
+
 SELECT n.node AS node, n.item AS item, n.key AS key
-FROM numbers AS n
+FROM held AS n
 INNER JOIN rates AS r ON r.key = n.key
 WHERE n.value > 0
 GROUP BY n.node, n.item, n.key

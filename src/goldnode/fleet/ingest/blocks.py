@@ -1,0 +1,316 @@
+"""Blocks of a capture: the rows of one key, in the order in which the capture has them, and a digest of each.
+
+A capture whose block has the items and values of an earlier one (its base) does not store it again.
+The digests are of 64 bits: equal blocks have equal ones on every machine, and those of different
+blocks are equal by chance once in 10^19.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from goldnode.fleet.ingest.flatten import Flattener
+from goldnode.fleet.ingest.keys import KeyKind, kind
+from goldnode.fleet.ingest.precision import step
+
+Words = npt.NDArray[np.uint64]
+Codes = npt.NDArray[np.int32]
+_WIDE = 64  # bytes of a text that is hashed together with others; longer ones are rare
+# Odd constants of the finalizer of SplitMix64 (Steele, Lea, Flood 2014), which spreads each bit over the word.
+_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_COMPARED = (KeyKind.FACT, KeyKind.IDENTITY)  # kinds of facts that a digest of a section is of
+_WORD = (1 << 64) - 1
+
+
+class CaptureBase(NamedTuple):
+    """A capture that is stored whole: its time in milliseconds, and the digests of its blocks, sorted by key."""
+
+    time: int
+    keys: Words
+    items: Words
+    values: Words
+
+    def packed(self) -> bytes:
+        """Return the digests as bytes, for a file."""
+        return np.concatenate([self.keys, self.items, self.values]).astype("<u8").tobytes()
+
+
+def unpacked(time: int, data: bytes) -> CaptureBase | None:
+    """Return the base in these bytes; None for bytes of another form."""
+    if not data or len(data) % 24:
+        return None
+    keys, items, values = np.frombuffer(data, "<u8").astype(np.uint64, copy=False).reshape(3, -1)
+    return CaptureBase(time, keys, items, values)
+
+
+@dataclass(frozen=True)
+class Ordered:
+    """The rows of a capture in one table, by blocks. `starts` and `counts` are of the blocks, `keys` their codes."""
+
+    keys: Codes
+    starts: npt.NDArray[np.int64]
+    counts: npt.NDArray[np.int64]
+    items: Codes  # code of each row's item
+    values: Any  # code of each fact, or each number
+    places: npt.NDArray[np.int16]  # of each row in its block
+
+    def chosen(self, blocks: npt.NDArray[np.bool_]) -> Ordered:
+        """Return these blocks alone."""
+        rows = np.repeat(blocks, self.counts)
+        counts = self.counts[blocks]
+        starts = np.cumsum(counts) - counts
+        return Ordered(
+            self.keys[blocks],
+            starts,
+            counts,
+            items=self.items[rows],
+            values=self.values[rows],
+            places=self.places[rows],
+        )
+
+
+@dataclass(frozen=True)
+class CaptureBlocks:
+    """A capture as blocks of facts and of numbers, and its digests. `order`: the blocks by the digest of their key."""
+
+    facts: Ordered
+    numbers: Ordered
+    base: CaptureBase
+    order: npt.NDArray[np.int64]
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return len(self.facts.values) + len(self.numbers.values)
+
+    def compared(self, base: CaptureBase) -> BlockChanges | None:
+        """Return what differs from a base; None where the base has a key that is gone."""
+        own = self.base
+        if own.keys is base.keys or np.array_equal(own.keys, base.keys):
+            items, values = own.items != base.items, own.values != base.values
+        else:
+            if not np.isin(base.keys, own.keys, assume_unique=True).all():
+                return None
+            place = np.minimum(np.searchsorted(base.keys, own.keys), len(base.keys) - 1)
+            new = base.keys[place] != own.keys
+            items, values = new | (base.items[place] != own.items), base.values[place] != own.values
+        changed = np.empty(len(own.keys), np.bool_)
+        with_items = np.empty(len(own.keys), np.bool_)
+        changed[self.order], with_items[self.order] = items | values, items
+        facts = len(self.facts.keys)
+        return BlockChanges(
+            self.facts.chosen(changed[:facts]),
+            with_items[:facts][changed[:facts]],
+            self.numbers.chosen(changed[facts:]),
+            with_items[facts:][changed[facts:]],
+        )
+
+
+class BlockChanges(NamedTuple):
+    """Blocks that differ from those of a base, and whether their items differ too."""
+
+    facts: Ordered
+    fact_items: npt.NDArray[np.bool_]
+    numbers: Ordered
+    number_items: npt.NDArray[np.bool_]
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return len(self.facts.values) + len(self.numbers.values)
+
+
+class _Column:
+    """Values by code, which grows."""
+
+    def __init__(self, kind: Any) -> None:
+        self._values = np.empty(1024, kind)
+        self.count = 0
+
+    def extend(self, values: Any) -> None:
+        end = self.count + len(values)
+        if end > len(self._values):
+            grown = np.empty(max(end, 2 * len(self._values)), self._values.dtype)
+            grown[: self.count] = self._values[: self.count]
+            self._values = grown
+        self._values[self.count : end] = values
+        self.count = end
+
+    def __getitem__(self, codes: Any) -> Any:
+        return self._values[codes]
+
+
+class BlockReader:
+    """Makes the blocks of the capture that a Flattener has last added. `exact`: numbers as they are."""
+
+    def __init__(self, flattener: Flattener, exact: bool = True) -> None:
+        self._flattener = flattener
+        self._exact = exact
+        self._fact_keys: dict[str, int] = {}  # key of facts -> code
+        self._facts, self._fact_blocks = _Column(np.uint64), _Column(np.int32)
+        self._fact_key_words, self._number_key_words = _Column(np.uint64), _Column(np.uint64)
+        self._items, self._steps = _Column(np.uint64), _Column(np.float64)
+        self._orders: dict[bytes, tuple[npt.NDArray[np.int64], Words]] = {}
+        self.compared: list[bool] = []  # by the code of a key of facts
+        self._sections: list[str] = []  # likewise
+
+    @property
+    def fact_keys(self) -> list[str]:
+        """Keys of facts, by code."""
+        return list(self._fact_keys)
+
+    def take(self, time: int) -> CaptureBlocks:
+        """Return the blocks of the rows, and remove the rows."""
+        self._learn()
+        rows = self._flattener.rows
+        items = np.frombuffer(rows.items, np.int32).copy()
+        fact_items = _expanded(items, rows.fact_starts, len(rows.facts))
+        number_items = _expanded(items, rows.number_starts, len(rows.numbers))
+        facts = np.frombuffer(rows.facts, np.int32).copy()
+        keys = np.frombuffer(rows.keys, np.int32).copy()
+        numbers = np.frombuffer(rows.numbers, np.float64).copy()
+        rows.cut((0,) * 6)
+        if not self._exact:
+            steps = self._steps[keys]
+            rounded = steps > 0
+            numbers[rounded] = np.round(numbers[rounded] / steps[rounded]) * steps[rounded]
+        of_facts = _ordered(self._fact_blocks[facts], fact_items, facts)
+        of_numbers = _ordered(keys, number_items, numbers)
+        words = [
+            _digests(of_facts, self._facts[of_facts.values], self._items),
+            _digests(of_numbers, mixed(of_numbers.values.view(np.uint64)), self._items),
+        ]
+        order, names = self._order(of_facts.keys, of_numbers.keys)
+        digests = np.concatenate(words, axis=1)[:, order]
+        return CaptureBlocks(of_facts, of_numbers, CaptureBase(time, names, *digests), order)
+
+    def sections(self, facts: Ordered, codes: Sequence[int] | None = None) -> dict[str, str]:
+        """Return a digest of the facts of each section that one of these keys is in; None: of each section.
+
+        It is the sum of the products of two odd words, modulo 2^64: one of the fact, and one of the
+        item. Their order thus has no effect.
+        """
+        wanted = None if codes is None else {self._sections[code] for code in codes}
+        names = [self._sections[code] for code in facts.keys.tolist()]
+        compared = self.compared
+        chosen = np.array(
+            [
+                compared[code] and (wanted is None or name in wanted)
+                for code, name in zip(facts.keys.tolist(), names, strict=True)
+            ],
+            np.bool_,
+        )
+        rows = facts.chosen(chosen)
+        if not len(rows.values):
+            return {}
+        keys = np.repeat(self._fact_key_words[rows.keys], rows.counts)
+        words = mixed(self._facts[rows.values] ^ keys) | np.uint64(1)
+        sums = np.add.reduceat(words * (self._items[rows.items] | np.uint64(1)), rows.starts)
+        sums_of: dict[str, int] = {}
+        for code, total in zip(rows.keys.tolist(), sums.tolist(), strict=True):
+            name = self._sections[code]
+            sums_of[name] = sums_of.get(name, 0) + total
+        return {name: f"{total & _WORD:016x}" for name, total in sums_of.items()}
+
+    def _learn(self) -> None:
+        """Hash what the Flattener has not had before."""
+        known = self._flattener
+        new = known.fact_list[self._facts.count :]
+        if new:
+            blocks = [self._fact_keys.setdefault(key, len(self._fact_keys)) for key, _, _ in new]
+            self._fact_blocks.extend(blocks)
+            self._facts.extend(
+                hashed([f"{fault}\0{value}" if fault else value for _, value, fault in new])
+            )
+            names = list(self._fact_keys)[self._fact_key_words.count :]
+            self._fact_key_words.extend(hashed([f"fact {name}" for name in names]))
+            self.compared += [kind(name, number=False) in _COMPARED for name in names]
+            self._sections += [name.partition(".")[0] for name in names]
+        if texts := known.key_list[self._number_key_words.count :]:
+            self._number_key_words.extend(hashed([f"number {name}" for name in texts]))
+            self._steps.extend([step(name) or 0.0 for name in texts])
+        if texts := known.item_list[self._items.count :]:
+            self._items.extend(hashed(texts))
+
+    def _order(self, facts: Codes, numbers: Codes) -> tuple[npt.NDArray[np.int64], Words]:
+        """Return the order of blocks by the digests of their keys, and these. Captures of equal nodes share them."""
+        place = facts.tobytes() + b"/" + numbers.tobytes()
+        if place not in self._orders:
+            if len(self._orders) > 1000:
+                self._orders.clear()
+            words = np.concatenate([self._fact_key_words[facts], self._number_key_words[numbers]])
+            order = np.argsort(words)
+            self._orders[place] = (order, words[order])
+        return self._orders[place]
+
+
+def _expanded(items: Codes, starts: Any, total: int) -> Codes:
+    """Return the item of each row."""
+    ends = np.empty(len(items), np.int32)
+    first = np.frombuffer(starts, np.int32)
+    ends[:-1], ends[-1] = first[1:], total
+    return np.repeat(items, ends - first)
+
+
+def _ordered(blocks: Codes, items: Codes, values: Any) -> Ordered:
+    """Return rows ordered by the code of their block; within it they stay in their order."""
+    # `flatten.MOST_VALUES` bounds the keys of a file: numbers of sixteen bits are sorted by their digits.
+    order = np.argsort(blocks.astype(np.uint16), kind="stable")
+    blocks = blocks[order]
+    first = np.ones(len(blocks), np.bool_)
+    np.not_equal(blocks[1:], blocks[:-1], out=first[1:])
+    starts = np.flatnonzero(first)
+    counts = np.empty_like(starts)
+    np.subtract(starts[1:], starts[:-1], out=counts[:-1])
+    counts[-1:] = len(blocks) - starts[-1:]
+    places = (np.arange(len(blocks)) - np.repeat(starts, counts)).astype(np.int16)
+    return Ordered(
+        blocks[starts], starts, counts, items=items[order], values=values[order], places=places
+    )
+
+
+def _digests(rows: Ordered, values: Words, items: _Column) -> Words:
+    """Return the digest of the items of each block, and that of its values."""
+    if not len(values):
+        return np.empty((2, 0), np.uint64)
+    weights = _WEIGHTS[rows.places]
+    return np.stack(
+        [
+            np.add.reduceat(items[rows.items] * weights, rows.starts),
+            np.add.reduceat(values * weights, rows.starts),
+        ]
+    )
+
+
+def mixed(words: Words) -> Words:
+    """Return words whose every bit depends on every bit of those given."""
+    words = words + _GOLDEN
+    for shift, factor in ((30, _FIRST), (27, _SECOND)):
+        words ^= words >> np.uint64(shift)
+        words *= factor
+    words ^= words >> np.uint64(31)
+    return words
+
+
+# One odd word for each place in a block: the order of its rows counts. `flatten.MOST_VALUES` bounds the places.
+_WEIGHTS: Words = mixed(np.arange(1 << 16, dtype=np.uint64)) | np.uint64(1)
+
+
+def hashed(texts: Sequence[str]) -> Words:
+    """Return a hash of each text, the same on every machine."""
+    encoded = [text.encode("utf-8", "surrogatepass") for text in texts]
+    long = [place for place, text in enumerate(encoded) if len(text) > _WIDE]
+    for place in long:
+        encoded[place] = hashlib.blake2b(encoded[place], digest_size=32).digest()
+    words = np.array(encoded, f"S{_WIDE}").view("<u8").astype(np.uint64, copy=False)
+    words = mixed(words.reshape(len(encoded), _WIDE // 8) ^ _WEIGHTS[: _WIDE // 8])
+    # Numpy fills with null bytes: the length makes a text that ends in them another one.
+    lengths = np.array([len(text) for text in texts], np.uint64)
+    return mixed((words * _WEIGHTS[: _WIDE // 8]).sum(axis=1, dtype=np.uint64) ^ lengths)
