@@ -28,7 +28,7 @@ Json = dict[str, Any]
 VERBS = ["create", "delete", "get", "list", "patch", "update", "watch"]
 GROUPS = {"apps": ["daemonsets", "replicasets"], "policy": ["poddisruptionbudgets"]}
 PATHS = re.compile(
-    r"/api/v1(?:/namespaces/(?P<namespace>[^/]+))?/(?P<kind>nodes|pods)(?:/(?P<name>[^/]+))?(?P<eviction>/eviction)?"
+    r"/api/v1(?:/namespaces/(?P<namespace>[^/]+))?/(?P<kind>nodes|pods|events)(?:/(?P<name>[^/]+))?(?P<part>/eviction|/status)?"
 )
 OWNER = re.compile(r"/apis/apps/v1/namespaces/(?P<namespace>[^/]+)/daemonsets/(?P<name>[^/]+)")
 
@@ -71,6 +71,7 @@ class Cluster:
     grace: float = 0.1
     before_patch: Callable[[], None] = lambda: None
     asked: list[str] = field(default_factory=list)
+    events: list[Json] = field(default_factory=list)
     revision: int = 1000
     lock: threading.RLock = field(default_factory=threading.RLock)
     ends: dict[tuple[str, str], float] = field(default_factory=dict)
@@ -125,6 +126,10 @@ class Cluster:
             self._end()
             return sorted(name for _, name in self.pods)
 
+    def conditions(self, name: str) -> dict[str, Json]:
+        with self.lock:
+            return {row["type"]: dict(row) for row in self.nodes[name]["status"]["conditions"]}
+
     def patch_node(self, name: str, patch: Json, manager: str) -> Json:
         """Merge a patch into a node, note who set what, and return the node."""
         self.before_patch()
@@ -151,6 +156,32 @@ class Cluster:
                 node["metadata"]["resourceVersion"] = str(self.revision)
                 _own(node["metadata"]["managedFields"], changed, manager)
             return node
+
+    def patch_conditions(self, name: str, patch: Json) -> Json:
+        """Merge conditions into those of a node by their type, as their patchMergeKey has it."""
+        with self.lock:
+            if name not in self.nodes:
+                raise not_found("nodes", name)
+            status = self.nodes[name]["status"]
+            merged = {row["type"]: row for row in status["conditions"]}
+            for row in patch["status"]["conditions"]:
+                merged[row["type"]] = {**merged.get(row["type"], {}), **row}
+            status["conditions"] = [*merged.values()]
+            self.revision += 1
+            self.nodes[name]["metadata"]["resourceVersion"] = str(self.revision)
+            return copy.deepcopy(self.nodes[name])
+
+    def add_event(self, namespace: str, event: Json) -> Json:
+        """Keep an event that passes the API server's validation: its namespace, and at most 1,024 characters."""
+        with self.lock:
+            of = event["involvedObject"].get("namespace", "")
+            if namespace != event["metadata"].get("namespace") or of not in ("", namespace):
+                message = "involvedObject.namespace: Invalid value: does not match event.namespace"
+                raise RefusedError(422, "Invalid", message)
+            if len(event.get("message", "")) > 1024:
+                raise RefusedError(422, "Invalid", "message: can have at most 1024 characters")
+            self.events.append(event)
+            return event
 
     def evict(self, namespace: str, name: str) -> None:
         with self.lock:
@@ -354,7 +385,7 @@ class _Handler(BaseHTTPRequestHandler):
         verb = {"GET": "get" if name else "list", "PATCH": "patch", "POST": "create"}.get(
             self.command, "delete"
         )
-        of = f"{kind}/eviction" if matched["eviction"] else kind
+        of = f"{kind}{matched['part'] or ''}"
         if (verb, of) in self.cluster.refuses:
             raise RefusedError(
                 403,
@@ -366,19 +397,23 @@ class _Handler(BaseHTTPRequestHandler):
             return 200, self.cluster.listed(kind, namespace, query)
         if verb == "get":
             return 200, self.cluster.one(kind, namespace, name)
+        if verb == "create" and kind == "events":
+            return 201, self.cluster.add_event(namespace, json.loads(body))
+        if verb == "patch" and of == "nodes/status":
+            return 200, self.cluster.patch_conditions(name, json.loads(body))
         if verb == "patch" and kind == "nodes":
             agent = self.headers.get("User-Agent", "").split("/")[0]
             manager = query.get("fieldManager", agent)
             return 200, copy.deepcopy(self.cluster.patch_node(name, json.loads(body), manager))
-        if verb == "create" and matched["eviction"]:
+        if verb == "create" and of == "pods/eviction":
             self.cluster.evict(namespace, name)
             return 201, {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
         raise RefusedError(405, "MethodNotAllowed", "the server does not allow this method")
 
 
 @contextmanager
-def serving(cluster: Cluster, kubeconfig: Path) -> Iterator[None]:
-    """Serve a cluster on loopback, and write a kubeconfig for it."""
+def serving(cluster: Cluster, kubeconfig: Path) -> Iterator[str]:
+    """Serve a cluster on loopback, and write a kubeconfig for it. Yields the address."""
     handler = type("Handler", (_Handler,), {"cluster": cluster})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
@@ -398,7 +433,7 @@ def serving(cluster: Cluster, kubeconfig: Path) -> Iterator[None]:
         )
     )
     try:
-        yield
+        yield f"http://127.0.0.1:{server.server_port}"
     finally:
         server.shutdown()
         server.server_close()

@@ -104,6 +104,10 @@ def main(arguments: Optional[List[str]] = None) -> int:
 
         options = parse(given)
     try:
+        if options.root != "/":
+            from .foreign import enter  # start-up time: only where another root is named
+
+            enter(options.root, given, getattr(options, "document", CLASS), CLASS)
         return run(options)
     except NodeError as problem:
         from ..ground.fault import expected  # no other start has anything to report
@@ -420,13 +424,21 @@ def unreadable(host: Host, passive: bool, reason: str, remedy: str) -> Json:
     }
 
 
+def _named(path: str) -> Optional[str]:
+    """Return the text of a file of this machine, or None if it does not exist. It may be a link of /proc to an open file."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as opened:
+            return opened.read()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
 def read_document(host: Host, options: Any) -> ClassDocument:
     """Return the class document named on the command line (a path of this machine), or the node's
     own. Raises NodeError if it is missing or invalid.
     """
     name = options.document
-    where = host if name == CLASS else Host("/")
-    text = where.text(name if name.startswith("/") else os.path.abspath(name))
+    text = host.text(name) if name == CLASS else _named(name)
     # A run of site.yml writes only the node's own document, not a file named with --class.
     remedy = "Write it with `goldnode class export CLASS > class.json`"
     other = ""
