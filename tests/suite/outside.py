@@ -8,14 +8,20 @@ time; any other exception is a fault.
 from __future__ import annotations
 
 import datetime as dt
+import gzip
 import io
 import itertools
 import json
+import os
+import struct
+import tarfile
 import tempfile
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from unittest import mock
 from urllib.parse import urlsplit
 
@@ -27,6 +33,7 @@ from goldnode.core import elf, yamlsource
 from goldnode.core import keys as openpgp_keys
 from goldnode.core.credentials import Credentials
 from goldnode.core.errors import GoldnodeError
+from goldnode.core.files import add_to_zip
 from goldnode.core.site import SiteBmc
 from goldnode.explain import answer
 from goldnode.fleet.control import bmc
@@ -48,14 +55,19 @@ from goldnode.node.effective import (
 )
 from goldnode.node.follow import trust
 from goldnode.node.ground import boot, openpgp
+from goldnode.node.ground.document import ClassDocument
 from goldnode.node.ground.errors import NodeError
 from goldnode.node.ground.host import Host
 from goldnode.node.probe import logs, smi, smitext
-from goldnode.node.program.main import read_document
-from goldnode.node.state import bootdisk
-from goldnode.oci.layout import Layout
+from goldnode.node.program.main import judged, read_document
+from goldnode.node.state import bootdisk, observe
+from goldnode.oci.identity import identity, names_of
+from goldnode.oci.layout import CONFIG, LAYER, MANIFEST, Layout, OciImage, digest_of, read_manifest
+from goldnode.oci.model import LABELS
 
 ROOT = Path(__file__).parents[2]
+_MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+_RECORDED = "tests/cases/recorded/h200_x1_580.159.04"
 NOW = dt.datetime(2026, 11, 28, tzinfo=dt.UTC)
 _MOST_SEED = 60_000  # bytes: a longer one makes a run slow and finds no more
 _MOST_NAMES = 100_000
@@ -67,16 +79,18 @@ class OutsideParser:
 
     call: Callable[[bytes], object]
     refuses: tuple[type[Exception], ...]
-    seeds: tuple[str, ...]
+    seeds: tuple[str | bytes, ...]
     kind: str = "text"  # text, json or bytes
 
     def inputs(self) -> list[bytes]:
         """Return the seeds, the smallest first."""
         found: list[bytes] = []
         for seed in self.seeds:
-            paths = (
-                sorted(ROOT.glob(seed)) if seed.startswith(("tests/", "src/", "catalog/")) else []
-            )
+            if isinstance(seed, bytes):
+                found.append(seed)
+                continue
+            is_pattern = seed.startswith(("tests/", "src/", "catalog/"))
+            paths = sorted(ROOT.glob(seed)) if is_pattern else []
             found += [path.read_bytes()[:_MOST_SEED] for path in paths[:6]]
             found += [] if paths else [seed.encode()]
         return sorted(found, key=len)
@@ -116,11 +130,140 @@ def _class_file(data: bytes) -> object:
     return yamlsource.validate(NodeClass, source)
 
 
-def _class_document(data: bytes) -> object:
+def _class_document(data: bytes) -> ClassDocument:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "class.json")
         path.write_bytes(data)
         return read_document(Host("/"), SimpleNamespace(document=str(path)))
+
+
+def _recorded(data: bytes) -> object:
+    """Judge the recorded capture of a node by a class document."""
+    document = _class_document(data)
+    capture = json.loads((ROOT / f"{_RECORDED}/capture.json").read_bytes())
+    return judged(Host("/"), document, "class.json", captured=capture)
+
+
+def _image(data: bytes) -> object:
+    """Read an image whose manifest and configuration are the values of a document, and its attached documents."""
+    try:
+        image = json.loads(data)
+    except (ValueError, RecursionError):
+        image = {"manifest": None}
+    parts = image if isinstance(image, dict) else {}
+    with tempfile.TemporaryDirectory(dir=_MEMORY) as folder:
+        layout = Layout(Path(folder))
+        config, shape = layout.put(_json(parts.get("config")), CONFIG), parts.get("manifest")
+        layout.put(b"", LAYER)
+        if isinstance(shape, dict) and shape.get("config") == _IMAGE["manifest"]["config"]:
+            shape["config"] = config.document()
+        manifest = layout.put(_json(shape), MANIFEST)
+        layout.set_ref("outside", manifest)
+        names_of(layout, manifest.digest)
+        found = OciImage(layout, manifest.digest)
+        return [
+            found.labels,
+            found.environment,
+            found.layers,
+            identity(found.config),
+            found.members,
+        ]
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value).encode()
+
+
+def _layer(data: bytes) -> object:
+    """Read the files of an image with one layer, as it is and below a known one."""
+    with tempfile.TemporaryDirectory(dir=_MEMORY) as folder:
+        layout = Layout(Path(folder))
+        rows = [layout.put(_tar("usr/lib/a", "etc/b"), LAYER).document()]
+        for kind in (LAYER, f"{LAYER}+gzip"):
+            rows.append(layout.put(data, kind).document())
+        config = layout.put(b"{}", CONFIG).document()
+        for layers in (rows[:2], [rows[0], rows[2]]):
+            manifest = layout.put(_json({"config": config, "layers": layers}), MANIFEST)
+            image = OciImage(layout, manifest.digest)
+            try:
+                names = [member.path for member, _ in image.files()]
+                _ = [image.resolve(name) for name in [*image.members][:50]]
+                _ = [image.read(name) for name in names[:3]]
+            except GoldnodeError:
+                continue
+    return None
+
+
+def _tar(*names: str) -> bytes:
+    """Return a tar of files and links: `usr/bin/a`, or `usr/bin/a>target` for a link."""
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for name in names:
+            path, arrow, target = name.partition(">")
+            info = tarfile.TarInfo(path)
+            content = b"" if arrow else b"x" * 20
+            info.size = len(content)
+            if arrow:
+                info.type, info.linkname = tarfile.SYMTYPE, target
+            tar.addfile(info, io.BytesIO(content))
+    return data.getvalue()
+
+
+def _zip(*names: str) -> bytes:
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in names:
+            add_to_zip(archive, name, b"x" * 20)
+    return data.getvalue()
+
+
+def _efi_variables(data: bytes) -> object:
+    """Read all variables that goldnode reads, each with this content."""
+    names = [f"{name}-{boot.VENDOR}" for name in _LOADER_VARIABLES]
+    option = int.from_bytes(data[4:6], "little")
+    names += [
+        f"{name}-{bootdisk.GLOBAL}" for name in ("SecureBoot", "BootCurrent", f"Boot{option:04X}")
+    ]
+    with tempfile.TemporaryDirectory(dir=_MEMORY) as folder:
+        place = Path(folder + boot.VARIABLES)
+        entries = Path(folder + boot.PLACES[0], "loader/entries")
+        for path in (place, entries):
+            path.mkdir(parents=True)
+        (entries / "a.conf").write_text("title a\nlinux /a\n")
+        for name in names:
+            (place / name).write_bytes(data)
+        host = Host(folder)
+        return [
+            observe.secure_boot(host),
+            bootdisk.booted(host),
+            bootdisk.hard_drive(data[4:]),
+            loader.next_boot(host, boot.PLACES[0]),
+        ]
+
+
+_LOADER_VARIABLES = (
+    "LoaderEntryDefault",
+    "LoaderEntryOneShot",
+    "LoaderEntryLastBooted",
+    "LoaderDevicePartUUID",
+)
+
+
+def _utf16(text: str) -> bytes:
+    """Return a variable of the boot loader, after four bytes of attributes (efivarfs)."""
+    return b"\x06\0\0\0" + text.encode("utf-16-le") + b"\0\0"
+
+
+def _load_option(*nodes: bytes) -> bytes:
+    """Return a load option (UEFI 2.10, 3.1.3): attributes, length of the path, description, device path."""
+    path = b"".join(nodes) + b"\x7f\xff\x04\0"
+    return struct.pack("<IH", 1, len(path)) + "Linux".encode("utf-16-le") + b"\0\0" + path
+
+
+_GUID = bytes(range(16))
+_HARD_DRIVE = b"\x04\x01\x2a\0" + struct.pack("<IQQ", 1, 2048, 4096) + _GUID + b"\x02\x02"
+_PCI = b"\x01\x01\x06\0\0\x1f"
+_FILE = b"\x04\x04\x0e\0" + "\\EFI".encode("utf-16-le") + b"\0\0"
 
 
 def _channels(data: bytes) -> object:
@@ -199,6 +342,29 @@ _BMC = {
     },
 }
 
+_IMAGE: dict[str, dict[str, Any]] = {
+    "manifest": {
+        "schemaVersion": 2,
+        "mediaType": MANIFEST,
+        "config": {"mediaType": CONFIG, "digest": digest_of(b"{}"), "size": 2},
+        "layers": [
+            {"mediaType": LAYER, "digest": digest_of(b""), "size": 0, "annotations": {"a": "b"}}
+        ],
+    },
+    "config": {
+        "architecture": "amd64",
+        "os": "linux",
+        "config": {
+            "Env": ["PATH=/usr/bin"],
+            "Labels": {
+                f"{LABELS}{name}": "12.4.1" for name in ("version", "flavour", "os", "build-id")
+            },
+        },
+        "rootfs": {"type": "layers", "diff_ids": [digest_of(b"")]},
+        "history": [{"created_by": "RUN a", "empty_layer": True}, {"created_by": "COPY b"}],
+    },
+}
+
 PARSERS: dict[str, OutsideParser] = {
     "capture": OutsideParser(
         _report,
@@ -211,10 +377,14 @@ PARSERS: dict[str, OutsideParser] = {
         _class_document,
         (NodeError,),
         (
+            "tests/cases/recorded/*/class.json",
             '{"schema": "goldnode.class/1", "class": "l4", "kernel": {"release": "6.1.0-1-amd64"}, "modules": [], '
             '"lock": {"digest": "sha256:00"}, "baseline": {"services": ["ssh"]}, "follow": {"channel": "http://a"}}',
         ),
         "json",
+    ),
+    "class-document-check": OutsideParser(
+        _recorded, (NodeError,), (f"{_RECORDED}/class.json",), "json"
     ),
     "channel-metadata": OutsideParser(
         _channels,
@@ -293,7 +463,17 @@ PARSERS: dict[str, OutsideParser] = {
         "bytes",
     ),
     "elf": OutsideParser(elf.dynamic, (), ("\x7fELF\x02\x01\x01",), "bytes"),
-    "archive": OutsideParser(_archive, archives.ERRORS, ("ustar",), "bytes"),
+    "archive": OutsideParser(
+        _archive,
+        archives.ERRORS,
+        (
+            _tar("usr/bin/a", "b>../c"),
+            gzip.compress(_tar("a"), mtime=0),
+            gzip.compress(b"no tar", mtime=0),
+            _zip("a/b.py", "c-1.0.dist-info/RECORD"),
+        ),
+        "bytes",
+    ),
     "grub": OutsideParser(
         _release,
         (grub.GrubError,),
@@ -353,10 +533,38 @@ PARSERS: dict[str, OutsideParser] = {
         ),
         "json",
     ),
+    "oci-image": OutsideParser(_image, (GoldnodeError,), (json.dumps(_IMAGE),), "json"),
+    "oci-manifest": OutsideParser(
+        lambda data: read_manifest(data, "outside"),
+        (GoldnodeError,),
+        (json.dumps(_IMAGE["manifest"]), json.dumps({"manifests": _IMAGE["manifest"]["layers"]})),
+        "json",
+    ),
+    "oci-layer": OutsideParser(
+        _layer,
+        (GoldnodeError,),
+        (
+            _tar("usr/lib/.wh.a", "etc/.wh..wh..opq", "etc/c>../usr/lib/a", "a>b", "b>a"),
+            gzip.compress(_tar("usr/lib/" + "n" * 120, "opt/x>/etc/b"), mtime=0),
+        ),
+        "bytes",
+    ),
+    "efi-variables": OutsideParser(
+        _efi_variables,
+        (),
+        (
+            b"\x06\0\0\0\x01",
+            _utf16("a.conf"),
+            _utf16("@saved"),
+            _utf16("03020100-0504-0706-0809-0a0b0c0d0e0f"),
+            b"\x07\0\0\0" + _load_option(_PCI, _HARD_DRIVE, _FILE),
+        ),
+        "bytes",
+    ),
     "efi-load-option": OutsideParser(
         bootdisk.hard_drive,
         (),
-        ("\x01\0\0\0\x2e\0L\0\0\0\x04\x01\x2a\0" + "\x01" * 36 + "\x02\x02\x7f\xff\x04\0",),
+        (_load_option(_PCI, _HARD_DRIVE, _FILE), _load_option(_FILE)),
         "bytes",
     ),
     "boot-entry": OutsideParser(

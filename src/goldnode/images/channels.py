@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 from collections.abc import Iterable
@@ -21,7 +20,15 @@ from goldnode.images.publish import PublishedImage, push, push_evidence
 from goldnode.images.pull import CHANNELS, METADATA, TITLE, channel_files, pull_evidence
 from goldnode.images.requirements import REQUIREMENTS, judge, parts
 from goldnode.oci.identity import identity
-from goldnode.oci.layout import EMPTY, MANIFEST, Descriptor, Layout, OciImage, digest_of
+from goldnode.oci.layout import (
+    EMPTY,
+    MANIFEST,
+    Descriptor,
+    Layout,
+    OciImage,
+    digest_of,
+    read_config,
+)
 from goldnode.oci.registry import Registry, RegistryAddress, Repository, artifact_manifest
 
 HISTORY = "-history"  # end of the tag of a history of the last release
@@ -121,7 +128,8 @@ class RegistryPlace:
         if manifest is None:
             return None
         config = manifest.document.get("config")
-        own = identity(json.loads(target.read_blob(Descriptor.of(config))) if config else {})
+        data = target.read_blob(Descriptor.of(config)) if config else b"{}"
+        own = identity(read_config(data, f"the configuration of {target}:{tag}"))
         if own.ref != f"{line.repository}:{tag}":
             raise ImageError(
                 f"{target}:{tag} is {manifest.digest}, which is {own.text()}: the tag was moved",

@@ -188,7 +188,8 @@ def zip_members(archive: zipfile.ZipFile) -> Iterator[SourceFile]:
     """Return the members of a zip."""
     for info in archive.infolist():
         path = clean(info.filename)
-        if info.is_dir():
+        # Not `is_dir`: in Python 3.11.7 it raises IndexError for an empty name.
+        if info.filename.endswith("/"):
             yield SourceFile(path, ScannedPath("d"), None)
         elif stat.S_ISLNK(info.external_attr >> 16):
             yield SourceFile(path, ScannedPath("l"), None)

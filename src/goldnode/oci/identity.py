@@ -184,11 +184,12 @@ def names_of(layout: Layout, digest: str) -> frozenset[str]:
     These are the name for commands (`cuda-12.4.1-runtime-debian12`) and the mutable reference
     (`cuda:12.4.1-runtime-debian12`).
     """
-    if not layout.has(digest) or "layers" not in (document := layout.document(digest)):
+    if not layout.has(digest) or "layers" not in layout.document(digest):
         return frozenset()
-    if not layout.has(document["config"]["digest"]):
+    image = OciImage(layout, digest)
+    if not layout.has(image.manifest["config"]["digest"]):
         return frozenset()
-    own = identity(OciImage(layout, digest).config)
+    own = identity(image.config)
     if not own.ref:
         return frozenset()
     return frozenset((own.name, f"{own.repository}:{own.tag.removesuffix(f'-{own.build_id}')}"))

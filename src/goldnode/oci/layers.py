@@ -377,7 +377,9 @@ class WheelSource:
                 remedy="delete it and fetch it again",
             ) from problem
         self.name = path.name.split("-")[0]
-        self.members = [info for info in self.zip.infolist() if not info.is_dir()]
+        # Not `is_dir`: in Python 3.11.7 it raises IndexError for an empty name.
+        rows = self.zip.infolist()
+        self.members = [info for info in rows if not info.filename.endswith("/")]
         folders = {
             info.filename.partition("/")[0]
             for info in self.members

@@ -15,6 +15,7 @@ import json
 import os
 import tarfile
 import tempfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -24,6 +25,7 @@ from typing import IO, Any, TypeVar
 
 from goldnode.core.decompress import unpacked
 from goldnode.core.errors import ImageError
+from goldnode.node.ground.json_lines import as_dict
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 INDEX = "application/vnd.oci.image.index.v1+json"
@@ -46,14 +48,24 @@ class Descriptor:
     annotations: tuple[tuple[str, str], ...] = ()
 
     @classmethod
-    def of(cls, data: Mapping[str, Any]) -> Descriptor:
-        """Read a descriptor of a manifest or index."""
-        return cls(
-            data["mediaType"],
-            data["digest"],
-            data["size"],
-            tuple(sorted(data.get("annotations", {}).items())),
-        )
+    def of(cls, data: Any) -> Descriptor:
+        """Read a descriptor of a manifest or index. Raises ImageError for another form."""
+        row = as_dict(data)
+        kind, digest, size = row.get("mediaType"), row.get("digest"), row.get("size")
+        notes = row.get("annotations") or {}
+        if not (
+            isinstance(kind, str)
+            and isinstance(digest, str)
+            and type(size) is int
+            and size >= 0
+            and isinstance(notes, dict)
+            and _are_texts([*notes.values()])
+        ):
+            raise ImageError(
+                f"a blob is described in another form than OCI's: {data!r:.120}",
+                remedy="build or pull the image again",
+            )
+        return cls(kind, digest, size, tuple(sorted(notes.items())))
 
     def document(self) -> dict[str, Any]:
         """Return the descriptor as it is in a manifest."""
@@ -79,8 +91,60 @@ def digest_of(data: bytes) -> str:
     return "sha256:" + hashlib.sha256(data).hexdigest()
 
 
+def read_manifest(data: bytes, where: str) -> dict[str, Any]:
+    """Return a manifest or an index. Raises ImageError if what goldnode reads of it has another form than OCI's."""
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError):
+        document = None
+    parts = as_dict(document)
+    layers, manifests = parts.get("layers", []), parts.get("manifests", [])
+    lists = isinstance(layers, list) and isinstance(manifests, list)
+    if not isinstance(document, dict) or not lists or not _are_texts([parts.get("mediaType", "")]):
+        raise ImageError(
+            f"{where} is no manifest: it is no JSON object with lists of layers or manifests",
+            remedy="look at the registry's storage; build or pull the image again",
+        )
+    for row in (*layers, *manifests, *([parts["config"]] if "config" in parts else [])):
+        Descriptor.of(row)
+    return document
+
+
+def read_config(data: bytes, where: str) -> dict[str, Any]:
+    """Return an image configuration. Raises ImageError if what goldnode reads of it has another form than OCI's."""
+    try:
+        config = json.loads(data)
+    except (ValueError, RecursionError):
+        config = None
+    whole = as_dict(config)
+    settings, rootfs = whole.get("config") or {}, whole.get("rootfs") or {}
+    labels, history = as_dict(settings).get("Labels") or {}, whole.get("history") or []
+    if not (
+        isinstance(config, dict)
+        and isinstance(settings, dict)
+        and isinstance(rootfs, dict)
+        and isinstance(labels, dict)
+        and _are_texts([*labels.values()])
+        and _are_texts(settings.get("Env") or [])
+        and _are_texts(rootfs.get("diff_ids") or [])
+        and isinstance(history, list)
+        and all(isinstance(row, dict) for row in history)
+    ):
+        raise ImageError(
+            f"{where} has another form than an image configuration of OCI",
+            remedy="build or pull the image again",
+        )
+    return whole
+
+
+def _are_texts(values: Any) -> bool:
+    return isinstance(values, list) and all(isinstance(value, str) for value in values)
+
+
 # RecursionError: JSON that is nested too deeply.
 _NO_INDEX = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
+# Of a damaged archive, and of a damaged or cut compression.
+_NO_LAYER = (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError, FileNotFoundError)
 
 
 class Layout:
@@ -130,7 +194,10 @@ class Layout:
 
     def document(self, digest: str) -> dict[str, Any]:
         """Return the content of a JSON blob."""
-        content = json.loads(self.read(digest))
+        try:
+            content = json.loads(self.read(digest))
+        except (ValueError, RecursionError):
+            content = None
         if not isinstance(content, dict):
             raise ImageError(f"blob {digest} in {self.root} is no JSON object")
         return content
@@ -149,9 +216,7 @@ class Layout:
         try:
             manifests = json.loads((self.root / "index.json").read_bytes())["manifests"]
             for row in manifests:
-                texts = [row["digest"], *(value for _, value in Descriptor.of(row).annotations)]
-                if not all(isinstance(text, str) for text in texts):
-                    raise TypeError("a digest or an annotation is no text")
+                Descriptor.of(row)
         except _NO_INDEX as error:
             raise ImageError(f"{self.root}/index.json cannot be read: {error}") from error
         return list(manifests)
@@ -162,7 +227,7 @@ class Layout:
             fcntl.flock(lock, fcntl.LOCK_EX)
             rows = self.index()
             yield rows
-            rows.sort(key=lambda row: (row.get("annotations", {}).get(REF, ""), row["digest"]))
+            rows.sort(key=lambda row: ((row.get("annotations") or {}).get(REF, ""), row["digest"]))
             _write(
                 self.root / "index.json",
                 canonical({"schemaVersion": 2, "mediaType": INDEX, "manifests": rows}),
@@ -173,13 +238,13 @@ class Layout:
         return {
             name: Descriptor.of(row)
             for row in self.index()
-            if (name := row.get("annotations", {}).get(REF)) is not None
+            if (name := (row.get("annotations") or {}).get(REF)) is not None
         }
 
     def set_ref(self, name: str, descriptor: Descriptor) -> None:
         """Point `name` to a manifest; its previous manifest loses the name."""
         with self._changing() as rows:
-            rows[:] = [row for row in rows if row.get("annotations", {}).get(REF) != name]
+            rows[:] = [row for row in rows if (row.get("annotations") or {}).get(REF) != name]
             rows.append(
                 {
                     **Descriptor(
@@ -201,7 +266,7 @@ class Layout:
     def drop_ref(self, name: str) -> None:
         """Take a name away; the blobs stay until `collect`."""
         with self._changing() as rows:
-            rows[:] = [row for row in rows if row.get("annotations", {}).get(REF) != name]
+            rows[:] = [row for row in rows if (row.get("annotations") or {}).get(REF) != name]
 
     def image(self, name: str) -> OciImage:
         """Return the image of a name or of a manifest's digest. Raises ImageError."""
@@ -261,7 +326,7 @@ class Layout:
         """Return the documents attached to an image: descriptor and artefact manifest of each, by digest."""
         documents = []
         for row in self.index():
-            if row.get("annotations", {}).get(
+            if (row.get("annotations") or {}).get(
                 "io.goldnode.subject"
             ) == subject and artifact_type in (
                 None,
@@ -286,14 +351,15 @@ class OciImage:
     def __init__(self, layout: Layout, digest: str) -> None:
         self.layout = layout
         self.digest = digest
-        self.manifest = layout.document(digest)
+        self.manifest = read_manifest(layout.read(digest), f"{digest} in {layout.root}")
         if "layers" not in self.manifest or "config" not in self.manifest:
             raise ImageError(f"{digest} in {layout.root} is no image manifest")
 
     @cached_property
     def config(self) -> dict[str, Any]:
         """Return the image configuration: `config` (Env, Labels, …), `rootfs`, `history`."""
-        return self.layout.document(self.manifest["config"]["digest"])
+        digest = self.manifest["config"]["digest"]
+        return read_config(self.layout.read(digest), f"blob {digest} in {self.layout.root}")
 
     @property
     def layers(self) -> list[Descriptor]:
@@ -303,25 +369,30 @@ class OciImage:
     @property
     def labels(self) -> dict[str, str]:
         """Labels of the configuration."""
-        return dict(self.config.get("config", {}).get("Labels") or {})
+        return dict((self.config.get("config") or {}).get("Labels") or {})
 
     @property
     def environment(self) -> dict[str, str]:
         """Variables of the configuration."""
-        return dict(
-            row.partition("=")[::2] for row in self.config.get("config", {}).get("Env") or []
-        )
+        rows = (self.config.get("config") or {}).get("Env") or []
+        return dict(row.partition("=")[::2] for row in rows)
 
     @contextmanager
     def layer(self, number: int) -> Iterator[tarfile.TarFile]:
-        """Yield the tar of a layer as a stream: members in order, each read before the next."""
+        """Yield the tar of a layer as a stream: members in order, each read before the next. Raises ImageError."""
         row = self.layers[number]
-        with (
-            self.layout.path(row.digest).open("rb") as raw,
-            unpacked_layer(raw, row.media_type) as plain,
-            tarfile.open(fileobj=plain, mode="r|", bufsize=_BLOCK) as tar,
-        ):
-            yield tar
+        try:
+            with (
+                self.layout.path(row.digest).open("rb") as raw,
+                unpacked_layer(raw, row.media_type) as plain,
+                tarfile.open(fileobj=plain, mode="r|", bufsize=_BLOCK) as tar,
+            ):
+                yield tar
+        except _NO_LAYER as problem:
+            raise ImageError(
+                f"layer {row.digest} in {self.layout.root} cannot be read: {problem}",
+                remedy="build or pull the image again",
+            ) from problem
 
     @cached_property
     def members(self) -> dict[str, Member]:

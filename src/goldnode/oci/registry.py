@@ -35,7 +35,16 @@ from goldnode.core.files import sha256_of
 from goldnode.node.ground.optional import group
 from goldnode.node.ground.text import phrase
 from goldnode.oci.auth import Login, login
-from goldnode.oci.layout import EMPTY, INDEX, MANIFEST, Descriptor, Layout, canonical, digest_of
+from goldnode.oci.layout import (
+    EMPTY,
+    INDEX,
+    MANIFEST,
+    Descriptor,
+    Layout,
+    canonical,
+    digest_of,
+    read_manifest,
+)
 
 DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 DOCKER_LIST = "application/vnd.docker.distribution.manifest.list.v2+json"
@@ -510,13 +519,7 @@ class Repository:
                 remedy="publish the image again, and look at the registry's storage",
             )
         kind = answer.headers.get("content-type", "").partition(";")[0].strip()
-        try:
-            kind = json.loads(answer.data).get("mediaType") or kind
-        except (ValueError, AttributeError):
-            raise ImageError(
-                f"{self}:{reference} is no manifest: it is no JSON object",
-                remedy="look at the registry's storage",
-            ) from None
+        kind = read_manifest(answer.data, f"{self}:{reference}").get("mediaType") or kind
         return Manifest(answer.data, kind, digest)
 
     def digest(self, tag: str) -> str | None:

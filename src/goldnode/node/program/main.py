@@ -18,7 +18,7 @@ from ..ground.host import Host, Json, boot_identity
 from ..ground.json_lines import by_lines
 from ..ground.typed import cast
 from ..state import owners
-from ..state.domains.program import CLASS
+from ..state.domains.program import CLASS, document_digest
 from ..state.engine import plan, plan_absent
 from ..state.finding import ELSEWHERE, MISMATCH, UNREAD, Finding
 from ..state.remedy import PERSON, Remedy
@@ -197,7 +197,7 @@ def run_check(host: Host, options: Any) -> int:
     checked = None
     try:
         document = read_document(host, options)
-        checked = checking.examine(host, document, passive=options.passive)
+        checked = judged(host, document, options.document, passive=options.passive)
         verdict = checked.verdict
     except NodeError as problem:
         remedy = "Run site.yml for this host."
@@ -289,8 +289,23 @@ def run_recorded(host: Host, options: Any) -> int:
         return run_undeclared(host, options)
     from ..probe import command  # start-up time: only for a recorded capture
 
-    document = read_document(host, options)
-    return shown(checking.check(host, document, captured=command.load(options.record)), options)
+    document, captured = read_document(host, options), command.load(options.record)
+    return shown(judged(host, document, options.document, captured=captured).verdict, options)
+
+
+def judged(host: Host, document: ClassDocument, name: str, **how: Any) -> checking.Checked:
+    """Return what :func:`checking.examine` does. Raises NodeError where an edited class document is why it fails."""
+    try:
+        return checking.examine(host, document, **how)
+    except (AttributeError, KeyError, TypeError, ValueError) as problem:
+        if document.get("digest") == document_digest(document):
+            raise
+        from ..ground import fault  # imported only after a failure
+
+        raise NodeError(
+            f"{name}: the class document is not as it was compiled: its digest is another, and a part of it cannot be read "
+            f"({fault.brief(problem)}). Export it again with `goldnode class export CLASS`, or run site.yml for this host."
+        ) from problem
 
 
 def shown(verdict: Json, options: Any) -> int:

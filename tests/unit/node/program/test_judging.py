@@ -12,13 +12,14 @@ from tests.unit.node.captures import healthy
 from goldnode.documents.node_report import NodeReportGate
 from goldnode.node.gate import gate
 from goldnode.node.ground import boot, gate_files, verdict_files
+from goldnode.node.ground.errors import NodeError
 from goldnode.node.ground.host import Host
 from goldnode.node.probe import CAPTURE
 from goldnode.node.program import ack_command, judging, remote, reporting, resident, watch
 from goldnode.node.program import main as program
 from goldnode.node.serve import publish
 from goldnode.node.state import reapply
-from goldnode.node.state.domains.program import CLASS
+from goldnode.node.state.domains.program import CLASS, document_digest
 from goldnode.node.state.names import digest
 from goldnode.node.verdict import check as checking
 from goldnode.node.verdict import current, deltas
@@ -320,3 +321,12 @@ def test_a_report_has_the_gate(
     assert (found["gate"]["open"], found["gate"]["reasons"]) == (drain is None, ["a"])
     host.write(gate_files.STATE, b'{"torn')
     assert (reporting.recorded(host) or {})["gate"] is None
+
+
+def test_an_edited_class_document_is_blamed_for_what_cannot_be_judged(host: Host) -> None:
+    capture = healthy()
+    with pytest.raises(NodeError, match=r"x\.json: .* digest is another, .*KeyError: 'os'"):
+        program.judged(host, DOCUMENT, "x.json", captured=capture)
+    whole = {**DOCUMENT, "digest": document_digest(DOCUMENT)}
+    with pytest.raises(KeyError):  # a fault of the program
+        program.judged(host, whole, "x.json", captured=capture)

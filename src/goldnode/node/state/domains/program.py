@@ -114,7 +114,8 @@ def document_digest(document: Mapping[str, Any]) -> str:
     """Return the digest of a class document: SHA-256 of its canonical JSON without `digest` and `site`."""
     inner = {key: value for key, value in document.items() if key not in ("digest", "site")}
     text = json.dumps(inner, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return "sha256:" + sha256(text.encode()).hexdigest()
+    # A lone surrogate of an edited document has no bytes in UTF-8, and a digest all the same.
+    return "sha256:" + sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def class_file(document: Mapping[str, Any]) -> Wanted:
