@@ -15,7 +15,7 @@ import yaml
 from tests.ssh_servers import ADDRESS, Behaviour, Servers, hashed, recorded, serving
 
 from goldnode.classdoc.cache import ClassDocuments
-from goldnode.core.data import PACKAGE
+from goldnode.core.data import PACKAGE, ansible_environment
 
 CLASS = "cpu_only"
 
@@ -48,6 +48,16 @@ class Fleet:
             self.known.append(line)
         self.hosts[name] = {"ansible_host": ADDRESS, "ansible_port": port, **variables}
         return port
+
+    def jump_through(self, name: str, port: int) -> None:
+        """Have a host reached through the server on `port`, by a configuration of ssh that both ways read."""
+        file = self.directory / "ssh_config"
+        file.write_text(
+            f"Host jump\n  HostName {ADDRESS}\n  Port {port}\n  User root\n  IdentityFile {self.servers.identity}\n"
+            f"Host jump *\n  UserKnownHostsFile {self.known_file}\n",
+            encoding="utf-8",
+        )
+        self.hosts[name]["ansible_ssh_common_args"] = f"-F {file} -J jump"
 
     def inventory(self) -> Path:
         """Write the inventory and known_hosts."""
@@ -163,6 +173,75 @@ def test_a_fleet_of_every_kind_gets_the_answers_of_ansible(fleet: Fleet) -> None
     # What Ansible said of these was asked of Ansible.
     left = {name for name in hosts if any(name in line for line in notes)}
     assert left == {"changed", "unknown", "odd", "sudo", "closed"}
+
+
+@pytest.mark.long
+def test_fifty_names_behind_all_that_goes_wrong_get_the_answers_of_ansible(fleet: Fleet) -> None:
+    for number in range(36):
+        fleet.add(f"good{number:02}", Behaviour(fleet.plan()), key=("own", "hashed")[number % 2])
+    fleet.add("drifted", Behaviour(drift(fleet)))
+    for number in range(2):
+        fleet.add(f"slow{number}", Behaviour(fleet.plan(), seconds=3))
+    fleet.add("changed", Behaviour(fleet.plan()), key="changed")
+    fleet.add("sudo", Behaviour(fleet.plan(), sudo="x"), ansible_become=True, ansible_user="admin")
+    fleet.add("refusing-logins", Behaviour(fleet.plan(), users=("admin",)))
+    fleet.add("dropping", Behaviour(fleet.plan(), drops=2))
+    fleet.add("templated", Behaviour(fleet.plan()), ansible_user="{{ admin }}", admin="root")
+    port = fleet.add("proxied", Behaviour(fleet.plan()))
+    command = f"exec 3<>/dev/tcp/{ADDRESS}/{port}; cat <&3 & cat >&3"
+    fleet.hosts["proxied"]["ansible_ssh_extra_args"] = f"-o 'ProxyCommand=bash -c \"{command}\"'"
+    # Closed, no such name, and an address (of documentation, RFC 5737) from which nothing comes.
+    fleet.hosts["closed"] = {"ansible_host": ADDRESS, "ansible_port": 1}
+    fleet.hosts["nameless"] = {"ansible_host": "nameless.invalid"}
+    fleet.hosts["dead"] = {"ansible_host": "192.0.2.1", "ansible_ssh_timeout": 2}
+    gate = Behaviour()
+    jump = fleet.add("jump", gate)
+    gate.answer = fleet.plan()
+    for number in range(2):
+        # The path of Ansible takes its own connection to the jump host, with the options of that host.
+        fleet.add(f"inner{number}", Behaviour(fleet.plan()))
+        fleet.jump_through(f"inner{number}", jump)
+    assert len(fleet.hosts) == 51
+    hosts, notes = assert_as_ansible(fleet)
+    states = {name: row["state"] for name, row in hosts.items()}
+    not_converged = {name: state for name, state in states.items() if state != "converged"}
+    assert {name: state for name, state in not_converged.items() if name != "dropping"} == {
+        "drifted": "to change",
+        "changed": "unreachable",
+        "sudo": "failed",
+        "refusing-logins": "unreachable",
+        "closed": "unreachable",
+        "nameless": "unreachable",
+        "dead": "unreachable",
+    }
+    left = {name for name in hosts if any(f" {name}" in line for line in notes)}
+    assert left == {*not_converged, "proxied"} - {"drifted"}
+
+
+def test_a_large_fleet_is_asked_by_several_processes(fleet: Fleet, tmp_path: Path) -> None:
+    for number in range(4):
+        fleet.add(f"good{number}", Behaviour(fleet.plan()))
+    fleet.hosts["closed"] = {"ansible_host": ADDRESS, "ansible_port": 1}
+    tree = tmp_path / "answers"
+    tree.mkdir()
+    program = "import os; from goldnode.ansible import audit; audit.PART = 2; "
+    program += "os.sched_getaffinity = lambda process: {0, 1}; audit.main()"
+    words = ["-i", str(fleet.inventory()), "all", "-m", "goldnode_state", "-a", "operation=plan"]
+    subprocess.run(
+        [sys.executable, "-c", program, *words, "--tree", str(tree)],
+        env={**os.environ, **ansible_environment(own=True)},
+        capture_output=True,
+        check=False,
+    )
+    notes = json.loads((tmp_path / "asked.json").read_text(encoding="utf-8"))
+    assert notes == {
+        "asked": 4,
+        "by_ansible": {"Connection refused": ["closed"]},
+        "missing": False,
+    }
+    assert {path.name for path in tree.iterdir()} == {*fleet.hosts}
+    # One process for each of two parts, and its notes.
+    assert len(list(tmp_path.glob("asked-by-*.json"))) == 1
 
 
 def test_without_asyncssh_ansible_asks_and_a_note_names_the_extra(
