@@ -63,7 +63,7 @@ def test_next_boot_is_known_before_and_after_update_grub(site: Site, tmp_path: P
 
         first = comes_up()
         known()
-        assert "Written by goldnode when the disk was made" in reported(
+        assert "Written by goldnode when the disk was built" in reported(
             "cat", "/boot/grub/grub.cfg"
         )
 

@@ -9,6 +9,7 @@ import io
 import itertools
 import json
 import os
+import subprocess
 import uuid
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -1326,3 +1327,17 @@ def test_entry_of_the_running_slot_gets_the_guid_of_its_esp(node: Node) -> None:
     assert entry.read_text() == before
     slots.sync(node)
     assert slots.name_disk(node) is None
+
+
+def test_written_slot_has_a_file_system_uuid_of_its_own(node: Node) -> None:
+    guid = OTHER["esp"]
+    machine(node, root="vda2", esp="vda1", vda={**GUIDS, "root-b": guid})
+    device = Path(node.root) / "dev/vda3"
+    with device.open("wb") as opened:
+        opened.truncate(4 << 20)
+    subprocess.run(["mke2fs", "-q", "-F", "-t", "ext4", device, "3M"], check=True)
+    node.run = Host("/").run  # type: ignore[method-assign]
+    slotwrite.fit(node, str(device), "b")
+    command = ["blkid", "-p", "-o", "export", str(device)]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert {"LABEL=root-b", f"UUID={uuid.uuid5(uuid.UUID(guid), 'file system')}"} <= set(shown)
