@@ -233,7 +233,9 @@ class _Run:
         }
         written = repr([*sorted(own.items()), "ansible_port" in variables])
         apart = [variables.get(name) for name in ("ansible_host", "ansible_port")]
-        template = any(mark in text for mark in ("{{", "{%") for text in (written, repr(apart)))
+        # What a vault encrypts may be a template.
+        marks = ("{{", "{%", "EncryptedString")
+        template = any(mark in text for mark in marks for text in (written, repr(apart)))
         if template or variables.keys() & OLD_NAMES:
             return _Connection(host, variables, self, shared=False)
         if written not in self._connections:

@@ -59,6 +59,17 @@ class Fleet:
         )
         self.hosts[name]["ansible_ssh_common_args"] = f"-F {file} -J jump"
 
+    def encrypt(self, name: str, variable: str, value: str, secret: bytes) -> None:
+        """Give a host a variable that a vault has encrypted."""
+        # Ansible takes a second to import; most tests here never need it.
+        from ansible.parsing.vault import VaultLib, VaultSecret
+
+        text = VaultLib([("default", VaultSecret(secret))]).encrypt(value).decode()
+        lines = "".join(f"  {line}\n" for line in text.splitlines())
+        file = self.directory / f"host_vars/{name}.yml"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(f"{variable}: !vault |\n{lines}", encoding="utf-8")
+
     def inventory(self) -> Path:
         """Write the inventory and known_hosts."""
         self.known_file.write_text("".join(f"{line}\n" for line in self.known), encoding="utf-8")
@@ -124,10 +135,10 @@ def lines(text: str) -> list[str]:
     return [line for line in text.splitlines() if line.startswith("note: ")]
 
 
-def assert_as_ansible(fleet: Fleet, *words: str) -> tuple[Mapping[str, Any], list[str]]:
+def assert_as_ansible(fleet: Fleet, **environment: str) -> tuple[Mapping[str, Any], list[str]]:
     """Assert that both ways give the same plans and exit status. Return the plans, and what the first way left to Ansible."""
-    asked, errors, status = fleet.ask(*words)
-    by_ansible, _, status_of_ansible = fleet.ask(*words, GOLDNODE_AUDIT="off")
+    asked, errors, status = fleet.ask(**environment)
+    by_ansible, _, status_of_ansible = fleet.ask(GOLDNODE_AUDIT="off", **environment)
     assert asked == by_ansible
     assert status == status_of_ansible
     return asked["hosts"], lines(errors)
@@ -176,7 +187,9 @@ def test_a_fleet_of_every_kind_gets_the_answers_of_ansible(fleet: Fleet) -> None
 
 
 @pytest.mark.long
-def test_fifty_names_behind_all_that_goes_wrong_get_the_answers_of_ansible(fleet: Fleet) -> None:
+def test_fifty_names_behind_all_that_goes_wrong_get_the_answers_of_ansible(
+    fleet: Fleet, tmp_path: Path
+) -> None:
     for number in range(36):
         fleet.add(f"good{number:02}", Behaviour(fleet.plan()), key=("own", "hashed")[number % 2])
     fleet.add("drifted", Behaviour(drift(fleet)))
@@ -201,8 +214,13 @@ def test_fifty_names_behind_all_that_goes_wrong_get_the_answers_of_ansible(fleet
         # The path of Ansible takes its own connection to the jump host, with the options of that host.
         fleet.add(f"inner{number}", Behaviour(fleet.plan()))
         fleet.jump_through(f"inner{number}", jump)
-    assert len(fleet.hosts) == 51
-    hosts, notes = assert_as_ansible(fleet)
+    words = tmp_path / "vault"
+    words.write_text("secret", encoding="utf-8")
+    for name in ("vaulted1", "vaulted2"):
+        fleet.add(name, Behaviour(fleet.plan(), users=(name,)))
+        fleet.encrypt(name, "ansible_user", name, b"secret")
+    assert len(fleet.hosts) == 53
+    hosts, notes = assert_as_ansible(fleet, ANSIBLE_VAULT_PASSWORD_FILE=str(words))
     states = {name: row["state"] for name, row in hosts.items()}
     not_converged = {name: state for name, state in states.items() if state != "converged"}
     assert {name: state for name, state in not_converged.items() if name != "dropping"} == {
