@@ -233,7 +233,7 @@ class _Run:
         }
         written = repr([*sorted(own.items()), "ansible_port" in variables])
         apart = [variables.get(name) for name in ("ansible_host", "ansible_port")]
-        # What a vault encrypts may be a template.
+        # A value in a vault may be a template.
         marks = ("{{", "{%", "EncryptedString")
         template = any(mark in text for mark in marks for text in (written, repr(apart)))
         if template or variables.keys() & OLD_NAMES:
