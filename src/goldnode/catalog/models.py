@@ -1046,6 +1046,30 @@ class Baseline(Strict):
     )
 
 
+class Scratch(Strict):
+    """A file system for temporary data on one of the node's own disks.
+
+    A disk is formatted only if it is empty. One with goldnode's label is mounted as it is.
+    """
+
+    device: Annotated[str, Field(pattern=r"^/dev/[A-Za-z0-9._:/*?\[\]-]+$")] = Field(
+        description="Path of the disk, or a pattern that matches exactly one, as in /dev/disk/by-path/."
+    )
+    filesystem: Literal["ext4", "xfs"] = Field(
+        default="ext4", description="File system; xfs needs the package xfsprogs on the node."
+    )
+    options: list[Annotated[str, Field(pattern=r"^[a-z0-9_.=-]+$")]] = Field(
+        default_factory=lambda: ["noatime"], description="Options of mount(8)."
+    )
+    keep_days: PositiveInt | None = Field(
+        default=None,
+        description="Days after which unused files are removed (systemd-tmpfiles); null: never.",
+    )
+    full_percent: Annotated[int, Field(ge=1, le=99)] = Field(
+        default=90, description="Share of the space above which the node is degraded, percent."
+    )
+
+
 class Suppression(Strict):
     """A finding of the health check that is known and accepted until a date.
 
@@ -1416,6 +1440,10 @@ class NodeClass(Strict):
     baseline: Baseline = Field(
         default_factory=Baseline,
         description="Properties of a healthy node, in addition to the facts about its GPUs.",
+    )
+    scratch: dict[Annotated[str, Field(pattern=r"^(/[A-Za-z0-9._-]+)+$")], Scratch] = Field(
+        default_factory=dict,
+        description="Scratch or cache space on the node's own disks, by mount point.",
     )
     suppressions: list[Suppression] = Field(
         default_factory=list,

@@ -225,6 +225,11 @@ def _optional_sections(view: ClassView, gpus: Mapping[str, Any] | None) -> dict[
             sections["follow"]["evidence"] = wanted
     if rows := _declared_parts(view.host):
         sections["parts"] = rows
+    if item.scratch:
+        sections["scratch"] = {
+            name: row.model_dump(mode="json", exclude_none=True)
+            for name, row in item.scratch.items()
+        }
     return sections
 
 

@@ -179,7 +179,7 @@ class ClassReturnTests(Part):
 class ClassDocument(Part):
     """A node class, compiled from the catalog, the facts and the lock.
 
-    `policy`, `baseline`, `suppressions`, `compat`, `serve` and `follow` have the keys of the class file
+    `policy`, `baseline`, `suppressions`, `compat`, `serve`, `follow` and `scratch` have the keys of the class file
     (schemas/class.json); overrides of the policy name the PCI ids of their model in addition.
     """
 
@@ -220,5 +220,6 @@ class ClassDocument(Part):
     )
     serve: dict[str, Any] | None = None
     follow: dict[str, Any] | None = None
+    scratch: dict[str, Any] | None = None
     return_tests: ClassReturnTests | None = None
     parts: list[DeclaredPart] | None = None

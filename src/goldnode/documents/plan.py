@@ -9,7 +9,14 @@ from pydantic import Field
 from goldnode.documents.base import Part
 
 PartName = Literal[
-    "node_class", "kernel", "gpu_driver", "container_runtime", "gpu_policy", "host_tuning", "sanity"
+    "node_class",
+    "kernel",
+    "gpu_driver",
+    "container_runtime",
+    "gpu_policy",
+    "host_tuning",
+    "storage",
+    "sanity",
 ]
 
 

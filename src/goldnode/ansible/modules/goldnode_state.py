@@ -36,7 +36,7 @@ options:
   part:
     description: The part of the plan to apply; the name of the role that owns it.
     type: str
-    choices: [node_class, kernel, gpu_driver, container_runtime, gpu_policy, host_tuning, sanity]
+    choices: [node_class, kernel, gpu_driver, container_runtime, gpu_policy, host_tuning, storage, sanity]
   document:
     description: The class document (schema goldnode.class/1, see C(goldnode schema class)); needed with O(state=present).
     type: dict
@@ -207,6 +207,7 @@ PARTS = (
     "container_runtime",
     "gpu_policy",
     "host_tuning",
+    "storage",
     "sanity",
 )
 INSTALLED = "/usr/lib/goldnode/goldnode-node"

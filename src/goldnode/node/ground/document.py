@@ -132,6 +132,16 @@ class KernelModule(TypedDict):
     version: Optional[str]
 
 
+class ClassScratch(TypedDict):
+    """Scratch space at one mount point."""
+
+    device: str
+    filesystem: Literal["ext4", "xfs"]
+    options: List[str]
+    keep_days: NotRequired[int]
+    full_percent: int
+
+
 class DeclaredPart(TypedDict):
     """A part that no lock holds, and what shows its version. `shown`: the one of its module, where that differs."""
 
@@ -478,3 +488,4 @@ class ClassDocument(_Named):
     follow: NotRequired[Follow]
     return_tests: NotRequired[ClassReturnTests]
     parts: NotRequired[List[DeclaredPart]]
+    scratch: NotRequired[Dict[str, ClassScratch]]

@@ -25,7 +25,7 @@ from .deferred import APT, APT_TIME
 from .domains import apt, driver, kernel, packages
 from .engine import plan, plan_absent
 from .family import kernel_release
-from .handlers import modules, policy, removal, runtime, tuning, units
+from .handlers import modules, policy, removal, runtime, scratch, tuning, units
 from .model import ABSENT, PROGRESS, Action, Plan, declared
 from .observe import (
     JOURNAL,
@@ -129,7 +129,7 @@ class Applier:
             "boot.once": self.boot_once,
             "boot.slot": self.boot_slot,
         }
-        for module in (modules, runtime, policy, tuning, units, removal):
+        for module in (modules, runtime, policy, tuning, scratch, units, removal):
             self.register(module.HANDLERS)
         self.register(handlers)
 

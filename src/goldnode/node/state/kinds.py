@@ -180,6 +180,9 @@ _ROWS: Tuple[Kind, ...] = (
     ),
     # Policy
     Kind("policy.host.*", SOFTWARE, DEGRADED, None, "the host has the declared setting"),
+    # Another image would have the same disks, and the same files on them.
+    Kind("scratch.mount", HARDWARE, DRAIN, None, "scratch space is mounted from goldnode's file system, with the declared options"),
+    Kind("scratch.space", HARDWARE, DEGRADED, None, "scratch space has room, and free inodes"),
     Kind("policy.overrides", HARDWARE, DEGRADED, None, "every override of the policy matches a GPU"),
     Kind(
         "policy.*", HARDWARE, DEGRADED, None,

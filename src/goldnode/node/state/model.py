@@ -29,6 +29,7 @@ PARTS = (
     "container_runtime",
     "gpu_policy",
     "host_tuning",
+    "storage",
     "sanity",
 )
 
@@ -161,7 +162,7 @@ class Observed:
     """The state of a node, as far as a class can declare it.
 
     Every field is plain data, so that a case file can state it. The fields `runtime`,
-    `gpu_settings` (domain `policy`), `tuning`, `units` and `slots` belong to the domains of these
+    `gpu_settings` (domain `policy`), `tuning`, `units`, `slots` and `scratch` belong to the domains of these
     names, which describe their shapes.
 
     * packages: name -> {version, architecture, state, hold}; state is dpkg's
@@ -258,6 +259,7 @@ class Observed:
         self.tuning: Dict[str, Any] = {}
         self.units: Dict[str, Any] = {}
         self.slots: Dict[str, Any] = {}
+        self.scratch: Dict[str, Any] = {}
         self.traces: Dict[str, Any] = {}
         self.back: Dict[str, Any] = {}
         self.trial: Dict[str, Any] = {}

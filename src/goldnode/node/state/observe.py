@@ -74,6 +74,7 @@ MANAGED = (
     ("/etc/containers/containers.conf.d", "50-goldnode.conf"),
     ("/etc/cdi", "goldnode-*.json"),
     ("/etc/profile.d", "goldnode.sh"),
+    ("/etc/tmpfiles.d", "goldnode-scratch.conf"),
     ("/etc/update-motd.d", "90-goldnode"),
 )
 # Links that `systemctl enable` would create for goldnode's units, and the program's name in the shell's path.
@@ -82,6 +83,7 @@ LINKS = (
     "/etc/systemd/system/multi-user.target.wants/goldnode-sanity.service",
     "/etc/systemd/system/multi-user.target.wants/goldnode-policy.service",
     "/etc/systemd/system/multi-user.target.wants/goldnode-mps.service",
+    "/etc/systemd/system/multi-user.target.wants/goldnode-scratch.service",
     "/etc/systemd/system/timers.target.wants/goldnode-watch.timer",
     "/etc/systemd/system/timers.target.wants/goldnode-follow.timer",
     "/etc/systemd/system/sockets.target.wants/goldnode-serve.socket",

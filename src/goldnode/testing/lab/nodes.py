@@ -61,7 +61,7 @@ class LabError(GoldnodeError):
 class NodeSpec:
     """A wanted node: its name, the inventory group (node class), and the image or the release and flavour it runs.
 
-    `engine`: a container engine can run inside it.
+    `engine`: a container engine can run inside it. `loops`: it can use loop devices of this machine as disks.
     """
 
     name: str
@@ -70,6 +70,7 @@ class NodeSpec:
     flavour: str = "bare"
     image: str | None = None
     engine: bool = False
+    loops: bool = False
 
 
 @dataclass(frozen=True)
@@ -580,6 +581,9 @@ class Lab:
             options["mounts"] = [
                 Mount(target=place, source=None, type="volume") for place in ENGINE_STATE
             ]
+        if spec.loops:
+            # Devices 7:* are loop devices, and 10:237 is their control (the kernel's devices.txt).
+            options["device_cgroup_rules"] = ["b 7:* rwm", "c 10:237 rwm"]
         if spec.flavour == images.CCACHE:
             options["volumes"][CCACHE_VOLUME] = {"bind": images.CCACHE_DIRECTORY, "mode": "rw"}
         if any("apparmor" in str(option) for option in info.get("SecurityOptions") or ()):

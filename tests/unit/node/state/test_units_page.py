@@ -18,7 +18,7 @@ from typing import NamedTuple
 import pytest
 
 from goldnode.node.follow import apart
-from goldnode.node.state.domains import follow, policy, program, serve, slots, units
+from goldnode.node.state.domains import follow, policy, program, scratch, serve, slots, units
 
 ROOT = Path(__file__).parents[4]
 PAGE = ROOT / "docs/reference/units.md"
@@ -88,6 +88,13 @@ ROWS: Mapping[str, UnitRow] = {
         "NVIDIA's MPS daemon, which starts servers as other users",
         "NVIDIA's program; no sandbox was tried on a GPU",
     ),
+    "goldnode-scratch.service": UnitRow(
+        9.6,
+        9.4,
+        "mounts and unmounts scratch space",
+        "the whole machine has to see its mounts, and a sandbox with mounts of its own hides them",
+        _CONTAINER,
+    ),
     "goldnode-good.service": UnitRow(
         9.6,
         3.9,
@@ -138,6 +145,7 @@ def texts() -> dict[str, str]:
         "goldnode-sanity.service": program.UNIT_TEXT,
         "goldnode-policy.service": policy.unit_text(""),
         "goldnode-mps.service": policy.MPS_TEXT,
+        scratch.SERVICE: scratch.TEXT.format(start="ExecStart=/bin/true\n", stop="", cleaning=""),
         follow.SERVICE: follow.SERVICE_TEXT.format(root="", sandbox=follow.WRITER),
         LOCKS: follow.SERVICE_TEXT.format(root="", sandbox=""),
         follow.FETCH: follow.FETCH_TEXT,
