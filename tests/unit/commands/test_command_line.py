@@ -33,6 +33,7 @@ FILES = (
     "completion",
     "cve mitigate",
     "cve prepare",
+    "cve rehearse",
     "cve roll-out",
     "fleet serve",
     "node-program",

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 CVE = "CVE-2026-12345"
-_ENTRY = re.compile(r"^linux[\w.-]* \((?P<version>[^)]+)\)", re.MULTILINE)
 
 
 def tracker(rows: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
@@ -22,25 +20,6 @@ def tracker(rows: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
             for source, issues in rows.items()
         }
     )
-
-
-def tracker_of_changelog(text: str, source: str, codename: str, urgency: str = "high") -> str:
-    """Return a tracker's JSON made from the changelog of a package: each CVE it names is fixed in that version.
-
-    It is no data of Debian's tracker, and each description states that.
-    """
-    entries = list(_ENTRY.finditer(text))
-    issues: dict[str, Any] = {}
-    for entry, following in zip(entries, [*entries[1:], None], strict=True):
-        body = text[entry.end() : following.start() if following else len(text)]
-        # From the newest entry to the oldest: the one that fixed it first is written last.
-        for cve in re.findall(r"CVE-\d{4}-\d{4,}", body):
-            row = {"status": "resolved", "fixed_version": entry["version"], "urgency": urgency}
-            label = (
-                f"made from the changelog of {source} {entries[0]['version']}, not by the tracker"
-            )
-            issues[cve] = {"description": label, "releases": {codename: row}}
-    return json.dumps({source: issues})
 
 
 def csaf_of_packages(rows: Mapping[str, tuple[str, str, str]]) -> bytes:

@@ -28,7 +28,6 @@ from tests.unit.cve.samples import (
     osv_record,
     oval_debian,
     tracker,
-    tracker_of_changelog,
 )
 
 from goldnode.catalog.load import builtin_catalog
@@ -41,8 +40,10 @@ from goldnode.cve.csaf import CsafDocuments
 from goldnode.cve.debian import DebianTracker
 from goldnode.cve.oval import OvalDefinitions
 from goldnode.cve.subjects import Carriers
+from goldnode.evidence.changelogs import read_entries
 from goldnode.lock.model import load_lock
 from goldnode.node.state.debversion import compare
+from goldnode.testing.rehearsal.tracker import tracker as changelog_tracker
 
 STACK = "debian12_r535"
 LOCK = load_lock(builtin_catalog() / "stacks" / f"{STACK}.lock.yml")
@@ -271,8 +272,24 @@ linux (6.1.190-1) bookworm-security; urgency=high
 """
 
 
+def made() -> str:
+    """Data of the rehearsal, from the changelog."""
+    return changelog_tracker([("bookworm", "linux", read_entries(CHANGELOG))])
+
+
+def test_data_of_two_releases_have_a_row_for_each() -> None:
+    newer = "linux (6.12.115-1) trixie-security; urgency=high\n\n  * a fix (CVE-2026-31431)\n"
+    logs = [
+        ("bookworm", "linux", read_entries(CHANGELOG)),
+        ("trixie", "linux", read_entries(newer)),
+    ]
+    rows = json.loads(changelog_tracker(logs))["linux"]["CVE-2026-31431"]["releases"]
+    fixed = {codename: row["fixed_version"] for codename, row in rows.items()}
+    assert fixed == {"bookworm": "6.1.190-1", "trixie": "6.12.115-1"}
+
+
 def test_sample_from_a_changelog_names_the_first_version_with_each_fix() -> None:
-    rows = json.loads(tracker_of_changelog(CHANGELOG, "linux", "bookworm"))["linux"]
+    rows = json.loads(made())["linux"]
     fixed = {cve: row["releases"]["bookworm"]["fixed_version"] for cve, row in rows.items()}
     assert fixed == dict.fromkeys(
         ("CVE-2026-31431", "CVE-2026-20001", "CVE-2026-20002"), "6.1.190-1"
@@ -282,7 +299,7 @@ def test_sample_from_a_changelog_names_the_first_version_with_each_fix() -> None
 
 def test_formats_made_from_one_changelog_agree_on_each_kernel() -> None:
     """With the changelog of linux 6.1.192-3 they agree on 4,442 vulnerabilities of 20 kernels."""
-    text = tracker_of_changelog(CHANGELOG, "linux", "bookworm")
+    text = made()
     rows = json.loads(text)["linux"]
     fixed = {cve: row["releases"]["bookworm"]["fixed_version"] for cve, row in rows.items()}
     bookworm = OsRelease("debian", "12", "bookworm")

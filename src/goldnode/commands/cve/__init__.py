@@ -20,6 +20,9 @@ _SECTIONS = {
         "roll-out": ("cve.roll_out", "Write the rollout document of a fix for a class."),
         "prove": ("cve.prove", "Write and sign the list of what is left."),
     },
+    "Learn": {
+        "rehearse": ("cve.rehearse", "Run all steps as an exercise on nodes in containers."),
+    },
 }
 
 
