@@ -1,4 +1,4 @@
-"""Data in the format of Debian's security tracker, made from the changelogs of packages and labelled so."""
+"""Data in the format of the security tracker of Debian, made from the changelogs of packages and labelled so.
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ URGENCY = "high"  # a changelog has none for each vulnerability
 def tracker(releases: Iterable[tuple[str, str, Iterable[ChangelogEntry]]]) -> str:
     """Return JSON from changelogs: (codename, source package, entries), the newest entry first.
 
-    Each vulnerability is fixed in the first version that names it. It is no data of Debian's tracker, and each
+    Each vulnerability is fixed in the first version that names it. The tracker has not judged it, and each
     description states that.
     """
     sources: dict[str, dict[str, Any]] = {}
