@@ -1,4 +1,4 @@
-"""Data in the format of the security tracker of Debian, made from the changelogs of packages and labelled so.
+"""Data in the format of the security tracker of Debian, made from the changelogs of packages and labelled so."""
 
 from __future__ import annotations
 
