@@ -38,10 +38,10 @@ class Recorded(CveRehearsal):
 
 
 def test_step_that_shows_another_state_fails(tmp_path: Path) -> None:
-    said: list[str] = []
-    rehearsal = Recorded(tmp_path, NoMachines(), said.append)
+    lines: list[str] = []
+    rehearsal = Recorded(tmp_path, NoMachines(), lines.append)
     rehearsal.show()
-    assert "as expected: states of the nodes" in said[-1]
+    assert "as expected: states of the nodes" in lines[-1]
     rehearsal.state = "fixed"
     with pytest.raises(RehearsalError, match=r"states of the nodes: expected .*not-loaded.*fixed"):
         rehearsal.show()

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import click
+from docker.errors import APIError
 
 from goldnode.core.errors import GoldnodeError
 from goldnode.testing.rehearsal.lane import CVE, MODULE, CveRehearsal, RehearsalError
@@ -43,6 +44,9 @@ def main(cve: str, module: str, out: Path, keep: bool) -> None:
 if __name__ == "__main__":
     try:
         main()
+    except APIError as error:
+        click.echo(f"error: the Docker engine refuses: {error.explanation}", err=True)
+        sys.exit(2)
     except GoldnodeError as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(2)

@@ -87,7 +87,7 @@ class Machines(Protocol):
 
 @dataclass
 class CveRehearsal:
-    """One rehearsal in a folder of its own. `names` are its nodes; the last one is off during the rollout."""
+    """One rehearsal in a folder of its own. `names` are its nodes; the last one does not answer during the rollout."""
 
     folder: Path
     machines: Machines
@@ -172,7 +172,7 @@ class CveRehearsal:
             "a mitigation ends with its last day": self.expire,
             "the mitigation on all nodes": self.mitigate,
             "the lock with the fix": self.prepare,
-            f"the rollout, while {self.names[-1]} is off": self.roll_out,
+            f"the rollout, while {self.names[-1]} does not answer": self.roll_out,
             "the proof names what is left": self.prove_left,
             "the last node": self.last,
         }
@@ -290,7 +290,7 @@ class CveRehearsal:
         self.expect("step prepare", self.lane()["prepare"], "done")
 
     def roll_out(self) -> None:
-        """Roll the lock out. The last node is off, so that the rollout defers it."""
+        """Roll the lock out. The last node does not answer, so that the rollout defers it."""
         self.cve_command("roll-out", "--class", CLASS, "--write")
         self.machines.off(self.names[-1])
         self.run(

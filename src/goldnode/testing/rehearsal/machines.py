@@ -69,12 +69,14 @@ class LabMachines:
         return self.lab.inventory / "hosts.yml"
 
     def off(self, name: str) -> None:
-        """Shut a node down."""
-        self.lab.node(name).stop()
+        """Let a node not answer ssh. A container that is stopped may lose its port to another program."""
+        self.lab.node(name).run("systemctl", "stop", "ssh.service")
 
     def on(self, name: str) -> None:
-        """Start a node that is off."""
-        self.lab.node(name).start()
+        """Let a node answer ssh again."""
+        node = self.lab.node(name)
+        node.run("systemctl", "start", "ssh.service")
+        node.wait()
 
     def end(self) -> None:
         """Remove all that was made."""
