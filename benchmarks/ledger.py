@@ -65,11 +65,11 @@ def _fleet(found: Json) -> Figures:
 
 
 def _ingest(found: Json) -> Figures:
-    figures = found["figures"]
-    return {
-        "1,000 captures": ("cpu", 1000 / figures["per_second_and_core"]),
-        "bytes of a capture": sum(figures["parquet_bytes"].values()) / figures["json_bytes"],
-    }
+    rows: Figures = {}
+    for row in found["figures"]:
+        rows[f"1,000 captures, {row['fleet']}"] = ("cpu", 1000 / row["per_second_and_core"])
+        rows[f"bytes of a capture, {row['fleet']}"] = row["bytes"] / row["json_bytes"]
+    return rows
 
 
 def _report(found: Json) -> Figures:
@@ -138,7 +138,7 @@ FORMS: Mapping[str, ShortForm] = {
     "check": ShortForm(("--runs", "5", "--checks", "200", "--hosts", "50"), _check),
     "cve": ShortForm(("--nodes", "1000", "--runs", "3"), _cve),
     "fleet": ShortForm(("--clients", "20", "--seconds", "1"), _fleet),
-    "ingest": ShortForm(("--nodes", "300", "--hours", "1"), _ingest),
+    "ingest": ShortForm(("--nodes", "60", "--hours", "5"), _ingest),
     "preflight": ShortForm(("--runs", "5"), _floor("all", "verdict")),
     "report": ShortForm(("--nodes", "500", "--runs", "3"), _report),
     "rollout": ShortForm(("--nodes", "1000", "--runs", "3"), _rollout),

@@ -335,8 +335,8 @@ class SiteFleet(BaseModel):
     precision: Literal["exact", "stated"] = Field(
         default="exact",
         description=(
-            "Numbers of captures in that directory. exact: as the nodes have read them. stated: some readings that no "
-            "rule and no report judges are rounded to the steps of facts/precision.yml, which takes less than half of the space."
+            "Numbers of stored captures. exact: as they were read. stated: readings that no report judges are rounded "
+            "(facts/precision.yml)."
         ),
     )
     signing_key: str | None = Field(

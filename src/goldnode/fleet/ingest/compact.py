@@ -41,6 +41,8 @@ from goldnode.fleet.ingest.tables import (
 
 MANY = 16  # small parts of a class and day, from which on they are merged
 SMALL = 4 << 20  # bytes of a part; a larger one is never merged again
+ENDED = 4  # parts of a day that has ended, from which on they become one
+TOGETHER = 1_000_000  # rows that a merge has in memory
 _MERGED = 8 << 20  # bytes of the parts of one merge, about 4,000,000 rows
 # Bytes of content that count as one byte of a part, where that is more: texts of a hostile node shrink a thousandfold in
 # a file, and a merge has them in memory. Parts of equal simulated nodes shrink to a fifteenth.
@@ -113,8 +115,35 @@ def compact(
             if len(parts) >= MANY:
                 for group in _groups(parts):
                     done[_merge(directory, table, group, work)] = group
+        if table == NODES and not done:
+            done |= _ended(directory, set(places), work)
     finish(directory)
     return done
+
+
+def _ended(
+    directory: Path, places: set[tuple[str, str]], work: Path
+) -> dict[PartName, list[PartName]]:
+    """Merge the last day before these that has several parts: nothing is added to it any more.
+
+    Captures of one node have nearly the same values, which take a quarter less in one file.
+    """
+    for class_, day in places:
+        days: dict[str, list[PartName]] = {}
+        for part in listed_parts(directory):
+            if part.class_ == class_ and part.day < day:
+                days.setdefault(part.day, []).append(part)
+        group = days[max(days)] if days else []
+        if len(group) >= ENDED and all(_is_plain(directory, part) for part in group):
+            return {_merge(directory, NODES, group, work): group}
+    return {}
+
+
+def _is_plain(directory: Path, part: PartName) -> bool:
+    """Return whether a part's size is that of its files, and not a share of its content."""
+    files = (part.file(directory, name) for name in PART_TABLES[NODES])
+    size = sum(file.stat().st_size for file in files if file.exists())
+    return part_size(directory, NODES, part) <= size
 
 
 def finish(directory: Path) -> None:
@@ -188,12 +217,18 @@ def _merge(
     new = PartName(group[0].class_, group[0].day, digest)
     origin = ",".join(one for part in group for one in origins(directory, table, part))
     for name in PART_TABLES[table]:
-        merged = _rows([part.file(directory, name) for part in group], name, captures)
         file = work / f"merged-{name}.parquet"
-        with pq.ParquetWriter(file, merged.schema, **formatted(name)) as writer:
-            if name == table:
-                writer.add_key_value_metadata({_ORIGINS: origin})
+        files = [one for part in group if (one := part.file(directory, name)).exists()]
+        writer = None
+        for keys in _key_groups(files) if name in _BY_KEY else [None]:
+            merged = _rows(files, name, captures, keys)
+            if writer is None:
+                writer = pq.ParquetWriter(file, merged.schema, **formatted(name))
             writer.write_table(merged)
+        assert writer is not None  # noqa: S101 - for mypy: there is one group at least
+        if name == table:
+            writer.add_key_value_metadata({_ORIGINS: origin})
+        writer.close()
         sync(file)
     replace_file(new.replaces(directory, table), json.dumps([part.id for part in group]).encode())
     for name in PART_TABLES[table]:
@@ -213,12 +248,37 @@ def origins(directory: Path, table: str, part: PartName) -> tuple[str, ...]:
     return tuple(named.decode("ascii", "replace").split(",")) if named else (part.id,)
 
 
+_BY_KEY = (FACTS, NUMBERS, CHANGES)
+
+
+def _key_groups(files: Sequence[Path]) -> list[list[str]]:
+    """Return the keys of files, sorted, in groups whose rows fit into memory together; one group at least."""
+    counts: dict[str, int] = {}
+    for file in files:
+        keys = pq.read_table(file, columns=["key"], partitioning=None, read_dictionary=["key"])
+        for row in pc.value_counts(keys["key"]).to_pylist():
+            counts[row["values"]] = counts.get(row["values"], 0) + row["counts"]
+    groups: list[list[str]] = [[]]
+    total = 0
+    for key in sorted(counts):
+        if groups[-1] and total + counts[key] > TOGETHER:
+            groups.append([])
+            total = 0
+        groups[-1].append(key)
+        total += counts[key]
+    return groups
+
+
 def _rows(
-    files: Iterable[Path], table: str, captures: set[tuple[str, int]] | None = None
+    files: Iterable[Path],
+    table: str,
+    captures: set[tuple[str, int]] | None = None,
+    keys: list[str] | None = None,
 ) -> pa.Table:
     """Return the rows of the files of one table, ordered by key, node and time.
 
     :param captures: only the rows of these (node, milliseconds).
+    :param keys: only the rows of these keys.
 
     Files of an earlier goldnode lack columns, which are null, or are not there.
     """
@@ -227,14 +287,14 @@ def _rows(
     texts = [field.name for field in schema if field.type == pa.string() and field.name != "fault"]
     tables = []
     for file in files:
-        if table != CHANGES or file.exists():
-            rows = pq.read_table(file, partitioning=None, read_dictionary=texts)
-            for name in schema.names:
-                if name not in rows.column_names:
-                    kind = schema.field(name).type
-                    kind = pa.dictionary(pa.int32(), kind) if name in texts else kind
-                    rows = rows.append_column(name, pa.nulls(len(rows), kind))
-            tables.append(rows.select(schema.names))
+        filters = None if keys is None else pc.field("key").isin(pa.array(keys, pa.string()))
+        rows = pq.read_table(file, partitioning=None, read_dictionary=texts, filters=filters)
+        for name in schema.names:
+            if name not in rows.column_names:
+                kind = schema.field(name).type
+                kind = pa.dictionary(pa.int32(), kind) if name in texts else kind
+                rows = rows.append_column(name, pa.nulls(len(rows), kind))
+        tables.append(rows.select(schema.names))
     if not tables:
         return schema.empty_table()
     rows = pa.concat_tables(tables, promote_options="permissive").unify_dictionaries()

@@ -193,9 +193,10 @@ def test_directory_of_an_earlier_goldnode_is_read_and_goes_on(
 ) -> None:
     captures, whole, _ = both
     old = tmp_path / "old"
-    monkeypatch.setattr(Bases, "fitting", lambda *_: None)
-    store(old, captures[:-1])
-    monkeypatch.undo()
+    with monkeypatch.context() as changed:
+        changed.setattr(Bases, "fitting", lambda *_: None)
+        changed.setattr(compact, "ENDED", 99)
+        store(old, captures[:-1])
     rows, reports = content(old), answers(old, captures[:-1])
     earlier_format(old)
     expected = content(whole)
@@ -244,6 +245,20 @@ def test_capture_that_did_not_change_adds_no_row(tmp_path: Path) -> None:
         counts = connection.execute("SELECT count(*) FROM facts GROUP BY time").fetchall()
     assert len(set(counts)) == 1
     assert stored_rows(tmp_path, FACTS) == counts[0][0]
+
+
+def test_day_that_has_ended_becomes_one_part_with_the_same_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    captures = lifelike_captures()[:6]
+    monkeypatch.setattr(compact, "ENDED", 99)
+    expected = content(store(tmp_path / "parts", captures))
+    assert len(found_parts(tmp_path / "parts")) == 6
+    monkeypatch.setattr(compact, "ENDED", 4)
+    monkeypatch.setattr(compact, "TOGETHER", 300)  # rows: a merge takes its keys in several turns
+    data = store(tmp_path / "merged", captures)
+    assert [part.day for part in found_parts(data)] == ["2026-11-18", "2026-11-19", "2026-11-19"]
+    assert content(data) == expected
 
 
 # -- retention
@@ -321,8 +336,8 @@ def take(data: Path, source: Path) -> None:
     assert not result.refused
 
 
-# Six renames for each of two days.
-@pytest.mark.parametrize("step_", [0, 4, 5, 6, 9, 11, 12])
+# Six renames for each of two days; then the day that has ended becomes one part: its list, six renames, 4 x 7 removals, the list.
+@pytest.mark.parametrize("step_", [0, 4, 5, 6, 11, 12, 13, 18, 19, 30])
 def test_killed_ingest_of_changes_loses_and_repeats_nothing(
     night: tuple[Path, Path, dict[str, list[Any]]],
     tmp_path: Path,
@@ -332,7 +347,7 @@ def test_killed_ingest_of_changes_loses_and_repeats_nothing(
     data, source, expected = night
     mine = tmp_path / "data"
     shutil.copytree(data, mine)
-    assert killed_at(lambda: take(mine, source), step_, monkeypatch) == (step_ < 12)
+    assert killed_at(lambda: take(mine, source), step_, monkeypatch) == (step_ < 48)
     rows = content(mine)
     captures = {(row[2], row[3]) for row in rows[NODES]}
     for table in (FACTS, NUMBERS):
