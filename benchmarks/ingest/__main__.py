@@ -1,6 +1,6 @@
 """Run `benchmarks/run ingest [--nodes N] [--hours H] [--out DIR]`: captures of simulated 8-GPU nodes, from files into Parquet.
 
-Each hour is an ingest of its own, as they arrive. Two fleets: `random`, whose readings and counters of throttling are drawn anew
+Each hour is an ingest of its own, as they arrive. Two fleets: `random`, whose readings and counters of throttling are drawn
 for each capture, and `lifelike` (lifelike.py), exact and to the stated precision. Prints captures per second of CPU time, the peak
 of memory, bytes of a whole capture and of one by change, and from these the size of 90 days of hourly captures of 10,000 nodes: one
 whole capture a week, and changes for all others.
