@@ -55,10 +55,12 @@ def test_statements_for_clickhouse_are_below_the_size_that_it_reads(tmp_path: Pa
 def test_finding_without_an_id_in_old_files_is_no_key() -> None:
     with duckdb.connect(":memory:") as connection:
         connection.execute(
-            "CREATE TABLE facts AS SELECT 'a' AS key; CREATE TABLE numbers AS SELECT 'b' AS key"
+            "CREATE TABLE stored_facts AS SELECT 'a' AS key; CREATE TABLE stored_numbers AS SELECT 'b' AS key"
         )
+        changes = "CAST(['x'] AS VARCHAR[]) AS texts, CAST([] AS DOUBLE[]) AS \"values\""
+        connection.execute(f"CREATE TABLE stored_changes AS SELECT 'd' AS key, {changes}")
         connection.execute("CREATE TABLE findings AS SELECT unnest(['c', NULL]) AS id")
-        assert engine.keys_of(connection) == ReportKeys(["a"], ["b"], ["c"])
+        assert engine.keys_of(connection) == ReportKeys(["a", "d"], ["b"], ["c"])
 
 
 @pytest.mark.parametrize("table", ["nodes", "facts", "findings"])
