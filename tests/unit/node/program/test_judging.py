@@ -327,6 +327,6 @@ def test_an_edited_class_document_is_blamed_for_what_cannot_be_judged(host: Host
     capture = healthy()
     with pytest.raises(NodeError, match=r"x\.json: .* digest is another, .*KeyError: 'os'"):
         program.judged(host, DOCUMENT, "x.json", captured=capture)
-    whole = {**DOCUMENT, "digest": document_digest(DOCUMENT)}
+    whole: Any = {**DOCUMENT, "digest": document_digest(DOCUMENT)}
     with pytest.raises(KeyError):  # a fault of the program
         program.judged(host, whole, "x.json", captured=capture)
