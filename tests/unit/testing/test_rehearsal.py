@@ -12,7 +12,8 @@ from click.testing import CliRunner
 
 from goldnode.cli import main
 from goldnode.testing.rehearsal.__main__ import main as program
-from goldnode.testing.rehearsal.lane import CVE, MODULE, CveRehearsal, RehearsalError
+from goldnode.testing.rehearsal.errors import RehearsalError
+from goldnode.testing.rehearsal.lane import CVE, MODULE, CveRehearsal
 
 
 class NoMachines:
@@ -24,6 +25,8 @@ class NoMachines:
     def off(self, name: str) -> None: ...
 
     def on(self, name: str) -> None: ...
+
+    def settle(self, names: list[str]) -> None: ...
 
 
 class Recorded(CveRehearsal):

@@ -9,7 +9,8 @@ import click
 from docker.errors import APIError
 
 from goldnode.core.errors import GoldnodeError
-from goldnode.testing.rehearsal.lane import CVE, MODULE, CveRehearsal, RehearsalError
+from goldnode.testing.rehearsal.errors import RehearsalError
+from goldnode.testing.rehearsal.lane import CVE, MODULE, CveRehearsal
 from goldnode.testing.rehearsal.machines import REAL, SIMULATED, LabMachines
 
 LAB = "cve-rehearsal"

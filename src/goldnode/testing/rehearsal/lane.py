@@ -19,9 +19,9 @@ import yaml
 from goldnode.classdoc.load import load_catalog
 from goldnode.core.data import data
 from goldnode.core.docker_engine import Say
-from goldnode.core.errors import GoldnodeError
 from goldnode.core.site import load_site
 from goldnode.lock.model import load_lock
+from goldnode.testing.rehearsal.errors import RehearsalError
 from goldnode.testing.rehearsal.tracker import kernel_changelog, tracker
 
 CLASS = "rehearsal"
@@ -70,10 +70,6 @@ pipelining = true
 """
 
 
-class RehearsalError(GoldnodeError):
-    """A step of the rehearsal did not do what it shows."""
-
-
 class Machines(Protocol):
     """Nodes of a rehearsal."""
 
@@ -83,6 +79,9 @@ class Machines(Protocol):
     def off(self, name: str) -> None: ...
 
     def on(self, name: str) -> None: ...
+
+    def settle(self, names: list[str]) -> None:
+        """Wait until nodes show the kernel that they boot."""
 
 
 @dataclass
@@ -217,6 +216,7 @@ class CveRehearsal:
         hosts = self.machines.start(list(self.names), CLASS)
         (self.folder / "inventory/hosts.yml").write_text(hosts.read_text())
         self.playbook("site.yml", "-e", "goldnode_reboot=true", "-e", "goldnode_reboot_batch=100%")
+        self.machines.settle(list(self.names))
         self.collect()
 
     def feed(self) -> None:
@@ -296,6 +296,7 @@ class CveRehearsal:
         self.run(
             "rollout", "run", f"vulnerabilities/{self.cve}/rollout-{CLASS}.yml", "-i", "inventory"
         )
+        self.machines.settle(list(self.names[:-1]))
         # Ansible ends with 4 for a node that it does not reach.
         self.collect(codes=(0, 4))
         moved = {**self.all_in("fixed"), self.names[-1]: "denied"}
@@ -318,6 +319,7 @@ class CveRehearsal:
         self.machines.on(self.names[-1])
         limit = ("--limit", self.names[-1])
         self.playbook("site.yml", *limit, "-e", "goldnode_reboot=true")
+        self.machines.settle(list(self.names))
         self.collect()
         self.expect("states of the nodes", self.states(), self.all_in("fixed"))
         proof = self.proof()

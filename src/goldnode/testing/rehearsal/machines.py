@@ -6,12 +6,17 @@ A container has the kernel of its host. Here it shows the newest kernel that is 
 
 from __future__ import annotations
 
+import time
+from contextlib import suppress
 from pathlib import Path
+
+from docker.errors import DockerException
 
 from goldnode.core import docker_engine
 from goldnode.core.docker_engine import Say
 from goldnode.node.ground.host import SIMULATED_KERNEL
-from goldnode.testing.lab.nodes import Lab, NodeSpec
+from goldnode.testing.lab.nodes import Lab, LabError, NodeSpec
+from goldnode.testing.rehearsal.errors import RehearsalError
 
 BOOT = "/opt/goldnode-rehearsal/boot"
 UNIT = "/etc/systemd/system/simulated-kernel.service"
@@ -47,6 +52,11 @@ ExecStart={BOOT}
 [Install]
 WantedBy=sysinit.target
 """
+_SHOWN = """\
+release=$(ls /boot | sed -n 's/^vmlinuz-//p' | sort -V | tail -n 1)
+[ -n "$release" ] && [ "$(cat /proc/sys/kernel/osrelease)" = "$release" ]
+"""
+SETTLED, PAUSE = 600.0, 1.0  # seconds
 REAL = "packages, apt, systemd, modprobe's configuration, ssh, Ansible, locks, captures, rollout, signatures"
 SIMULATED = (
     "which kernel runs (the newest that is installed), and its boot (the container restarts)"
@@ -77,6 +87,26 @@ class LabMachines:
         node = self.lab.node(name)
         node.run("systemctl", "start", "ssh.service")
         node.wait()
+
+    def settle(self, names: list[str]) -> None:
+        """Wait until nodes run and show their simulated kernel: a restart is over when ssh answers, and may not have begun before.
+
+        Raises RehearsalError after ten minutes.
+        """
+        end = time.monotonic() + SETTLED
+        for name in names:
+            while self.lab.node(name).state != "running" or not self._shows_newest(name):
+                if time.monotonic() > end:
+                    raise RehearsalError(
+                        f"{name} does not show its simulated kernel after {SETTLED:g} s",
+                        remedy=f"see `docker logs` and `systemctl status simulated-kernel` of {name}",
+                    )
+                time.sleep(PAUSE)
+
+    def _shows_newest(self, name: str) -> bool:
+        with suppress(LabError, DockerException):
+            return self.lab.node(name).run("sh", "-c", _SHOWN, check=False).rc == 0
+        return False  # it restarts right now
 
     def end(self) -> None:
         """Remove all that was made."""
