@@ -131,5 +131,7 @@ def _whole(table: str) -> str:
         f"FROM stored_nodes AS c INNER JOIN stored_{table} AS f ON f.class = c.class AND f.node = c.node AND f.time = c.held "
         f"LEFT JOIN replaced_{table} AS k "
         "ON k.class = c.class AND k.node = c.node AND k.time = c.time AND k.key = f.key WHERE k.key IS NULL "
-        f"UNION ALL SELECT class, day, node, time, item, key, {values} FROM replacing_{table}"
+        # A part has changes of captures that are not read: later ones, and older ones where the last are read alone.
+        f"UNION ALL SELECT f.class AS class, f.day AS day, f.node AS node, f.time AS time, f.item AS item, f.key AS key, {own} "
+        f"FROM replacing_{table} AS f INNER JOIN stored_nodes AS c ON c.class = f.class AND c.node = f.node AND c.time = f.time"
     )

@@ -19,7 +19,7 @@ from tests.simulators.fleet import Json, finding, verdict
 from goldnode.fleet.ingest import compact, prune
 from goldnode.fleet.ingest.files import IngestRequest, ingest
 from goldnode.fleet.ingest.precision import EXACT, STATED, precisions, step
-from goldnode.fleet.ingest.read import connect
+from goldnode.fleet.ingest.read import ReadLimits, connect
 from goldnode.fleet.ingest.report import ReportOrigin, report_of
 from goldnode.fleet.ingest.rows import Bases
 from goldnode.fleet.ingest.tables import (
@@ -123,8 +123,10 @@ COLUMNS = {
 COLUMNS[NODES].remove("precision")
 
 
-def content(data: Path, tables: Iterable[str] = VIEWS) -> dict[str, list[Any]]:
-    with connect(data) as connection:
+def content(
+    data: Path, tables: Iterable[str] = VIEWS, limits: ReadLimits | None = None
+) -> dict[str, list[Any]]:
+    with connect(data, limits) as connection:
         return {
             table: sorted(
                 connection.execute(
@@ -154,6 +156,32 @@ def test_rows_are_those_of_whole_captures(both: tuple[Captures, Path, Path]) -> 
     size = {data: stored_rows(data, FACTS) for data in (whole, changes)}
     assert size[changes] < size[whole]
     assert stored_rows(changes, CHANGES)
+
+
+@pytest.mark.parametrize("kind", ["last", "at", "since"])
+def test_limits_leave_out_the_changes_of_other_captures(
+    both: tuple[Captures, Path, Path], kind: str
+) -> None:
+    captures, whole, changes = both
+    middle = captures[len(captures) // 2][0]
+    limits = {
+        "last": ReadLimits(last=True),
+        "at": ReadLimits(at=middle),
+        "since": ReadLimits(since=middle),
+    }[kind]
+    tables = [table for table in VIEWS if table != NODES]
+    assert content(changes, tables, limits) == content(whole, tables, limits)
+
+
+def test_older_capture_of_the_same_part_is_not_read_as_the_last(tmp_path: Path) -> None:
+    older, newer = lifelike_captures()[1:3]
+    # In one part, the newer one first: it is the base.
+    data = store(tmp_path, [(newer[0], [*newer[1], *older[1]])])
+    assert stored_rows(data, CHANGES)
+    with connect(data, ReadLimits(last=True)) as connection:
+        for table in (FACTS, NUMBERS):
+            query = f"SELECT DISTINCT time FROM {table}"  # noqa: S608
+            assert connection.execute(query).fetchall() == [(newer[0].replace(tzinfo=None),)]
 
 
 def stored_rows(data: Path, table: str) -> int:
