@@ -4,11 +4,11 @@
 # With the source named as well (`mount -o remount,relatime SOURCE DIR`), 2.38.1 replaces it too. With the directory alone it merges the
 # options in effect with the given ones, and hands noatime and relatime to the kernel together, which takes noatime. `remount,strictatime`
 # works in both forms. mount(8) states that the form with the directory alone merges with fstab and mtab, and that later options win.
-# So a repair of a mount point by its directory reports success and repairs nothing. Needs root, curl and dpkg-deb; fetches Debian 13's mount.
+# So a repair of a mount point by its directory reports success and repairs nothing. Needs root, curl and an apt of Debian; fetches Debian 13's mount.
 # Ends with 0 while the behaviour is this, 1 if it has changed.
 set -euo pipefail
 folder=$(mktemp -d); trap 'rm -rf "$folder"' EXIT; cd "$folder"
-mirror=${MIRROR:-http://deb.debian.org/debian}
+mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Origin: Debian' | grep -v security | head -n 1)  # as apt on this machine uses it
 if [ -z "${INSIDE:-}" ]; then exec env INSIDE=1 unshare --mount bash "$(cd "$OLDPWD" && realpath "$0")"; fi
 curl -fsS "$mirror/dists/trixie/main/binary-amd64/Packages.xz" | xz -dc >packages
 for name in mount libmount1 libblkid1 libselinux1 libpcre2-8-0 libc6; do
