@@ -10,10 +10,10 @@ set -euo pipefail
 folder=$(mktemp -d); trap 'rm -rf "$folder"' EXIT; cd "$folder"
 mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Origin: Debian' | grep -v security | head -n 1)  # as apt on this machine uses it
 if [ -z "${INSIDE:-}" ]; then exec env INSIDE=1 unshare --mount bash "$(cd "$OLDPWD" && realpath "$0")"; fi
-curl -fsS "$mirror/dists/trixie/main/binary-amd64/Packages.xz" | xz -dc >packages
+curl -fsS "${mirror%/}/dists/trixie/main/binary-amd64/Packages.xz" | xz -dc >packages
 for name in mount libmount1 libblkid1 libselinux1 libpcre2-8-0 libc6; do
     path=$(awk -v name="$name" '$1 == "Package:" { hit = $2 == name } hit && $1 == "Filename:" { print $2; exit }' packages)
-    curl -fsS -o one.deb "$mirror/$path"
+    curl -fsS -o one.deb "${mirror%/}/$path"
     dpkg-deb -x one.deb trixie
 done
 libraries=$folder/trixie/usr/lib/x86_64-linux-gnu
