@@ -318,7 +318,7 @@ OTHERS = {
         "tests/images/test_real_builds.py::test_guide_is_followed_from_an_empty_directory"
     ),
     "docs/how-to/dual-run.md#the-model-python-1": "tests/images/test_dual_torch.py::test_model_of_the_guide_is_recorded",
-    "docs/how-to/fleet-data.md#the-files-python-1": f"{_UNIT}::test_example_reads_the_data_of_a_fleet",
+    "docs/how-to/fleet-data.md#rows-that-did-not-change-python-1": f"{_UNIT}::test_example_reads_the_data_of_a_fleet",
     "docs/how-to/cache-keys.md#use-it-python-1": f"{_UNIT}::test_example_sets_the_caches_or_prints_why_not",
     "docs/how-to/integrations.md#your-own-services-goldnodediagnostics-python-1": (
         f"{_UNIT}::test_example_serves_the_report_of_a_process"

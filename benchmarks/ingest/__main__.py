@@ -91,7 +91,7 @@ def measure(fleet: str, nodes: int, hours: int) -> dict[str, Any]:
                 first = sizes(data)
         found = sizes(data)
     whole = sum(first[table] for table in (*WHOLE, NODES)) / nodes
-    captures = nodes * (hours - 1)
+    captures = nodes * max(hours - 1, 1)  # one hour alone has no changes
     each = {table: round((found[table] - first[table]) / captures, 1) for table in ORDER}
     total = sum(each.values()) + whole / WEEK
     later = cpu[1:] or cpu

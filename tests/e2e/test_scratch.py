@@ -100,6 +100,7 @@ def test_scratch_is_made_filled_judged_and_removed(
     assert "% full" in findings(node)["scratch.space"][1]
     # With its source: `mount -o remount,relatime /scratch` of util-linux 2.38 leaves noatime as it is.
     node.shell("rm /scratch/full; echo mine > /scratch/mine")
+    assert findings(node)["scratch.space"][0] == "match"
     node.shell(f"mount -t ext4 -o remount,relatime {device} /scratch")
     assert findings(node)["scratch.mount"] == ("mismatch", "without noatime")
     converge()

@@ -49,6 +49,8 @@ ALONE = {
     "slot.fallback": "tests/unit/node/slots/test_slots.py::test_written_image_ends_the_report_of_a_fallback",
     "runtime.cdi": "tests/e2e/test_runtime.py::test_debian_13s_docker_gives_gpus_by_cdi",
     "net.irq": "tests/faults/test_carried_rows.py::test_command_of_moved_interrupts_moves_them_back",
+    "scratch.mount": "tests/e2e/test_scratch.py::test_scratch_is_made_filled_judged_and_removed",
+    "scratch.space": "tests/e2e/test_scratch.py::test_scratch_is_made_filled_judged_and_removed",
     "parts.*": "tests/faults/test_carried_rows.py::test_remedies_of_a_declared_part_are_carried_out_by_installing_it_and_by_a_reboot",
 }  # fmt: skip
 # Rows whose remedy no test carries out, with the reason.

@@ -412,7 +412,7 @@ def test_the_collection_reads_inventories_of_schedulers(
 def test_tasks_of_the_collection_use_full_names(installed: Installed) -> None:
     collection = installed.directory / "ansible/collections/ansible_collections/goldnode/node"
     files = [*collection.glob("roles/*/tasks/*.yml"), *collection.glob("playbooks/*.yml")]
-    assert len(files) == 16
+    assert len(files) == 17
     modules = set()
     for path in files:
         text = path.read_text()

@@ -8,7 +8,6 @@ import os
 import shutil
 import tarfile
 import tempfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -213,8 +212,8 @@ def scan_layer(
         try:
             with image.layer(number) as tar:
                 return scan_tar(tar, limits, name=digest)
-        except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
-            return Scan(left_out={digest: f"the layer cannot be read: {error}"})
+        except (ImageError, OSError) as error:
+            return Scan(left_out={digest: f"the layer cannot be read: {error.__cause__ or error}"})
 
     return kept_scan(digest, cache, make)
 

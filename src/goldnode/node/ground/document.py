@@ -132,14 +132,14 @@ class KernelModule(TypedDict):
     version: Optional[str]
 
 
-class ClassScratch(TypedDict):
+class Scratch(TypedDict):
     """Scratch space at one mount point."""
 
     device: str
-    filesystem: Literal["ext4", "xfs"]
-    options: List[str]
+    filesystem: NotRequired[Literal["ext4", "xfs"]]
+    options: NotRequired[List[str]]
     keep_days: NotRequired[int]
-    full_percent: int
+    full_percent: NotRequired[int]
 
 
 class DeclaredPart(TypedDict):
@@ -488,4 +488,4 @@ class ClassDocument(_Named):
     follow: NotRequired[Follow]
     return_tests: NotRequired[ClassReturnTests]
     parts: NotRequired[List[DeclaredPart]]
-    scratch: NotRequired[Dict[str, ClassScratch]]
+    scratch: NotRequired[Dict[str, Scratch]]

@@ -37,7 +37,7 @@ VENDORS = {"10de": "nvidia", "1002": "amd", "8086": "intel"}
 # fmt: off
 TEXT = r"""
 {
-"compiled": "2026-11-28",
+"compiled": "2026-11-29",
 "limits": {
   "aer_correctable_minute": 60,
   "aer_uncorrected": 0,

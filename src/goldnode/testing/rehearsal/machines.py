@@ -80,7 +80,8 @@ class LabMachines:
 
     def off(self, name: str) -> None:
         """Let a node not answer ssh. A container that is stopped may lose its port to another program."""
-        self.lab.node(name).run("systemctl", "stop", "ssh.service")
+        # Sessions outlive the service, and a connection that Ansible keeps would still answer.
+        self.lab.node(name).shell("systemctl stop ssh.service; pkill -KILL -x sshd || true")
 
     def on(self, name: str) -> None:
         """Let a node answer ssh again."""

@@ -46,6 +46,7 @@ OPEN = {
     "compat": "Compat",
     "serve": "Serve",
     "follow": "Follow",
+    "scratch": "dict of Scratch",
 }
 TYPES = {
     name: value

@@ -19,6 +19,7 @@ SEAM = "node/state/family.py"
 ALLOWED = (
     "catalog/models.py",
     "testing/lab/",
+    "testing/rehearsal/",
     "compat/",
     "facts/",
     "evidence/vulnerabilities.py",

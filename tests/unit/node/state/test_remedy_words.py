@@ -48,6 +48,7 @@ PROGRAMS = {
     "ras-mc-ctl": "rasdaemon",
     "smartctl": "smartmontools",
     "systemctl": "systemd",
+    "systemd-tmpfiles": "systemd",
     "timedatectl": "systemd",
     "update-grub": "grub2-common",
 }

@@ -353,7 +353,7 @@ def _space(want: Mapping[str, Any], row: Any, elsewhere: Any) -> Finding:
     limit = want.get("full_percent") or FULL
     expected = f"at most {limit} % full, {INODES} % of the inodes free"
     remedy = Remedy(
-        "Remove files of SUBJECT, or shorten `keep_days` of the class; `systemd-tmpfiles --clean` cleans now.",
+        "Remove files of SUBJECT. With a shorter keep_days of the class and site.yml, `systemd-tmpfiles --clean` removes older ones at once.",
         PERSON,
         COMMAND,
     )
