@@ -31,7 +31,7 @@ EXTRAS = {
     "fleet": ("alembic", "cryptography", "securesystemslib", "sqlalchemy", "starlette", "uvicorn"),
     "floors": ("cryptography", "numpy", "scipy", "securesystemslib"),
     "postgresql": ("psycopg",),
-    "redfish": ("sushy",),
+    "redfish": ("sushy", "dateutil"),
     "report": ("duckdb", "numpy", "pyarrow"),
     "updates": ("cryptography", "securesystemslib", "tuf"),
     "test": ("docker", "pytest", "testinfra"),
