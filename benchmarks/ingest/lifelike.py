@@ -26,7 +26,7 @@ _NS = 32  # step of the counters of throttling
 
 @dataclass
 class LifelikeGpu:
-    """What a GPU counts, and a reading that a job has throughout."""
+    """The counters of a GPU, and a reading that stays the same during a job."""
 
     violations: dict[str, int] = field(default_factory=dict)
     corrected: int = 0

@@ -159,7 +159,7 @@ def lab(
     docker_client: DockerClient, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[LabNode, slurm.SlurmCluster]]:
     why = slurm.missing()
-    if why:
+    if why:  # the programs of Slurm are not installed: the reason names which
         pytest.skip(why)
     made = Lab(f"ladder-{os.getpid()}", docker_client, state=tmp_path_factory.mktemp("ladder"))
     try:

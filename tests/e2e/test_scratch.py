@@ -68,7 +68,7 @@ def test_scratch_is_made_filled_judged_and_removed(
         return succeeded(site_yml(where, *words, site=site))
 
     device = attach(node)
-    # A disk with a file system of somebody is refused, and stays as it is.
+    # A disk that has a file system already is refused and not changed.
     node.shell(f"mkfs.ext4 -q -L DATA {device}")
     before = node.shell(f"sha256sum {device}").output
     refused = site_yml(hosts, site=site)

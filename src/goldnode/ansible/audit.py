@@ -200,7 +200,7 @@ class _HostAction:
 
 
 class _Run:
-    """What is the same for all hosts of a run."""
+    """Inventory, play and passwords of a run, shared by all hosts."""
 
     def __init__(self, cli: AuditCLI, pattern: str) -> None:
         self.loader, self.inventory, self.manager = cli._play_prereqs()
@@ -252,7 +252,7 @@ def _tasks(items: Iterable[Any]) -> Iterator[Any]:
 
 
 class _StartedOnce(CLI):
-    """What `AdHocCLI.run` starts with, which Ansible does not expect twice."""
+    """The start of `AdHocCLI.run`, which Ansible does not expect twice."""
 
     _started = False
 

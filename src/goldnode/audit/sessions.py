@@ -78,7 +78,7 @@ class Become:
 
 @dataclass(frozen=True)
 class SessionAnswer:
-    """What a command printed, and its exit status."""
+    """The output of a command and its exit status."""
 
     status: int
     stdout: bytes

@@ -1,4 +1,4 @@
-"""What OpenSSH would do for a host, as OpenSSH itself reads its configuration, and whether that can be done here.
+"""The configuration of OpenSSH for a host, read by OpenSSH itself, and whether the sessions of this package can follow it.
 
 `ssh -G` prints every option that holds for a host, of all files and of the command line. An option that differs from
 OpenSSH's default has to be in HONOURED or HARMLESS. Otherwise the host is asked in another way, and the option is the

@@ -35,7 +35,7 @@ WORDS = {SLURM: ("scontrol", SLURM_WORDS), KUBERNETES: ("kubectl", KUBERNETES_WO
 _OFF = {"power", "powered_down", "powering_down", "future"}
 # NVIDIA's GPU feature discovery: machines with one value share an NVLink domain.
 _NVLINK_DOMAIN = "nvidia.com/gpu.clique"
-# Labels that put a machine into a group that somebody chose. Those of discovery follow the hardware.
+# Labels by which a site groups its machines. Labels of discovery follow the hardware.
 _FOUND_LABELS = re.compile(
     r"(^|\.)(nvidia\.com|feature\.node\.kubernetes\.io|kubernetes\.io|k8s\.io|amd\.com|intel\.com)/"
 )

@@ -70,7 +70,7 @@ def kinds(surveys: Mapping[str, Survey], hosts: Mapping[str, FleetHost]) -> list
     """Return the kinds of machines in these surveys, the largest first.
 
     :param surveys: the survey of each machine that was reached, by its name.
-    :param hosts: what the site says of each machine.
+    :param hosts: the groups, class and cohort of each machine by the site's own sources.
     """
     families: dict[tuple[Any, ...], list[str]] = {}
     lost = [name for name in sorted(surveys) if _has_lost_all(surveys[name], hosts[name])]

@@ -50,7 +50,7 @@ class FleetSurveys:
 
 @dataclass(frozen=True)
 class LockLine:
-    """What the lock of a class would change on these machines, which are equal in that."""
+    """The changes that the lock of a class would make on these machines, the same on each."""
 
     node_class: str
     stack: str

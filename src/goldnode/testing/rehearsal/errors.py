@@ -1,4 +1,4 @@
-"""What stops a rehearsal."""
+"""Errors of a rehearsal."""
 
 from goldnode.core.errors import GoldnodeError
 
