@@ -139,8 +139,18 @@ def assert_as_ansible(fleet: Fleet, **environment: str) -> tuple[Mapping[str, An
     """Assert that both ways give the same plans and exit status. Return the plans, and what the first way left to Ansible."""
     asked, errors, status = fleet.ask(**environment)
     by_ansible, _, status_of_ansible = fleet.ask(GOLDNODE_AUDIT="off", **environment)
-    assert asked == by_ansible
     assert status == status_of_ansible
+    if asked != by_ansible:
+        # Ansible's own text for a host varies on a busy machine: then the answer of each is one that Ansible gives.
+        again, _, _ = fleet.ask(GOLDNODE_AUDIT="off", **environment)
+        both = (by_ansible["hosts"], again["hosts"])
+        odd = {
+            name: (row, *(one[name] for one in both))
+            for name, row in asked["hosts"].items()
+            if row not in [one[name] for one in both]
+        }
+        assert not odd
+        assert {**asked, "hosts": {}} == {**by_ansible, "hosts": {}}
     return asked["hosts"], lines(errors)
 
 
