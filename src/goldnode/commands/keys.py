@@ -38,7 +38,8 @@ _OUT = click.option(
 )
 _CHANNEL = ("online", "orders", "root", "targets")
 _MADE = (
-    *("authority", "documents", "images", "log", "mirror", "modules", "release", "webhook"),
+    *("authority", "documents", "evidence", "images", "log", "mirror", "modules", "release"),
+    "webhook",
     *_CHANNEL,
 )
 ROTATED = (*_MADE, "node", "tls", "token")

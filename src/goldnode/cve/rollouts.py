@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from goldnode.catalog.models import EvidenceRule
 from goldnode.core.errors import GoldnodeError
 from goldnode.core.site import SOAK, SiteCve
 from goldnode.cve.lane import LaneFacts
@@ -41,11 +42,14 @@ def document(
     class_: str,
     digest: str,
     settings: SiteCve,
+    *,
     overrides: Mapping[str, str] | None = None,
+    evidence: EvidenceRule | None = None,
 ) -> FixRollout:
     """Return the document that moves a class to the lock with digest `digest`, which has the fix.
 
-    Raises GoldnodeError if lock or module are not ready, or no node reports a lock to move from.
+    `evidence` is what the class asks for: each wave waits for it. Raises GoldnodeError if lock or module are not
+    ready, or if no node reports a lock to move from.
     """
     stack = facts.stacks[class_]
     for part, why in facts.missing(class_):
@@ -73,13 +77,21 @@ def document(
         "to": {"stack": stack, "lock": digest},
         "lane": "security",
         "waves": _waves(len(nodes), soak(settings, severity)),
-        "require": [{"boot": {}}],
+        "require": [{"boot": {}}, *_evidence(evidence)],
         "on_fail": {"do": "rollback", "what": "wave"},
     }
     if overrides:
         content["override_calendars"] = dict(overrides)
     head = f"# The fix of {facts.cve} ({severity}) for class {class_}. Check it: goldnode rollout check\n"
     return FixRollout(head + yaml.safe_dump(content, sort_keys=False), others)
+
+
+def _evidence(rule: EvidenceRule | None) -> list[dict[str, Any]]:
+    """Return the requirement that a class with such a rule asks of a rollout of it."""
+    if rule is None:
+        return []
+    limit = {} if rule.max_age_days is None else {"max_age": f"{rule.max_age_days}d"}
+    return [{"evidence": {"kinds": list(rule.kinds), **limit}}]
 
 
 def _waves(nodes: int, pause: str) -> list[dict[str, Any]]:

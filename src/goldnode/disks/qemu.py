@@ -30,6 +30,7 @@ from types import TracebackType
 from typing import Any
 
 from goldnode.core.errors import DiskError
+from goldnode.core.files import sha256_of
 from goldnode.node.ground.text import phrase
 
 # Debian packages that this module requires.
@@ -135,6 +136,21 @@ def check_tools() -> None:
             remedy=f"install them: apt-get install {' '.join(REQUIREMENTS)}",
         )
     find_firmware()
+
+
+def tools() -> dict[str, str]:
+    """Return what boots a guest: the version of QEMU, and the digest of the firmware, which states no version.
+
+    Raises MachineError if one is not installed.
+    """
+    check_tools()
+    done = subprocess.run([PROGRAM, "--version"], capture_output=True, text=True, check=False)
+    number = re.search(r"\d+\.\d+(?:\.\d+)*", done.stdout)
+    firmware = find_firmware().code
+    return {
+        "qemu": number[0] if number is not None else "not stated",
+        firmware.name: f"sha256:{sha256_of(firmware)}",
+    }
 
 
 @functools.cache

@@ -12,19 +12,21 @@ checks.
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import fcntl
 import json
 import shlex
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from goldnode.core import release
 from goldnode.core.errors import DiskError
 from goldnode.core.files import replace_file, sha256_of
-from goldnode.disks import guest, simulated
+from goldnode.disks import guest, qemu, simulated
 from goldnode.disks.guest import FAILED, PASSED, UNVERIFIABLE, Facts, GuestCheck, GuestExpectations
 from goldnode.disks.model import VERIFIED, BuiltDisk
 from goldnode.disks.qemu import (
@@ -86,6 +88,8 @@ class BootReport:
     raw_sha256_after: str = ""
     boots: list[Boot] = field(default_factory=list)
     clones: list[GuestCheck] = field(default_factory=list)
+    tools: Mapping[str, str] = field(default_factory=dict)
+    time: str = ""  # when the last boot had ended, UTC
     error: str | None = None
 
     @property
@@ -119,6 +123,8 @@ class BootReport:
             "build_id": self.built.build_id,
             "raw_sha256": self.raw_sha256,
             "raw_sha256_after": self.raw_sha256_after,
+            "time": self.time,
+            "tools": dict(self.tools),
             "accelerator": self.accelerator.name,
             "accelerator_reason": self.accelerator.why,
             "simulated_hardware": self.simulated,
@@ -225,7 +231,9 @@ def verify(
     if gpus:
         simulated.check(built)
     before = check_files(built, say)
-    report = BootReport(built, accelerator(), before)
+    # The checks of the guest are goldnode's own.
+    booted_with = {**qemu.tools(), "goldnode": release.version()}
+    report = BootReport(built, accelerator(), before, tools=booted_with)
     place = work or built.directory.parent
     place.mkdir(parents=True, exist_ok=True)
     if shutil.disk_usage(place).free < ROOM:
@@ -252,6 +260,7 @@ def verify(
             else:
                 shutil.rmtree(directory, ignore_errors=True)
     report.raw_sha256_after = sha256_of(built.path("raw"))
+    report.time = f"{dt.datetime.now(dt.UTC):%Y-%m-%dT%H:%M:%SZ}"
     return report
 
 

@@ -312,9 +312,11 @@ def _disk(asked: ProofRequest) -> _Read:
     boots = len(as_list(record.get("boots")))
     counts = as_dict(record.get("counts"))
     digest = f"sha256:{str(raw).removeprefix('sha256:')}"
+    tools = {**as_dict(manifest.get("tools")), **as_dict(record.get("tools"))}
     return _Read(
         EvidenceDisk,
-        time=_changed(asked.record),
+        # Records of earlier versions state neither time nor tools.
+        time=as_text(record.get("time")) or _changed(asked.record),
         simulated=record.get("simulated_hardware") is not False,
         outcome=_outcome(str(record.get("outcome"))),
         summary=f"{boots} boots, " + ", ".join(f"{key} {counts[key]}" for key in sorted(counts)),
@@ -323,6 +325,7 @@ def _disk(asked: ProofRequest) -> _Read:
             "boots": boots,
             "accelerator": str(record.get("accelerator")),
         },
+        tools={str(name): str(version) for name, version in tools.items()},
         artifact=(str(record.get("name")), digest),
     )
 

@@ -215,8 +215,8 @@ def inputs_of(request: ModuleBuildRequest) -> ModuleBuildInputs:
     """Return the inputs of a build of modules.
 
     Raises LockError with apt's line if apt cannot install the pair. Raises ModulesError if the
-    stack builds no modules, for an unknown flavour, and if an archive has other bytes than the
-    lock.
+    stack builds no modules, for an unknown flavour, and if a locked package has left the archives
+    or has other bytes there.
     """
     stack, lock, base = request.stack, request.lock, request.base
     release, flavour = request.release, request.flavour
@@ -283,6 +283,23 @@ def varied(
     return item.model_copy(update=parts)
 
 
+def require_locked(packages: Mapping[str, Download], lock: Lock) -> None:
+    """Compare the packages that apt resolved with a lock. Raises ModulesError for the first that differs."""
+    for locked in lock.packages:
+        found = packages.get(locked.name)
+        if found is None or found.sha256 == locked.sha256:
+            continue
+        if found.version != locked.version:  # apt ignores a pin to a version that no archive has
+            raise ModulesError(
+                f"{locked.name} {locked.version} has left the archives, which have {found.version}",
+                remedy=f"run `goldnode lock {lock.stack}`, or build from a mirror that stored the locked packages",
+            )
+        raise ModulesError(
+            f"{locked.name} {locked.version} has other bytes in the archive than were locked",
+            remedy=f"do not build from it before its archive's owner has explained that; `goldnode lock {lock.stack} --check` lists all",
+        )
+
+
 def _inputs(item: Stack, lock: Lock, root: AptRoot, base: Base | None) -> ModuleBuildInputs:
     driver = item.driver
     assert driver is not None and driver.dkms is not None  # noqa: S101, PT018
@@ -296,12 +313,7 @@ def _inputs(item: Stack, lock: Lock, root: AptRoot, base: Base | None) -> Module
     # ?essential (apt-patterns(7)): without these packages, a root cannot run anything.
     downloads = root.resolve([*(f"{name}={locked[name].version}" for name in asked), "?essential"])
     packages = {download.name: download for download in downloads}
-    for name, package in locked.items():
-        if name in packages and packages[name].sha256 != package.sha256:
-            raise ModulesError(
-                f"{name} {package.version} has other bytes in the archive than were locked",
-                remedy=f"do not build from it before its archive's owner has explained that; `goldnode lock {lock.stack} --check` lists all",
-            )
+    require_locked(packages, lock)
     stanzas = root.records(downloads)
     graph = DependencyGraph(stanzas)
     rows = {driver.dkms.package: driver.dkms.name} | {

@@ -21,6 +21,7 @@ from tests.unit.disks.disk_samples import make_build, prove
 from tests.unit.images.registries import make_key
 
 from goldnode.catalog.load import builtin_catalog
+from goldnode.catalog.models import EvidenceRule
 from goldnode.classdoc.load import load_catalog
 from goldnode.classdoc.mitigations import Mitigation
 from goldnode.cli import main
@@ -501,6 +502,15 @@ def test_module_that_does_not_build_stops_the_rollout() -> None:
     document(
         replace(facts, missing=lambda _: [("disk build", "x")]), "h100", LOCK.digest, SiteCve()
     )
+
+
+def test_rollout_of_a_fix_requires_the_evidence_that_the_class_asks_for() -> None:
+    rule = EvidenceRule(kinds=["boot", "module-build"], max_age_days=14)
+    made = document(to_roll_out(8), "h100", LOCK.digest, SiteCve(), evidence=rule)
+    (asked,) = [row.evidence for row in loads(made.text).document.require if row.evidence]
+    assert (asked.kinds, asked.max_age) == (["boot", "module-build"], "14d")
+    made = document(to_roll_out(8), "h100", LOCK.digest, SiteCve())
+    assert [row.evidence for row in loads(made.text).document.require] == [None]
 
 
 def test_class_without_a_lock_to_move_from_is_refused() -> None:

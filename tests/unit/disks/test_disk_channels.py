@@ -22,7 +22,12 @@ from goldnode.channels import promotion as channels_moves
 from goldnode.channels import signed
 from goldnode.channels.lines import CHANNELS, History
 from goldnode.channels.promotion import Repair, repair, rollback
-from goldnode.channels.requirements import Decisions, RequirementDecision
+from goldnode.channels.requirements import (
+    ChannelSubject,
+    Decisions,
+    Requirement,
+    RequirementDecision,
+)
 from goldnode.channels.updates import UpdateError
 from goldnode.core.errors import DiskError, GoldnodeError, ImageError
 from goldnode.cve.subjects import Carriers, disk_channels
@@ -460,6 +465,21 @@ def test_the_way_back_and_further(world: World) -> None:
     assert world.heads()["stable"] == "c"
     chain = world.root / CLASS / "channels/stable.json"
     assert json.loads(chain.read_text())["path"] == f"{CLASS}/{BUILDS['c']}"
+
+
+def test_way_back_asks_for_no_evidence(world: World) -> None:
+    for name in "ab":
+        world.publish(name)
+        world.all_the_way(name)
+    world.publish("c")
+
+    def none_left(_: ChannelSubject) -> Requirement:
+        return Requirement("evidence", "missing", "no statement of this kind")
+
+    with pytest.raises(ImageError, match="no statement of this kind"):
+        world.all_the_way("c", evidence=none_left)
+    world.rollback()
+    assert world.heads()["stable"] == "a"
 
 
 def test_back_to_known_good(world: World) -> None:

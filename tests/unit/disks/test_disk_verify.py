@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import fcntl
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ from typing import Any
 import pytest
 from tests.unit.disks import guest_facts as good
 
+from goldnode.core import release
 from goldnode.core.errors import DiskError
 from goldnode.core.files import sha256_of
-from goldnode.disks import guest, simulated
+from goldnode.disks import guest, qemu, simulated
 from goldnode.disks import verify as verification
 from goldnode.disks.guest import FAILED, PASSED, UNVERIFIABLE, GuestCheck
 from goldnode.disks.model import BuiltDisk, DiskFile, DiskSystem, Partition, Raw
@@ -907,3 +909,27 @@ def test_a_module_that_the_class_does_not_load_need_not_load(
     )
     checks = {check.id: check for check in guest.judge(facts, good.wanted(gpu=True))}
     assert checks["module.peermem.fits"].outcome == outcome
+
+
+def test_record_states_what_has_booted_the_image_and_when(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    firmware = tmp_path / "OVMF_CODE.fd"
+    firmware.write_bytes(b"firmware")
+    program = tmp_path / "qemu"
+    program.write_text("#!/bin/sh\necho 'QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7)'\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(qemu, "PROGRAM", str(program))
+    monkeypatch.setattr(qemu, "FIRMWARE", ((str(firmware), str(firmware)),))
+    monkeypatch.setattr(qemu, "check_tools", lambda: None)
+    monkeypatch.setattr(verification, "check_tools", lambda: None)
+    monkeypatch.setattr(verification, "accelerator", lambda: Accelerator("tcg", "there is none"))
+    monkeypatch.setattr(verification, "ROOM", 0)
+    monkeypatch.setattr(verification.BootRun, "all", lambda *_, **__: None)
+    written = verification.verify(built(tmp_path / "disk")).to_json()
+    assert written["tools"] == {
+        "qemu": "7.2.22",
+        "OVMF_CODE.fd": f"sha256:{sha256_of(firmware)}",
+        "goldnode": release.version(),
+    }
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", written["time"])

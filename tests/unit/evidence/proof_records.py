@@ -205,13 +205,20 @@ def write(kind: EvidenceKind, document: Json, directory: Path, **changes: Any) -
         return folder
     if kind == "disk":
         raw = "5" * 64
-        manifest = {"build_id": "b1", "class_digest": document["digest"], "raw": {"sha256": raw}}
+        manifest = {
+            "build_id": "b1",
+            "class_digest": document["digest"],
+            "raw": {"sha256": raw},
+            "tools": {"mmdebstrap": "1.3.5"},
+        }
         (directory / "disk.json").write_text(json.dumps(manifest))
         content: Json = {
             "name": f"{CLASS}-b1",
             "class": CLASS,
             "build_id": "b1",
             "raw_sha256": raw,
+            "time": "2026-11-26T10:00:00Z",
+            "tools": {"qemu": "7.2.17", "OVMF_CODE.fd": f"sha256:{'6' * 64}"},
             "accelerator": "kvm",
             "simulated_hardware": False,
             "boots": [{}, {}],

@@ -75,6 +75,19 @@ def test_statement_of_each_kind_is_small_valid_and_current(
     assert (status.state, status.why != "") == ("current", True)
 
 
+def test_statement_of_a_disk_names_its_tools_and_the_time_of_its_boots(
+    document: Json, tmp_path: Path
+) -> None:
+    predicate = proof_of("disk", document, tmp_path).predicate
+    firmware = {"OVMF_CODE.fd": f"sha256:{'6' * 64}"}
+    assert predicate.tools == {"mmdebstrap": "1.3.5", "qemu": "7.2.17", **firmware}
+    assert predicate.time == "2026-11-26T10:00:00Z"
+    # Records of earlier versions state neither; the time of the file counts.
+    earlier = proof_of("disk", document, tmp_path, tools=None, time=None).predicate
+    assert earlier.tools == {"mmdebstrap": "1.3.5"}
+    assert earlier.time != predicate.time
+
+
 def _pb(content: Json) -> Any:
     from google.protobuf.json_format import ParseDict
     from in_toto_attestation.v1 import statement_pb2

@@ -423,6 +423,29 @@ def test_failed_build_shows_its_error_line_in_both_tables() -> None:
     assert r"| no | a.c:1: error: a \| b |" in modulebuild.markdown(rows)
 
 
+@pytest.mark.parametrize(
+    ("version", "sha256", "part"),
+    [
+        ("9.9-1", "f" * 64, "has left the archives, which have 9.9-1"),
+        (None, "f" * 64, "has other bytes in the archive"),
+        (None, None, ""),
+    ],
+)
+def test_package_that_left_the_archives_is_not_called_one_with_other_bytes(
+    version: str | None, sha256: str | None, part: str
+) -> None:
+    locked = LOCK.packages[0]
+    found = Download(
+        locked.name, version or locked.version, "", locked.size, sha256 or locked.sha256
+    )
+    if not part:
+        builder.require_locked({locked.name: found}, LOCK)
+        return
+    with pytest.raises(ModulesError, match=part) as caught:
+        builder.require_locked({locked.name: found}, LOCK)
+    assert f"goldnode lock {LOCK.stack}" in str(caught.value.remedy)
+
+
 def test_the_key_of_a_build_is_its_inputs() -> None:
     base = inputs()
     assert base.key == inputs().key

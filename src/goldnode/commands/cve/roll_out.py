@@ -66,7 +66,8 @@ def roll_out(
         facts = read.facts
         entry = read.catalog.stack(facts.stacks[class_])
         digest = find_lock(entry, read.site)[0].digest
-        made = document(facts, class_, digest, read.site.cve, calendars)
+        asked = read.catalog.node_class(class_).item.evidence
+        made = document(facts, class_, digest, read.site.cve, overrides=calendars, evidence=asked)
         path = facts.record.rollout(class_)
         size = len([node for node in facts.nodes if node.class_ == class_])
         readings = calendar_files.read(read.site, class_, facts.at.timestamp(), _DAYS)

@@ -81,6 +81,18 @@ def site_keys(site: Site) -> Iterator[SiteKey]:
         yield _secret("log", "fleet.signing_key", path, _ANY_OWNER)
     if site.fleet.document_key is not None:
         yield _public("documents", "fleet.document_key", site.resolve(site.fleet.document_key))
+    for named, value in (
+        ("evidence.signing_key", site.evidence.signing_key),
+        ("cve.signing_key", site.cve.signing_key),
+    ):
+        if value is not None:
+            yield _secret("evidence", named, site.resolve(value), _ANY_OWNER)
+    for named, value in (
+        ("evidence.public_key", site.evidence.public_key),
+        ("evidence.withdrawn_keys", site.evidence.withdrawn_keys),
+    ):
+        if value is not None:
+            yield _public("evidence", named, site.resolve(value))
     yield from _tokens(site)
 
 

@@ -70,6 +70,15 @@ KINDS = (
         test="test_a_stolen_key_of_documents_ends_with_its_public_key",
     ),
     SiteKeyKind(
+        name="evidence",
+        purpose="signs evidence about node classes, and proofs of vulnerabilities",
+        trusted="this controller, by `evidence.public_key`; nodes with `/etc/goldnode/evidence-keys.pem`",
+        thief="states that a class is proved: waves and promotions go on without a proof; installs nothing",
+        overlap="7 days",
+        revoke="the public key is removed from the file, or added to `evidence.withdrawn_keys`, and every machine has that file",
+        test="test_a_stolen_key_of_evidence_ends_with_its_public_key",
+    ),
+    SiteKeyKind(
         name="authority",
         purpose="issues certificates of nodes",
         trusted="the lock service, by `--client-ca`",

@@ -86,6 +86,7 @@ def _webhook(out: Path, _name: str, _now: dt.datetime) -> list[Path]:
 _MAKERS: dict[str, Maker] = {
     "authority": _authority,
     "documents": _pair("documents"),
+    "evidence": _pair("evidence"),
     "images": _pair("images"),
     "log": _pair("log"),
     "mirror": _mirror,

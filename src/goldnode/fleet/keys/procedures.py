@@ -257,6 +257,18 @@ def _documents(kind: str, places: KeyPlaces) -> KeyRotation:
     return _pem(kind, places, None, public, [signs])
 
 
+def _evidence(kind: str, places: KeyPlaces) -> KeyRotation:
+    site = places.site
+    secret = _named(site.evidence.signing_key, "evidence.signing_key", site)
+    public = _named(site.evidence.public_key, "evidence.public_key", site)
+    again = (
+        "statements that a class still needs are signed again from their records, also proofs of vulnerabilities; "
+        "those of the old key are refused from the step withdraw on"
+    )
+    signs = _person("sign", "you", again, "goldnode evidence sign KIND RECORD --class CLASS")
+    return _pem(kind, places, secret, public, [signs])
+
+
 # The mirror
 
 
@@ -816,6 +828,7 @@ def _orders(kind: str, places: KeyPlaces) -> KeyRotation:
 PROCEDURES: dict[str, Callable[[str, KeyPlaces], KeyRotation]] = {
     "authority": _authority,
     "documents": _documents,
+    "evidence": _evidence,
     "images": _images,
     "log": _log,
     "mirror": _mirror,

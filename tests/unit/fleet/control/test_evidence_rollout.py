@@ -39,8 +39,10 @@ from goldnode.fleet.control.controller import (
 from goldnode.fleet.control.evidence import FollowedEvidence, PromotionEvidence
 from goldnode.fleet.control.follow import FollowReader, FollowWorker
 from goldnode.fleet.control.requirements import RequirementEvaluator, RequirementSources
-from goldnode.fleet.rollout.model import RolloutPhase
+from goldnode.fleet.rollout.model import BackScope, RolloutPhase
+from goldnode.fleet.store import orders
 from goldnode.fleet.store.database import StoreDatabase
+from goldnode.fleet.store.grants import PersonsOrder
 from goldnode.node.follow import command
 from goldnode.node.follow import evidence as followed_evidence
 from goldnode.node.follow.loop import Follower
@@ -219,5 +221,12 @@ def test_one_package_makes_evidence_stale_and_the_wave_goes_on_when_it_is_renewe
 
         world.sign("canary")
         report = rollout.run(store)
-    assert (report.phase, rollout.moved()) == (RolloutPhase.COMPLETED, 6), rollout.said
+        assert (report.phase, rollout.moved()) == (RolloutPhase.COMPLETED, 6), rollout.said
+
+        # The way back is not blocked: no statement is left, about either state.
+        shutil.rmtree(proved.directory(world.site, "l4"))
+        order = PersonsOrder("bob@login1", rollout.now, "too slow")
+        assert store.run(lambda c: orders.roll_back(c, rollout.settings.name, BackScope.ALL, order))
+        report = rollout.run(store)
+        assert (report.phase, rollout.moved()) == (RolloutPhase.ROLLED_BACK, 0), rollout.said
     store.close()

@@ -33,6 +33,7 @@ fleet:
   public_key: log/log.pub
   document_key: documents/documents.pub
   prometheus: {url: "http://prometheus.example", token: token}
+evidence: {signing_key: evidence/evidence.pem, public_key: evidence/evidence.pub}
 events:
   hooks:
     chat: {webhook: {url: "https://chat.example/hook", secret: webhook/webhook.secret}}
@@ -43,7 +44,7 @@ events:
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Make a site with a key of each kind; return its directory."""
-    for kind in ("mirror", "modules", "images", "log", "documents", "webhook"):
+    for kind in ("mirror", "modules", "images", "log", "documents", "evidence", "webhook"):
         making.make(kind, tmp_path / kind, "test", NOW)
     (tmp_path / "token").write_text("secret")
     (tmp_path / "token").chmod(0o600)
@@ -64,7 +65,7 @@ def test_every_key_of_a_site_is_listed(site: Path) -> None:
     assert status == 0, rows
     kinds = [row["kind"] for row in rows]
     assert kinds == [
-        *("mirror", "modules", "images", "log", "documents"),
+        *("mirror", "modules", "images", "log", "documents", "evidence", "evidence"),
         *("token", "token", "webhook", "authority", "node"),
     ]
     assert all(row["purpose"] and row["trusted"] for row in rows)
@@ -79,6 +80,7 @@ def test_every_key_of_a_site_is_listed(site: Path) -> None:
         ("modules/modules.key", 0o640, "modules"),
         ("images/images.pem", 0o644, "images"),
         ("log/log.pem", 0o604, "log"),
+        ("evidence/evidence.pem", 0o640, "evidence"),
         ("webhook/webhook.secret", 0o644, "webhook"),
         ("token", 0o646, "token"),
     ],

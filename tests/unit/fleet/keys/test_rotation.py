@@ -32,7 +32,7 @@ from goldnode.node.ground.openpgp import primary_fingerprints
 
 NOW = dt.datetime.now(dt.UTC)
 GPG = pytest.mark.skipif(shutil.which("gpg") is None, reason="GnuPG is not installed")
-MADE = ("modules", "images", "log", "documents", "webhook")
+MADE = ("modules", "images", "log", "documents", "evidence", "webhook")
 
 
 @dataclass
@@ -142,6 +142,7 @@ def ids(path: Path) -> list[str]:
 FILES = (
     "authority",
     "documents",
+    "evidence",
     "images",
     "modules",
     "node",

@@ -24,12 +24,16 @@ from typing import Any
 
 import pytest
 import urllib3
+from tests.unit.evidence import proof_records
 from tests.unit.fleet.rollout import documents
 from tests.unit.fleet.store.fleets import CLASS, fill
 
 from goldnode.core.deny_list import DenyListPlace
-from goldnode.core.errors import ImageError, SigningKeyError
+from goldnode.core.errors import EvidenceError, ImageError, SigningKeyError
 from goldnode.core.site import Site, load_site
+from goldnode.evidence import statements
+from goldnode.evidence.dependencies import DETAIL
+from goldnode.evidence.proofs import ProofRequest, prove
 from goldnode.evidence.release_files import ReleaseError, verify
 from goldnode.evidence.signatures import load_public, load_signer, open_envelope
 from goldnode.fleet.control import document_files, requirements
@@ -356,6 +360,23 @@ def test_a_stolen_key_of_images_ends_with_its_public_key(tmp_path: Path) -> None
     assert open_envelope(good, load_public(site)).payload
     with pytest.raises(ImageError, match="signed by a key that is not known here"):
         open_envelope(stolen, load_public(site))
+
+
+def test_a_stolen_key_of_evidence_ends_with_its_public_key(tmp_path: Path) -> None:
+    """The thief states that a canary has passed."""
+    old, new = made("evidence", tmp_path / "old"), made("evidence", tmp_path / "new")
+    document = proof_records.case_class()
+    record = proof_records.write("canary", document, tmp_path)
+    proof = prove(ProofRequest("canary", record, document), DETAIL)
+    stolen, trusted = tmp_path / f"canary-1{statements.SUFFIX}", tmp_path / "evidence.pub"
+    stolen.write_bytes(statements.envelope(proof, load_signer(old[0])))
+    trusted.write_bytes(old[1].read_bytes() + new[1].read_bytes())
+    assert statements.read(stolen, load_public(trusted)).kind == "canary"
+    with pytest.raises(EvidenceError, match="a key that was withdrawn"):
+        statements.read(stolen, load_public(trusted), load_public(old[1]))
+    trusted.write_bytes(new[1].read_bytes())
+    with pytest.raises(EvidenceError, match="signed by a key that is not known here"):
+        statements.read(stolen, load_public(trusted))
 
 
 def test_a_stolen_secret_of_a_webhook_ends_with_its_line(tmp_path: Path) -> None:
