@@ -216,6 +216,18 @@ def test_an_absolute_link_does_not_lead_out_of_the_root(tmp_path: Path) -> None:
     assert host.text("/link") == host.text("/up") == host.text("/data/up") == "inside"
     with pytest.raises(OSError, match="too many levels"):
         host.data("/loop")
+    # As update-alternatives links: what is there is inside, also below a directory that is a link.
+    (tmp_path / "folder").symlink_to("/data")
+    (tmp_path / "outside").symlink_to(f"{tmp_path}/data/file")
+    names = ("/link", "/up", "/data/up", "/folder/file", "/folder/up", "/outside", "/loop")
+    assert [host.exists(name) for name in names] == [True] * 5 + [False] * 2
+    assert [host.is_dir(name) for name in ("/folder", "/folder/../data", "/loop")] == [
+        True,
+        True,
+        False,
+    ]
+    assert host.glob("/folder", "f*") == ["/folder/file"]
+    assert host.text("/folder/up") == "inside"
 
 
 def test_an_interrupted_write_leaves_the_old_file_and_no_litter(

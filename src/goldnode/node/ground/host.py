@@ -37,6 +37,8 @@ ENVIRONMENT = {
 }
 
 
+_LINKS = 40  # as many as the kernel follows in one path
+
 SUPERUSER = (0, 0)  # numeric user and group of root; tests that do not run as root override it
 
 
@@ -91,7 +93,7 @@ class Host:
     def exists(self, name: str) -> bool:
         """Return whether the path exists, with all links followed. Raises OSError if that is unknown."""
         try:
-            os.stat(self.located(name))
+            os.stat(self._followed(name))
         except OSError as problem:
             if problem.errno in (errno.ENOENT, errno.ENOTDIR, errno.EBADF, errno.ELOOP):
                 return False
@@ -106,22 +108,40 @@ class Host:
 
     def is_dir(self, name: str) -> bool:
         """Return whether the path is a directory, or a link to one."""
-        return os.path.isdir(self.located(name))
+        try:
+            return os.path.isdir(self._followed(name))
+        except OSError:  # links that lead to each other
+            return False
 
     def real(self, name: str) -> str:
-        """Return :meth:`located` with symbolic links followed inside the root. An absolute link
-        must not lead out of it.
+        """Return :meth:`located` with symbolic links followed inside the root, those of directories too. An
+        absolute link must not lead out of it: update-alternatives writes no others.
         """
-        current = name
-        for _ in range(40):
-            here = self.located(current)
+        done: List[str] = []
+        left, links = name.split("/")[::-1], 0
+        while left:
+            part = left.pop()
+            if part == "..":  # as in a chroot, the parent of / is /
+                del done[-1:]
+            if part in ("", ".", ".."):
+                continue
+            done.append(part)
+            if left and self.root == "/":  # the kernel follows links of directories
+                continue
             try:
-                target = os.readlink(here)
+                target = os.readlink(self.located("/".join(done)))
             except OSError:  # not a link; any other problem surfaces when the caller opens it
-                return here
-            # As in a chroot, the parent of / is /.
-            current = os.path.normpath(os.path.join("/", os.path.dirname(current), target))
-        raise OSError(f"{name}: too many levels of symbolic links")
+                continue
+            links += 1
+            if links > _LINKS:
+                raise OSError(errno.ELOOP, "too many levels of symbolic links", name)
+            done = [] if target.startswith("/") else done[:-1]
+            left += target.split("/")[::-1]
+        return self.located("/".join(done))
+
+    def _followed(self, name: str) -> str:
+        """Return :meth:`real`. On the live machine the kernel follows the links, at less cost."""
+        return name if self.root == "/" else self.real(name)
 
     def lstat(self, name: str) -> Optional[os.stat_result]:
         """Return the status of the path itself, without following a link; None if it does not exist."""
@@ -175,7 +195,7 @@ class Host:
             path = f"{directory.rstrip('/')}/{pattern}"
             return [path] if self.exists(path) else []
         try:
-            names = matching(os.listdir(self.located(directory)), pattern)
+            names = matching(os.listdir(self._followed(directory)), pattern)
         except (FileNotFoundError, NotADirectoryError, PermissionError):
             return []
         return sorted(f"{directory.rstrip('/')}/{name}" for name in names)

@@ -116,3 +116,25 @@ def test_a_library_that_is_gone_is_sought_in_the_default_directories(tmp_path: P
     assert answer == ldcache.LoadedLibrary("/usr/lib64/libcuda.so.1", "/opt/lib/libcuda.so.1")
     (second / "libcuda.so.1").unlink()
     assert ldcache.resolve(host, "libcuda.so.1", "amd64").path is None
+
+
+@pytest.mark.skipif(LDCONFIG is None, reason="no ldconfig here")
+def test_library_of_an_image_is_found_by_the_links_of_update_alternatives(tmp_path: Path) -> None:
+    """Debian's driver packages link so: absolute, from the loader's directory to that of the driver and back to it."""
+    usual, own = "usr/lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu/nvidia/current"
+    for folder in (own, "etc/alternatives"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / own / "libnvidia-ml.so.535.2").write_bytes(library(b"libnvidia-ml.so.1", 4096))
+    links = {
+        f"{usual}/libnvidia-ml.so.1": "/etc/alternatives/nvidia--libnvidia-ml.so.1",
+        "etc/alternatives/nvidia--libnvidia-ml.so.1": f"/{own}/libnvidia-ml.so.1",
+        f"{own}/libnvidia-ml.so.1": "libnvidia-ml.so.535.2",
+    }
+    for name, target in links.items():
+        (tmp_path / name).symlink_to(target)
+    (tmp_path / "etc/ld.so.conf").write_text("")
+    subprocess.run([str(LDCONFIG), "-X", "-r", str(tmp_path)], check=True, capture_output=True)
+    host = Host(str(tmp_path))
+    answer = ldcache.resolve(host, "libnvidia-ml.so.1", "amd64")
+    assert answer == ldcache.LoadedLibrary(*[f"/{usual}/libnvidia-ml.so.1"] * 2)
+    assert host.real(str(answer.path)) == str(tmp_path / own / "libnvidia-ml.so.535.2")
