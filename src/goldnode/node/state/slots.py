@@ -488,6 +488,7 @@ def copy_boot_files(
     folder = f"{where}/{FOLDER}/{slot}"
     make(host.located(folder))
     clean(host, where, slot)  # leftovers of an interrupted run take room
+    remove_salvaged(host, where)
     names, missing = [], []
     for source, name in sources:
         with open(source, "rb") as opened:
@@ -529,6 +530,17 @@ def clean(host: Host, where: str, slot: str) -> None:
     about = f"{where}/{FOLDER}/{slot}/slot.json"
     for path in host.glob(f"{where}/{FOLDER}/{slot}", "*"):
         if path[len(where) :] not in named and path not in (about, spare(about)):
+            take(host, path)
+
+
+def remove_salvaged(host: Host, where: str) -> None:
+    """Remove the files that fsck.vfat made of lost clusters.
+
+    Each power cut may lose a kernel and an initramfs that no name refers to yet. `fsck.vfat -a`, at the next boot, makes
+    files FSCK0000.REC and so on of them in the root of the ESP, where they would take its room for ever.
+    """
+    for path in host.glob(where, "*"):
+        if re.fullmatch(r"FSCK\d{4}\.REC", path.rpartition("/")[2], re.IGNORECASE):
             take(host, path)
 
 
@@ -613,6 +625,7 @@ def sync(host: Host, release: Optional[str] = None) -> Optional[str]:
             [(host.real(names[0]), "vmlinuz"), (host.real(names[1]), "initrd.img")],
         )
         about = {**known(host, where, slot), "kernel": release}
+        flush_root(host, release)
         options = without_root(own[0].fields.get("options", ""))
         text = entry_text(about, slot, linux, initrd, bootdisk.with_word(host, options, where))
         file = settled(own[0])
@@ -629,6 +642,22 @@ def sync(host: Host, release: Optional[str] = None) -> Optional[str]:
         put_entry(host, where, slot, file, text)
         clean(host, where, slot)
         return f"slot {slot} boots {release} as it is now"
+
+
+def flush_root(host: Host, release: str) -> None:
+    """Flush the file systems of /boot and of a kernel's modules, before an entry names the kernel. Raises NodeError.
+
+    depmod and the builds of modules flush nothing. After a power cut the entry would start a kernel whose modules the
+    root does not have.
+    """
+    modules = f"/lib/modules/{release}"
+    paths = ["/boot", *([modules] if host.is_dir(modules) else [])]
+    done = host.run("sync", "-f", *paths, timeout=600)
+    if done.rc != 0:
+        raise NodeError(
+            f"{' and '.join(paths)} cannot be flushed to the disk: {done.tail(2)}. The current entry still boots. "
+            "See `dmesg`."
+        )
 
 
 def settled(entry: loader.LoaderEntry) -> str:
@@ -793,14 +822,14 @@ def back(host: Host, tries: int = TRIES) -> Json:
         text = entry_text(
             about, other, fields.get("linux", ""), fields.get("initrd", ""), f"{options} {WATCHDOG}"
         )
-        # First record that it was good, which does not affect the boot order; then write the entry, which
-        # does.
+        # First record that it was good and what is asked for, which does not affect the boot order; then write the
+        # entry, which does. After a power cut in between, the history has a request that was not carried out; the
+        # reverse would be a boot without a reason.
         put(
             host,
             f"{where}/{FOLDER}/{other}/slot.json",
             (json.dumps({**about, "good": True}, sort_keys=True) + "\n").encode(),
         )
-        put_entry(host, where, other, loader.with_counter(entry.id, tries), text)
         record(
             host,
             where=where,
@@ -809,4 +838,5 @@ def back(host: Host, tries: int = TRIES) -> Json:
             about=about,
             reason=f"asked for while {facts['slots'][runs]['image']} ran",
         )
+        put_entry(host, where, other, loader.with_counter(entry.id, tries), text)
         return boots_next(host, other, "has its last good image again")

@@ -9,6 +9,7 @@ import io
 import itertools
 import json
 import os
+import shutil
 import subprocess
 import uuid
 from collections.abc import Callable
@@ -322,6 +323,70 @@ def test_the_esp_follows_the_kernel_of_the_slot_that_runs(node: Node) -> None:
     )
 
 
+def test_the_root_is_flushed_before_an_entry_names_its_kernel(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing else does: depmod writes the index of new modules without fsync."""
+    newer(node)
+    (Path(node.root) / f"lib/modules/{NEW}").mkdir(parents=True)
+    entry = Path(node.root) / ENTRIES / "goldnode-aaa-a.conf"
+    before, real = entry.read_text(), node.run
+
+    def full(*argv: str, **more: Any) -> Result:
+        real(*argv)
+        assert entry.read_text() == before, "the entry comes last"
+        return Result(argv, 1, "", "sync: error syncing '/boot': Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(node, "run", full)
+        with pytest.raises(NodeError, match=r"/boot and /lib/modules/.* cannot be flushed .*error"):
+            slots.sync(node, NEW)
+    assert entry.read_text() == before
+    assert node.asked == [("sync", "-f", "/boot", f"/lib/modules/{NEW}")]
+    assert slots.sync(node, NEW) is not None
+
+
+def test_clusters_that_a_power_cut_lost_take_no_room_for_ever(node: Node) -> None:
+    """fsck.vfat makes files of them at the next boot."""
+    esp = Path(node.root) / "efi"
+    for name in ("FSCK0000.REC", "fsck0012.rec", "FSCK0001.REC.txt", "site.rec"):
+        (esp / name).write_bytes(b"lost")
+    newer(node)
+    slots.sync(node, NEW)
+    assert {path.name for path in esp.iterdir() if path.is_file()} == {
+        "FSCK0001.REC.txt",
+        "site.rec",
+    }
+
+
+@pytest.mark.skipif(
+    not all(map(shutil.which, ("fsck.vfat", "mkfs.vfat", "mcopy"))),
+    reason="needs dosfstools and mtools",
+)
+def test_names_of_lost_clusters_are_those_of_fsck(node: Node, tmp_path: Path) -> None:
+    volume, lost = tmp_path / "esp.img", tmp_path / "LOST"
+    volume.touch()
+    os.truncate(volume, 40 << 20)
+    lost.write_bytes(b"a kernel" * 4096)
+
+    def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert run("mkfs.vfat", "-F", "32", "-s", "1", volume).returncode == 0
+    assert run("mcopy", "-i", volume, lost, "::/LOST").returncode == 0
+    content = volume.read_bytes()
+    row = content.index(b"LOST       ")  # its directory entry did not reach the disk
+    volume.write_bytes(content[:row] + bytes(32) + content[row + 32 :])
+    done = run("fsck.vfat", "-a", volume)
+    assert (done.returncode, "Reclaimed" in done.stdout) == (1, True), done
+    (name,) = run("mdir", "-b", "-i", volume, "::/").stdout.split()
+    assert run("mcopy", "-i", volume, name, Path(node.root) / "efi").returncode == 0
+    assert (Path(node.root) / "efi" / name.rpartition("/")[2]).read_bytes() == lost.read_bytes()
+    newer(node)
+    slots.sync(node, NEW)
+    assert [path.name for path in (Path(node.root) / "efi").iterdir() if path.is_file()] == []
+
+
 def test_a_kernel_without_an_initramfs_is_not_booted(node: Node) -> None:
     (Path(node.root) / f"boot/vmlinuz-{NEW}").write_bytes(header(NEW))
     before = (Path(node.root) / ENTRIES / "goldnode-aaa-a.conf").read_text()
@@ -559,6 +624,22 @@ def test_the_way_back_is_tried_like_a_new_image(node: Node) -> None:
     assert slots.WATCHDOG in (Path(node.root) / ENTRIES / "goldnode-bbb-b+3.conf").read_text()
     slots.back(node)  # asked again before the boot, it is the same
     assert reported(node)["next"] == "b"
+
+
+def test_a_way_back_is_in_the_history_before_anything_boots_it(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold(Path(node.root), "b", 0, "goldnode-bbb-b.conf")
+
+    def cut(*words: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(slots, "put_entry", cut)
+        with pytest.raises(KeyboardInterrupt):
+            slots.back(node)
+    assert [row["event"] for row in slots.history(node, "/efi")] == ["back"]
+    assert reported(node)["next"] == "a"
 
 
 @pytest.mark.parametrize("at", range(3))
