@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 FIRST = 1.5  # seconds until a command shows that it works
-AGAIN = 30.0  # seconds between plain lines
+AGAIN = 15.0  # seconds between plain lines
 FILES = 10.0  # seconds between plain lines of a download
 
 Label = str | Callable[[], str]
@@ -171,6 +171,12 @@ def note(text: str) -> None:
     click.echo(text, err=True)
     if _current is not None:
         _current.label = text
+
+
+def rename(label: Label) -> None:
+    """Name in the display what the running command does, without a line of its own."""
+    if _current is not None:
+        _current.label = label
 
 
 def stop() -> None:

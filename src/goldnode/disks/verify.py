@@ -4,8 +4,8 @@ The image file is read-only: its hash is taken before and after, and a guest's w
 overlay. A temporary ssh key is passed as a systemd credential (`ssh.authorized_keys.root`, in the machine's
 SMBIOS tables), so the image needs no change.
 
-Boots: 1. first boot of an overlay, 2. its reboot, 3. a clone alongside it. With simulated GPUs: 4. a boot
-with all of them, 5. a boot with one missing. `guest.py` judges the facts. docs/explanation/disk-verification.md lists the
+Boots: 1. first boot of an overlay, 2. its reboot; a clone boots at the same time, on a processor of its own.
+With simulated GPUs: 3. a boot with all of them, 4. a boot with one missing. `guest.py` judges the facts. docs/explanation/disk-verification.md lists the
 checks.
 """
 
@@ -15,10 +15,13 @@ import contextlib
 import datetime as dt
 import fcntl
 import json
+import os
 import shlex
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -39,6 +42,7 @@ from goldnode.disks.qemu import (
     make_key,
     overlay,
 )
+from goldnode.gpuprogram.image import memory as free_memory
 
 SCHEMA = 1
 COLLECTOR = Path(__file__).with_name("collector.py")
@@ -58,7 +62,10 @@ Judge = Callable[[list[GuestCheck], Facts], list[GuestCheck]]
 
 @dataclass
 class Boot:
-    """One boot of one machine. `seconds` is the machine's own time until it answered on ssh."""
+    """One boot of one machine.
+
+    `seconds` is the machine's own time until it answered on ssh, `wall_seconds` our time for the boot and its checks.
+    """
 
     number: int
     what: str
@@ -66,12 +73,14 @@ class Boot:
     checks: list[GuestCheck]
     simulated: bool = False
     facts: Facts = field(default_factory=dict, repr=False)
+    wall_seconds: float = 0.0
 
     def row(self) -> dict[str, Any]:
         return {
             "number": self.number,
             "what": self.what,
             "seconds": round(self.seconds, 1),
+            "wall_seconds": round(self.wall_seconds, 1),
             "simulated": self.simulated,
             "outcome": guest.outcome(self.checks),
             "checks": [check.row() for check in self.checks],
@@ -179,6 +188,41 @@ class BootReport:
         return "\n".join(lines)
 
 
+class Estimate:
+    """Time that the boots of one verification still need. `seconds` has the duration of each boot, by number."""
+
+    def __init__(self, seconds: dict[int, float], boots: int) -> None:
+        self.seconds, self.boots = seconds, boots
+        self.current, self.begun = 0, time.monotonic()
+
+    def begin(self, number: int) -> None:
+        """Start the time of a boot, and end that of the boot before it."""
+        if self.current:
+            self.seconds[self.current] = time.monotonic() - self.begun
+        self.current, self.begun = number, time.monotonic()
+
+    def left(self) -> float | None:
+        """Return the seconds that are left; None before a boot is known to have taken any time."""
+        if not self.seconds:
+            return None
+        longest = max(self.seconds.values())
+        rest = self.seconds.get(self.current, longest) - (time.monotonic() - self.begun)
+        later = range(self.current + 1, self.boots + 1)
+        return max(rest, 0.0) + sum(self.seconds.get(number, longest) for number in later)
+
+
+def last_durations(disks: list[BuiltDisk], chosen: Accelerator) -> dict[int, float]:
+    """Return the duration of each boot in the newest verification of `disks` with this accelerator, in seconds."""
+    for built in disks:
+        try:
+            known = json.loads((built.directory / VERIFIED).read_text())
+            if known["accelerator"] == chosen.name:
+                return {boot["number"]: float(boot["wall_seconds"]) for boot in known["boots"]}
+        except (OSError, ValueError, TypeError, KeyError):
+            continue  # not verified, or by a version that recorded no times: there is no estimate
+    return {}
+
+
 def check_files(built: BuiltDisk, say: Say = lambda text: None) -> str:
     """Validate the raw disk against its manifest and return its SHA-256.
 
@@ -212,6 +256,7 @@ def verify(
     memory: int = 2048,
     say: Say = lambda text: None,
     keep: bool = False,
+    estimate: Estimate | None = None,
 ) -> BootReport:
     """Boot an image and check the guest against its class.
 
@@ -219,9 +264,10 @@ def verify(
 
     - `work` is the directory for overlays and logs. The default is the parent of the build, since overlays
       are large.
-    - `clones` also boots a second overlay alongside the first.
+    - `clones` also boots a second overlay, at the same time where this machine has two processors.
     - `gpus` adds two boots with simulated GPUs.
     - `keep` leaves consoles and the collected facts in `work`.
+    - `estimate` is informed when a boot begins.
 
     Raises DiskError before anything is started: if the image does not match its manifest, or if this machine
     lacks a tool or space. The same applies if GPUs are requested, but the class has no GPU or the simulator
@@ -230,10 +276,6 @@ def verify(
     check_tools()
     if gpus:
         simulated.check(built)
-    before = check_files(built, say)
-    # The checks of the guest are goldnode's own.
-    booted_with = {**qemu.tools(), "goldnode": release.version()}
-    report = BootReport(built, accelerator(), before, tools=booted_with)
     place = work or built.directory.parent
     place.mkdir(parents=True, exist_ok=True)
     if shutil.disk_usage(place).free < ROOM:
@@ -243,6 +285,11 @@ def verify(
             file=place,
             remedy="make room",
         )
+    # Reading an image takes a while: whatever else may be missing is missing before that.
+    before = check_files(built, say)
+    # The checks of the guest are goldnode's own.
+    booted_with = {**qemu.tools(), "goldnode": release.version()}
+    report = BootReport(built, accelerator(), before, tools=booted_with)
     if report.accelerator.why:
         say(f"without KVM: {report.accelerator.why}; the guests are emulated, which takes minutes")
     sweep(place)
@@ -250,7 +297,9 @@ def verify(
     with (directory / GUARD).open("w") as guard:
         fcntl.flock(guard, fcntl.LOCK_EX)  # released when this process ends, for any reason
         try:
-            BootRun(built, report, directory, memory, say).all(clones=clones, gpus=gpus)
+            run = BootRun(built, report, directory, memory, say)
+            run.estimate = estimate or Estimate({}, 0)
+            run.all(clones=clones, gpus=gpus)
         except MachineError as error:
             report.error = str(error)
         finally:
@@ -284,6 +333,11 @@ def write(report: BootReport) -> Path:
     return path
 
 
+def room_for(guests: int, memory: int) -> bool:
+    """Return whether this process may use a processor for each of `guests`, and `memory` MiB for each is free."""
+    return len(os.sched_getaffinity(0)) >= guests and free_memory() >= guests * memory * MIB
+
+
 class BootRun:
     """One verification run: its directory and its machines."""
 
@@ -297,6 +351,7 @@ class BootRun:
             memory,
             say,
         )
+        self.estimate = Estimate({}, 0)
         self.key = make_key(directory)
         end = max((part.start + part.size for part in built.partitions), default=built.raw.size)
         slot = 0
@@ -325,33 +380,63 @@ class BootRun:
         )
 
     def all(self, *, clones: bool, gpus: bool) -> None:
-        with self.machine("one", 1) as one:
-            first = self.boot(one, 1, "first boot")
-            second = self.boot(one, 2, "reboot", first=first)
-            if clones:
-                self.say("a clone beside it")
-                with self.machine("two", 2) as two:
-                    # Check the identity only: the same image has already passed the full set of checks.
-                    other = two.wait_ssh(BOOT)
-                    self.report.clones = guest.unique(first.facts, self.ask(two, identity=True))
-                    self.report.clones.append(
-                        guest.holds(
-                            "clones.boot",
-                            bool(other),
-                            "the clone boots, beside the first",
-                            "it answers",
-                        )
-                    )
-                    two.cut()
-            if gpus:
-                self.with_gpus(one, second)
+        with self.clone() if clones else contextlib.nullcontext() as identity:
+            with self.machine("one", 1) as one:
+                first = self.boot(one, 1, "first boot")
+                second = self.boot(one, 2, "reboot", first=first)
+                if gpus:
+                    self.with_gpus(one, second)
+            if identity is not None:
+                self.say("comparing with a clone")
+                self.report.clones = [
+                    *guest.unique(first.facts, identity()),
+                    guest.holds(
+                        "clones.boot",
+                        True,
+                        "the clone boots, beside the first",
+                        "it answers",
+                    ),
+                ]
 
-    def ask(self, machine: VirtualMachine, *, identity: bool = False) -> Facts:
+    @contextlib.contextmanager
+    def clone(self) -> Iterator[Callable[[], Facts]]:
+        """Boot a second overlay in the background. Yield a function that returns its identity, or raises MachineError.
+
+        With one processor, or memory for one guest only, it boots when the function is called.
+        """
+        machine = self.machine("two", 2)
+        if not room_for(2, self.memory):
+            yield lambda: self.identity_of(machine)
+            return
+        with ThreadPoolExecutor(1) as pool:
+            answer = pool.submit(self.identity_of, machine)
+            try:
+                yield answer.result
+            finally:
+                machine.cut()  # the pool waits for its thread, which an interrupted run must not
+
+    def identity_of(self, machine: VirtualMachine) -> Facts:
+        """Boot a machine, return its identity and cut its power.
+
+        Nothing else is asked: the same image passes the full set of checks in the other machine.
+        """
+        with machine:
+            machine.wait_ssh(BOOT)
+            facts = self.ask(machine, identity=True)
+            machine.cut()
+        return facts
+
+    def ask(
+        self, machine: VirtualMachine, *, identity: bool = False, first: Facts | None = None
+    ) -> Facts:
         """Collect the guest's facts, or only its identity, after systemd has finished starting units.
 
-        Raises MachineError on failure.
+        The list of an initramfs that `first`, the facts of an earlier boot, has by digest is taken from there. Raises
+        MachineError on failure.
         """
-        request = json.dumps({"identity": True} if identity else self.wanted.asked())
+        known = (first or {}).get("sum", {}).get(f"/boot/initrd.img-{self.wanted.kernel}")
+        full = {**self.wanted.asked(), "listed": known}
+        request = json.dumps({"identity": True} if identity else full)
         done = machine.ssh(
             ["python3", "-I", "-", shlex.quote(request)], stdin=COLLECTOR.read_bytes(), limit=ASK
         )
@@ -363,6 +448,8 @@ class BootRun:
                 f"{(done.err or done.out).strip()[-600:]}"
             )
             raise machine.error(text) from None
+        if first and answers.get("initramfs") is None and not identity:
+            return {**answers, "initramfs": first.get("initramfs")}
         return answers
 
     def boot(
@@ -380,6 +467,8 @@ class BootRun:
         `gpus` marks a boot with simulated GPUs: it derives this boot's checks from the common ones.
         """
         self.say(f"boot {number}: {what}" + (" with simulated GPUs" if gpus else ""))
+        self.estimate.begin(number)
+        since = time.monotonic()
         before = None
         if machine.booted:
             before = machine.booted
@@ -387,7 +476,7 @@ class BootRun:
         began = machine.time()
         machine.booted = machine.wait_ssh(BOOT, other_than=before)
         seconds = machine.time() - began
-        facts = self.ask(machine)
+        facts = self.ask(machine, first=first.facts if first else None)
         checks = guest.judge(
             facts,
             self.wanted,
@@ -412,6 +501,7 @@ class BootRun:
             checks=checks,
             simulated=gpus is not None,
             facts=facts,
+            wall_seconds=time.monotonic() - since,
         )
         (self.directory / f"facts-{number}.json").write_text(json.dumps(facts, indent=1))
         self.report.boots.append(measured)

@@ -5,7 +5,11 @@ from __future__ import annotations
 import copy
 import fcntl
 import json
+import os
 import re
+import shlex
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,11 +20,11 @@ from tests.unit.disks import guest_facts as good
 from goldnode.core import release
 from goldnode.core.errors import DiskError
 from goldnode.core.files import sha256_of
-from goldnode.disks import guest, qemu, simulated
+from goldnode.disks import collector, guest, qemu, simulated
 from goldnode.disks import verify as verification
 from goldnode.disks.guest import FAILED, PASSED, UNVERIFIABLE, GuestCheck
 from goldnode.disks.model import BuiltDisk, DiskFile, DiskSystem, Partition, Raw
-from goldnode.disks.qemu import Accelerator
+from goldnode.disks.qemu import Accelerator, GuestResult, MachineError
 from goldnode.node.gate import gate
 from goldnode.node.ground import gate_files
 from goldnode.node.state.domains.program import document_digest
@@ -933,3 +937,186 @@ def test_record_states_what_has_booted_the_image_and_when(
         "goldnode": release.version(),
     }
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", written["time"])
+
+
+# -- the clone, and the estimate
+
+
+class FakeMachine:
+    """A guest that answers when it is allowed to, and ends when its power is cut."""
+
+    def __init__(self, *, answers: bool = True) -> None:
+        self.on, self.off, self.answers = threading.Event(), threading.Event(), answers
+        self.left_alone = False
+
+    def __enter__(self) -> FakeMachine:
+        self.on.set()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.cut()
+
+    def cut(self) -> None:
+        self.off.set()
+
+    def wait_ssh(self, limit: float) -> str:
+        if not self.answers:
+            self.left_alone = not self.off.wait(20)
+            raise MachineError("the guest ended")
+        return "boot id"
+
+
+class FakeRun(verification.BootRun):
+    """A run whose machines are fakes. It records in which order its parts began."""
+
+    def __init__(self, place: Path, clone: FakeMachine) -> None:
+        super().__init__(built(place), report(place), place, 512, lambda text: None)
+        self.report.boots = []
+        self.clone_machine, self.order = clone, list[str]()
+
+    def machine(self, name: str, number: int) -> Any:
+        return self.clone_machine if number == 2 else FakeMachine()
+
+    def boot(self, machine: Any, number: int, what: str, **more: Any) -> verification.Boot:
+        if not self.clone_machine.answers or verification.room_for(2, 512):
+            assert self.clone_machine.on.wait(60), "the clone did not start beside the first boot"
+        self.order.append(what)
+        facts = good.facts(gpu=False)
+        self.report.boots.append(verification.Boot(number, what, 1.0, [], facts=facts))
+        return self.report.boots[-1]
+
+    def ask(self, machine: Any, *, identity: bool = False, first: Facts | None = None) -> Facts:
+        self.order.append("clone")
+        facts = copy.deepcopy(good.facts(gpu=False))
+        facts["identity"]["machine_id"] = "f" * 32
+        return facts
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_a_clone_is_compared_whether_it_boots_beside_the_first_or_later(
+    beside: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verification, "room_for", lambda guests, memory: beside)
+    run = FakeRun(tmp_path, FakeMachine())
+    run.all(clones=True, gpus=False)
+    assert sorted(run.order) == ["clone", "first boot", "reboot"]
+    if not beside:
+        assert run.order[-1] == "clone"
+    assert ids(run.report.clones, PASSED) >= {"clones.machine_id", "clones.boot"}
+    assert run.clone_machine.off.is_set()
+
+
+def test_an_interrupted_run_ends_its_clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verification, "room_for", lambda guests, memory: True)
+    run = FakeRun(tmp_path, FakeMachine(answers=False))
+
+    def interrupted(*_: Any, **__: Any) -> Any:
+        assert run.clone_machine.on.wait(60)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "boot", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run.all(clones=True, gpus=False)
+    assert not run.clone_machine.left_alone
+
+
+def test_a_clone_that_does_not_come_up_fails_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verification, "room_for", lambda guests, memory: True)
+    machine = FakeMachine(answers=False)
+    run = FakeRun(tmp_path, machine)
+    machine.off.set()  # it ended by itself
+    with pytest.raises(MachineError, match="the guest ended"):
+        run.all(clones=True, gpus=False)
+    assert run.report.clones == []
+
+
+@pytest.mark.parametrize(
+    ("processors", "free_mib", "room"),
+    [(2, 8192, True), (1, 8192, False), (2, 4095, False), (2, 4096, True)],
+)
+def test_two_guests_run_at_once_only_with_a_processor_and_memory_for_each(
+    processors: int, free_mib: int, room: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(processors)))
+    monkeypatch.setattr(verification, "free_memory", lambda: free_mib * 1024 * 1024)
+    assert verification.room_for(2, 2048) is room
+
+
+@pytest.mark.parametrize(
+    ("known", "began", "left"),
+    [
+        ({}, [(1, 0.0)], None),  # nothing has run here yet
+        ({1: 100.0, 2: 60.0}, [(1, 10.0)], 150.0),
+        ({1: 100.0, 2: 60.0}, [(1, 130.0)], 60.0),  # late: no negative rest
+        ({}, [(1, 90.0), (2, 30.0)], 60.0),  # the second boot is taken to need as long as the first
+        ({1: 100.0}, [(1, 0.0)], 200.0),
+    ],
+)
+def test_the_time_left_follows_from_the_last_run_or_the_first_boot(
+    known: dict[int, float],
+    began: list[tuple[int, float]],
+    left: float | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    estimate = verification.Estimate(dict(known), 2)
+    for number, since in began:
+        estimate.begin(number)
+        now += since
+    assert estimate.left() == left
+
+
+def test_durations_come_from_the_newest_run_with_the_same_accelerator(tmp_path: Path) -> None:
+    disks = [built(tmp_path / name) for name in ("newest", "broken", "kvm", "old", "tcg")]
+    times = {"kvm": ("kvm", 9.0), "tcg": ("tcg", 80.0)}
+    for disk in disks:
+        name = disk.directory.name
+        if name in times:
+            chosen, seconds = times[name]
+            boots = [{"number": 1, "wall_seconds": seconds}, {"number": 2, "wall_seconds": 5}]
+            text = json.dumps({"accelerator": chosen, "boots": boots})
+            (disk.directory / "verified.json").write_text(text)
+    (tmp_path / "broken" / "verified.json").write_text("{")
+    # Written by a version that recorded no times.
+    old = {"accelerator": "tcg", "boots": [{"number": 1}]}
+    (tmp_path / "old" / "verified.json").write_text(json.dumps(old))
+    assert verification.last_durations(disks, Accelerator("tcg", "")) == {1: 80.0, 2: 5.0}
+    assert verification.last_durations(disks, Accelerator("kvm", "")) == {1: 9.0, 2: 5.0}
+    assert verification.last_durations([], Accelerator("kvm", "")) == {}
+
+
+class AnsweringMachine:
+    """A guest whose collector answers with `facts`. It records what it was asked."""
+
+    def __init__(self, facts: Facts) -> None:
+        self.facts, self.asked = facts, dict[str, Any]()
+
+    def ssh(self, words: list[str], **_: Any) -> Any:
+        self.asked = json.loads(shlex.split(words[-1])[0])
+        return GuestResult(0, json.dumps(self.facts), "")
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_an_initramfs_is_listed_again_only_if_it_has_changed(changed: bool, tmp_path: Path) -> None:
+    run = FakeRun(tmp_path, FakeMachine())
+    path = f"/boot/initrd.img-{good.KERNEL}"
+    first = {"sum": {path: "a" * 64}, "initramfs": {"paths": ["of the first boot"]}}
+    again = {"paths": ["of the second boot"]} if changed else None
+    machine: Any = AnsweringMachine({"initramfs": again})
+    facts = verification.BootRun.ask(run, machine, first=first)
+    assert machine.asked["listed"] == "a" * 64
+    assert facts["initramfs"] == (again or first["initramfs"])
+
+
+@pytest.mark.parametrize(
+    ("listed", "paths"), [("same", None), ("other", ["etc/a"]), (None, ["etc/a"])]
+)
+def test_the_collector_leaves_out_the_list_of_a_known_initramfs(
+    listed: str | None, paths: list[str] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collector, "run", lambda *words, **_: (0, "etc/a\n", ""))
+    found = collector.initramfs("/boot/initrd.img-1", {"/boot/initrd.img-1": "same"}, listed)
+    assert (found and found["names"]) == paths

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from goldnode.commands.options import DIRECTORY, disk_store, grouped
 from goldnode.commands.output import emit, reports
 from goldnode.core import progress
+
+if TYPE_CHECKING:
+    from goldnode.disks.verify import Estimate
 
 
 @dataclass(frozen=True)
@@ -22,6 +27,23 @@ class GuestOptions:
     memory: int
     work: Path | None
     keep: bool
+
+
+def _reporter(name: str, estimate: Estimate) -> Callable[[str], None]:
+    """Return a function that prints what the run does, and shows it with the time left until the next text."""
+
+    def report(text: str) -> None:
+        progress.note(f"{name}: {text}")
+
+        def label() -> str:
+            left = estimate.left()
+            if left is None:
+                return f"{name}: {text}"
+            return f"{name}: {text}, about {max(1, round(left / 60))} min left"
+
+        progress.rename(label)
+
+    return report
 
 
 @click.command()
@@ -78,11 +100,17 @@ def verify(
     tried.
     """
     from goldnode.disks import verify as verification
-    from goldnode.disks.model import find, store_directory
+    from goldnode.disks.model import builds, find, store_directory
+    from goldnode.disks.qemu import accelerator, check_tools
 
+    check_tools()
     images = [find(name, store_directory(store)) for name in names]
     reports_of = {}
     for built in images:
+        known = verification.last_durations(
+            builds(store_directory(store), built.class_), accelerator()
+        )
+        estimate = verification.Estimate(known, boots=4 if guests.simulated_gpu else 2)
         report = verification.verify(
             built,
             work=guests.work,
@@ -90,7 +118,8 @@ def verify(
             gpus=guests.simulated_gpu,
             memory=guests.memory,
             keep=guests.keep,
-            say=lambda text, name=built.name: progress.note(f"{name}: {text}"),  # type: ignore[misc]
+            say=_reporter(built.name, estimate),
+            estimate=estimate,
         )
         # Written image by image: an interrupted run keeps what it has verified.
         reports_of[built.name] = report
