@@ -464,6 +464,7 @@ def _manifest(
         pending=tuple(pending),
         hygiene=tuple(checks),
         tools=dict(recipe.tools),
+        listen=recipe.item.disk.shape.listen,
     )
 
 

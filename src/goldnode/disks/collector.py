@@ -147,6 +147,27 @@ def disks() -> Any:
     return []
 
 
+def listeners() -> list[dict[str, str]] | None:
+    """Return the sockets that wait for others: protocol, address, port and programs. None if they cannot be listed."""
+    rc, out, _ = run("ss", "-Hltunp")
+    if rc:
+        return None
+    rows = []
+    for line in out.splitlines():
+        words = line.split()
+        address, _, port = words[4].rpartition(":")
+        programs = sorted(set(re.findall(r'\("([^"]+)",pid=', line)))
+        rows.append(
+            {
+                "protocol": words[0],
+                "address": address.strip("[]"),
+                "port": port,
+                "programs": " ".join(programs),
+            }
+        )
+    return rows
+
+
 def packages() -> dict[str, list[str]]:
     """Return every package that dpkg knows: name -> [version, architecture, status]."""
     _, out, _ = run(
@@ -248,6 +269,7 @@ def main() -> None:
         "root_password": (run("passwd", "-S", "root")[1].split() or ["", "?"])[1:2],
         "disks": disks(),
         "root": {"size": root.f_frsize * root.f_blocks, "free": root.f_frsize * root.f_bavail},
+        "listeners": listeners(),
         "packages": packages(),
         "holds": run("apt-mark", "showhold")[1].split(),
         "package_managers": package_managers(),

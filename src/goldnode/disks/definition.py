@@ -46,7 +46,18 @@ def _word(value: str) -> str:
     return value
 
 
+def _port(value: str) -> str:
+    """Validate a port to listen on: a number from 1 to 65535, and the protocol."""
+    number, slash, protocol = value.partition("/")
+    if not slash or protocol not in ("tcp", "udp") or not re.fullmatch(r"[1-9]\d{0,4}", number):
+        raise ValueError(f'"{value}" is no port | write the number and the protocol: 9100/tcp')
+    if int(number) > 65535:
+        raise ValueError(f'"{value}" is above the last port | write one from 1 to 65535')
+    return value
+
+
 _Package = Annotated[str, AfterValidator(_package)]
+_Port = Annotated[str, AfterValidator(_port)]
 _Word = Annotated[str, AfterValidator(_word)]
 
 
@@ -72,6 +83,10 @@ class Shape(_DefinitionModel):
     )
     cloud_init: bool = Field(description="Whether the image contains cloud-init.")
     packages: tuple[_Package, ...] = Field(description="Packages beside those of the system.")
+    listen: tuple[_Port, ...] = Field(
+        default=(),
+        description="Ports that programs of a node listen on beside ssh's, for `goldnode disks verify`: `9100/tcp`.",
+    )
 
 
 class Different(_DefinitionModel):
@@ -94,6 +109,7 @@ class Different(_DefinitionModel):
     )
     cloud_init: bool | None = Field(default=None, description="Overrides the default.")
     packages: tuple[_Package, ...] = Field(default=(), description="Packages that are added.")
+    listen: tuple[_Port, ...] = Field(default=(), description="Ports that are added.")
 
 
 class DefinedSystem(_DefinitionModel):
@@ -174,12 +190,15 @@ class Definition:
         own = self.document.classes.get(name, Different())
         change = {
             key: value
-            for key, value in own.model_dump(exclude={"packages"}).items()
+            for key, value in own.model_dump(exclude={"packages", "listen"}).items()
             if value is not None
         }
-        shape = self.document.defaults.model_copy(
-            update={**change, "packages": (*self.document.defaults.packages, *own.packages)}
-        )
+        every = self.document.defaults
+        added = {
+            "packages": (*every.packages, *own.packages),
+            "listen": (*every.listen, *own.listen),
+        }
+        shape = every.model_copy(update={**change, **added})
         whose = f'the disk of class "{name}"' if name in self.document.classes else "every disk"
         place: Sequence[str] = (
             ("classes", name, "loader") if own.loader is not None else ("defaults", "loader")

@@ -47,6 +47,11 @@ UPDATERS = ("apt-daily.service", "apt-daily-upgrade.service", "unattended-upgrad
 ELSEWHERE = tuple(str(place(Observed(live=live, container=True))) for live in (False, True))
 # Note of a plan -> id of the same finding in a verdict.
 SAME_AS = {"boot.entry": "boot.next"}
+# Sockets of a client that waits for its own server: DHCP.
+CLIENTS = (("udp", "68"), ("udp", "546"))
+EPHEMERAL = (
+    32768  # first port that Linux gives to a client which asks for none (ip_local_port_range)
+)
 IDENTITY = ("machine_id", "hostname", "host_keys", "client_ids")
 
 
@@ -82,6 +87,7 @@ class GuestExpectations:
     build_id: str
     epoch: int
     disk_size: int
+    listen: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, built: BuiltDisk, disk_size: int) -> GuestExpectations:
@@ -98,6 +104,7 @@ class GuestExpectations:
             build_id=built.build_id,
             epoch=built.epoch,
             disk_size=disk_size,
+            listen=built.listen,
         )
 
     def asked(self) -> dict[str, Any]:
@@ -151,7 +158,7 @@ def judge(
     checks = [*_system(facts, wanted, document, simulated, missing), *_class(facts, wanted)]
     checks += [*_modules(facts, wanted, document), *_initramfs(facts, document)]
     checks += [*_packages(facts, wanted, document), *_disk(facts, wanted)]
-    checks += [*_identity(facts, first)]
+    checks += [*_identity(facts, first), *_listeners(facts, wanted)]
     if document:
         checks += [
             *_verdict(facts, document, simulated),
@@ -174,6 +181,29 @@ def outcome(checks: Sequence[GuestCheck]) -> Outcome:
 
 
 # -- the system
+
+
+def _listeners(facts: Facts, wanted: GuestExpectations) -> Iterator[GuestCheck]:
+    """Judge the sockets that other machines reach: those of ssh, and those that the disk's definition lists."""
+    rows = facts.get("listeners")
+    allowed = {"22/tcp", *wanted.listen}
+    expected = f"other machines reach {listed(sorted(allowed))} only"
+    if rows is None:
+        yield GuestCheck("listeners", FAILED, expected, "ss could not list the sockets")
+        return
+    others = []
+    for row in rows:
+        protocol, port, address = row["protocol"], row["port"], row["address"].partition("%")[0]
+        local = address.startswith("127.") or address in ("::1", "::ffff:127.0.0.1")
+        client = (protocol, port) in CLIENTS or (protocol == "udp" and int(port) >= EPHEMERAL)
+        if not local and not client and f"{port}/{protocol}" not in allowed:
+            others.append(f"{row['programs'] or 'a program'} on {port}/{protocol}")
+    yield holds(
+        "listeners",
+        not others,
+        expected,
+        listed(sorted(set(others)), "no other port"),
+    )
 
 
 def _unit(facts: Facts, name: str) -> Mapping[str, str]:

@@ -171,6 +171,7 @@ class BuiltDisk:
     pending: tuple[PendingWork, ...]
     hygiene: tuple[Hygiene, ...]
     tools: Mapping[str, str] = field(default_factory=dict)
+    listen: tuple[str, ...] = ()  # ports beside ssh's: 9100/tcp
 
     @classmethod
     def load(cls, directory: Path) -> BuiltDisk:
@@ -233,6 +234,7 @@ class BuiltDisk:
                 pending=tuple(_row(PendingWork, item) for item in data["pending"]),
                 hygiene=tuple(_row(Hygiene, item) for item in data["hygiene"]),
                 tools=dict(data["tools"]),
+                listen=tuple(data.get("listen", ())),  # not in manifests of 0.2.0
             )
         except KeyError as problem:
             raise DiskError(
@@ -287,6 +289,7 @@ class BuiltDisk:
             "pending": [asdict(item) for item in self.pending],
             "hygiene": [asdict(item) for item in self.hygiene],
             "tools": dict(self.tools),
+            "listen": list(self.listen),
         }
 
     def text(self) -> str:

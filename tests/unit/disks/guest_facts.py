@@ -16,6 +16,7 @@ KERNEL = "6.1.0-56-amd64"
 EPOCH = 1795305600
 MODULE = "nvidia-current"
 VERSION = "535.309.01"
+ANY = "0.0.0.0"  # noqa: S104 - read, not bound
 
 
 def document(*, gpu: bool, mode: str = "report", simulated: bool = True) -> dict[str, Any]:
@@ -70,6 +71,11 @@ def finding(
         "subject": None,
         **more,
     }
+
+
+def socket(protocol: str, address: str, port: str, programs: str) -> dict[str, str]:
+    """A socket as `ss -ltunp` shows it."""
+    return {"protocol": protocol, "address": address, "port": port, "programs": programs}
 
 
 def unit(name: str, active: str = "active", **more: str) -> dict[str, str]:
@@ -190,6 +196,16 @@ def facts(*, gpu: bool, mode: str = "report") -> dict[str, Any]:
             {"name": "vda3", "partlabel": "root-b", "size": 4347 * MIB, "mountpoint": None, "partuuid": "bb-own", "pkname": "vda"},
         ]}],
         "root": {"size": 4200 * MIB, "free": 3000 * MIB},
+        "listeners": [
+            socket("tcp", ANY, "22", "sshd"),
+            socket("tcp", "::", "22", "sshd"),
+            socket("udp", "127.0.0.53%lo", "53", "systemd-resolve"),
+            socket("tcp", "127.0.0.54", "53", "systemd-resolve"),
+            socket("tcp", "127.0.0.1", "35411", "containerd"),
+            socket("udp", "10.0.2.15%enp0s2", "68", "systemd-network"),
+            socket("udp", "fe80::5054:ff:fe67:6e01%enp0s2", "546", "systemd-network"),
+            socket("udp", ANY, "41123", "systemd-timesyn"),
+        ],
         "packages": {"linux-image": ["1", "amd64", "hi"], "python3": ["3.11", "amd64", "ii"]},
         "holds": ["linux-image"],
         "package_managers": {"/var/lib/dpkg/status": EPOCH},

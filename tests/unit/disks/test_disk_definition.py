@@ -54,6 +54,11 @@ def test_a_class_adds_packages_and_changes_the_rest(tmp_path: Path) -> None:
         write(tmp_path, TEXT.replace("cloud_init: false", "cloud_init: true"))
     )
     assert "cloud-init" in with_cloud.disk("other", BOOKWORM).packages
+    listening = TEXT.replace("  packages: []", "  packages: []\n  listen: [9100/tcp]")
+    listening = listening.replace("packages: [htop]}", "packages: [htop], listen: [161/udp]}")
+    ports = load_definition(write(tmp_path, listening))
+    assert ports.shape("cpu_only").listen == ("9100/tcp", "161/udp")
+    assert ports.shape("other").listen == ("9100/tcp",)
 
 
 @pytest.mark.parametrize(
@@ -82,6 +87,21 @@ def test_a_class_adds_packages_and_changes_the_rest(tmp_path: Path) -> None:
         ),
         pytest.param(
             "[apt, sudo]", "[apt, Sudo]", 12, '"Sudo" is no package name', id="no-package-name"
+        ),
+        *(
+            pytest.param(
+                "[htop]}",
+                f"[htop], listen: [{port}]}}",
+                18,
+                message,
+                id=f"port-{port}".replace("/", "-").replace('"', ""),
+            )
+            for port, message in (
+                ('"9100"', "no port"),
+                ("http/tcp", "no port"),
+                ("9100/sctp", "no port"),
+                ("65536/udp", "above the last port"),
+            )
         ),
         pytest.param(
             "disks: 1",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import fcntl
 import json
 import os
@@ -83,8 +84,9 @@ def test_captured_first_boot_has_no_failure_until_kernel_differs() -> None:
         }
     )
     checks = guest.judge(captured["facts"], wanted)
-    # It was recorded before disks had identities of their own.
-    assert ids(checks, FAILED) == {"disk.root.uuid", "disk.filesystem.uuid"}
+    # It was recorded before disks had identities of their own, and before sockets were listed.
+    old = {"disk.root.uuid", "disk.filesystem.uuid", "listeners"}
+    assert ids(checks, FAILED) == old
     names = {
         "check.unseen.runtime.engine",
         "check.unseen.boot.next",
@@ -101,11 +103,7 @@ def test_captured_first_boot_has_no_failure_until_kernel_differs() -> None:
         "plan",
     } <= ids(checks, PASSED)
     captured["facts"]["kernel"] = "6.1.0-55-amd64"
-    assert ids(guest.judge(captured["facts"], wanted), FAILED) == {
-        "kernel.running",
-        "disk.root.uuid",
-        "disk.filesystem.uuid",
-    }
+    assert ids(guest.judge(captured["facts"], wanted), FAILED) == {"kernel.running", *old}
 
 
 def set_(*path: Any, to: Any) -> Spoil:
@@ -133,6 +131,13 @@ def without(name: str) -> Spoil:
         facts["verdict"]["findings"] = [
             row for row in facts["verdict"]["findings"] if row["id"] != name
         ]
+
+    return spoil
+
+
+def listens(protocol: str, address: str, port: str, programs: str) -> Spoil:
+    def spoil(facts: Facts) -> None:
+        facts["listeners"].append(good.socket(protocol, address, port, programs))
 
     return spoil
 
@@ -268,6 +273,22 @@ CASES: list[tuple[str, Spoil, set[str]]] = [
         partition("root-a", size=4096 * good.MIB),
         {"disk.grown", "disk.root-b"},
     ),
+    *(
+        (
+            f"a program listens: {programs} {address}",
+            listens(protocol, address, port, programs),
+            {"listeners"},
+        )
+        for protocol, address, port, programs in (
+            ("udp", good.ANY, "5355", "systemd-resolve"),
+            ("tcp", "::", "5355", "systemd-resolve"),
+            ("udp", good.ANY, "5353", "systemd-resolve"),
+            ("tcp", "10.0.2.15", "35411", "containerd"),  # a high port of TCP is a server's
+            ("tcp", good.ANY, "9100", "prometheus-node"),
+            ("udp", good.ANY, "22", ""),
+        )
+    ),
+    ("sockets cannot be listed", set_("listeners", to=None), {"listeners"}),
     ("the file system did not grow", set_("root", "size", to=3800 * good.MIB), {"disk.filesystem"}),
     ("no second slot", partition("root-b", partlabel="other"), {"disk.root-b"}),
     ("a small second slot", partition("root-b", size=1024 * good.MIB), {"disk.root-b"}),
@@ -985,7 +1006,7 @@ class FakeRun(verification.BootRun):
         self.report.boots.append(verification.Boot(number, what, 1.0, [], facts=facts))
         return self.report.boots[-1]
 
-    def ask(self, machine: Any, *, identity: bool = False, first: Facts | None = None) -> Facts:
+    def ask(self, machine: Any, *, identity: bool = False, first: Any = None) -> Facts:
         self.order.append("clone")
         facts = copy.deepcopy(good.facts(gpu=False))
         facts["identity"]["machine_id"] = "f" * 32
@@ -1120,3 +1141,34 @@ def test_the_collector_leaves_out_the_list_of_a_known_initramfs(
     monkeypatch.setattr(collector, "run", lambda *words, **_: (0, "etc/a\n", ""))
     found = collector.initramfs("/boot/initrd.img-1", {"/boot/initrd.img-1": "same"}, listed)
     assert (found and found["names"]) == paths
+
+
+def test_ports_of_the_definition_may_be_reached() -> None:
+    facts, wanted = good.facts(gpu=False), good.wanted(gpu=False)
+    facts["listeners"].append(good.socket("tcp", good.ANY, "9100", "prometheus-node"))
+    assert "listeners" in ids(guest.judge(facts, wanted), FAILED)
+    assert "listeners" in ids(
+        guest.judge(facts, dataclasses.replace(wanted, listen=("9100/tcp",))), PASSED
+    )
+
+
+SOCKETS = """\
+udp   UNCONN 0      0         127.0.0.53%lo:53         0.0.0.0:*    users:(("systemd-resolve",pid=292,fd=13))
+udp   UNCONN 0      0      10.0.2.15%enp0s2:68         0.0.0.0:*    users:(("systemd-network",pid=244,fd=18))
+udp   UNCONN 0      0               0.0.0.0:5355       0.0.0.0:*    users:(("systemd-resolve",pid=292,fd=11))
+tcp   LISTEN 0      128             0.0.0.0:22         0.0.0.0:*    users:(("sshd",pid=402,fd=3),("systemd",pid=1,fd=62))
+tcp   LISTEN 0      128                [::]:22            [::]:*
+"""
+
+
+def test_the_collector_reads_the_sockets_that_ss_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collector, "run", lambda *words, **_: (0, SOCKETS, ""))
+    assert collector.listeners() == [
+        good.socket("udp", "127.0.0.53%lo", "53", "systemd-resolve"),
+        good.socket("udp", "10.0.2.15%enp0s2", "68", "systemd-network"),
+        good.socket("udp", good.ANY, "5355", "systemd-resolve"),
+        good.socket("tcp", good.ANY, "22", "sshd systemd"),
+        good.socket("tcp", "::", "22", ""),
+    ]
+    monkeypatch.setattr(collector, "run", lambda *words, **_: (127, "", "no ss"))
+    assert collector.listeners() is None
