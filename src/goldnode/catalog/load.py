@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from goldnode.catalog import models
-from goldnode.core import yamlsource
+from goldnode.core import parsed_files, yamlsource
 from goldnode.core.data import data
 from goldnode.core.errors import CatalogError, GoldnodeError, nearest
 from goldnode.core.site import load_site
@@ -212,6 +212,7 @@ def read_catalog(directories: Sequence[Path] | None, faults: list[GoldnodeError]
         _read_folder(
             place / "classes", models.NodeClass, "class", catalog.classes, (catalog, faults)
         )
+    parsed_files.save()
     for what, fault in list(catalog.broken.items()):
         catalog.remove(
             what, fault
@@ -253,8 +254,8 @@ def _read_archives(place: Path, into: dict[str, CatalogEntry[models.Archive]]) -
     path = place / "archives.yml"
     if not path.is_file():
         return
-    source = yamlsource.read(path)
-    for name, archive in yamlsource.validate(models.Archives, source).archives.items():
+    archives, source = yamlsource.load(models.Archives, path)
+    for name, archive in archives.archives.items():
         if name in into:
             other = into[name]
             raise CatalogError(
@@ -280,8 +281,7 @@ def _read_folder(
 
 
 def _read_one(path: Path, model: type[Item], key: str, into: dict[str, CatalogEntry[Item]]) -> None:
-    source = yamlsource.read(path)
-    item = yamlsource.validate(model, source)
+    item, source = yamlsource.load(model, path)
     name = source.data[key]
     entry = CatalogEntry(name, item, source)
     if name in into:

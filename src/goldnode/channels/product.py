@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from goldnode.core.site import load_site
-
 if TYPE_CHECKING:
     from goldnode.channels.gc import Collected, Collection, NeededContent
     from goldnode.channels.lines import ChannelLine
@@ -37,6 +35,8 @@ class Location:
 
     def trusted_roots(self) -> list[Path]:
         """Return `roots`, else those of the site file."""
+        from goldnode.core.site import load_site  # start-up time: it loads pydantic
+
         site = load_site()
         return list(self.roots) or [site.resolve(path) for path in site.images.roots]
 

@@ -227,7 +227,9 @@ def check_class(entry: CatalogEntry[models.NodeClass], catalog: Catalog) -> None
                 remedy="remove it, or declare `gpu`",
             )
         # Without GPUs, only the part about the host can have an effect.
-        if item.policy != models.Policy(host=item.policy.host):
+        # The first question spares a validator, which takes longer to build than all else here.
+        stated = item.policy.model_fields_set - {"host"}
+        if stated and item.policy != models.Policy(host=item.policy.host):
             raise entry.error(
                 "the class has no GPU, but its policy sets one",
                 "policy",

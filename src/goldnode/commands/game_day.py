@@ -13,7 +13,6 @@ import click
 from goldnode.commands.options import BECOME, DIRECTORY, FILE, grouped, inventory_option
 from goldnode.commands.output import emit, reports, say, table
 from goldnode.core.errors import GoldnodeError, nearest
-from goldnode.core.site import GAME_DAYS, load_site
 from goldnode.node.ground.text import phrase
 
 if TYPE_CHECKING:
@@ -147,6 +146,7 @@ def game_day(
     if where.inventory is not None:
         extras.require("ansible")
     # After `require`, which names a missing extra.
+    from goldnode.core.site import GAME_DAYS, load_site
     from goldnode.fleet.nodes import game_day as engine
     from goldnode.fleet.nodes.game_day_hold import hold_of
 

@@ -207,3 +207,11 @@ def begins(name: str, other: str) -> bool:
 
 def _sentence(text: str) -> str:
     return text if text.endswith((".", "!", "?", "…")) else text + "."
+
+
+_CUT_AT = 60  # characters of a value that an error repeats
+
+
+def cut(text: str) -> str:
+    """Truncate `text`, which may be a whole file, for use in an error."""
+    return text if len(text) <= _CUT_AT else text[:_CUT_AT] + "…"

@@ -26,7 +26,7 @@ from pydantic import (
     model_validator,
 )
 
-from goldnode.core import event_kinds, logins, yamlsource
+from goldnode.core import event_kinds, logins, parsed_files, yamlsource
 from goldnode.core.data import SITE_FILES, lock_places
 from goldnode.core.deny_list import DenyListPlace
 from goldnode.core.errors import SiteError, nearest
@@ -49,10 +49,15 @@ EVENTS = ".goldnode/events.db"  # likewise for the events that wait for hooks
 _URL = re.compile(r"^(https?|file|copy)://?[^\s]*$")
 
 
-class SiteArchive(BaseModel):
-    """Address and keys of one catalog archive at this site."""
+class _SiteModel(BaseModel):
+    """Base of what a site file consists of: no unknown keys, immutable."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    # defer_build: without a site file, or with one that has been read before, no validator is needed.
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+
+
+class SiteArchive(_SiteModel):
+    """Address and keys of one catalog archive at this site."""
 
     url: str | None = Field(
         default=None,
@@ -81,18 +86,14 @@ class SiteArchive(BaseModel):
     )
 
 
-class SiteIndex(BaseModel):
+class SiteIndex(_SiteModel):
     """The site's own Python package index, for images whose matrix entry names it (`index`)."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     url: str = Field(description="Address of the index as pip takes it: http, https or file.")
 
 
-class SiteGate(BaseModel):
+class SiteGate(_SiteModel):
     """Commands that drain and resume a node in a scheduler other than Slurm (`gate: drain` in the class)."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     drain: NodeCommand = Field(
         description=(
@@ -105,10 +106,8 @@ class SiteGate(BaseModel):
     )
 
 
-class SiteMirror(BaseModel):
+class SiteMirror(_SiteModel):
     """The site's own mirror of locked packages (`goldnode mirror`)."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     directory: str = Field(
         description="Its directory on the controller; relative to the site file."
@@ -130,10 +129,8 @@ class SiteMirror(BaseModel):
     )
 
 
-class SiteSigning(BaseModel):
+class SiteSigning(_SiteModel):
     """The site's own key for kernel modules, enrolled in the firmware of its nodes (Secure Boot)."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     key: str = Field(
         description=(
@@ -145,10 +142,8 @@ class SiteSigning(BaseModel):
     )
 
 
-class VulnerabilityLimits(BaseModel):
+class VulnerabilityLimits(_SiteModel):
     """Limits of the requirement `vulnerabilities` of a channel."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     max_age: int = Field(
         default=30,
@@ -165,10 +160,8 @@ class VulnerabilityLimits(BaseModel):
     )
 
 
-class SiteImages(BaseModel):
+class SiteImages(_SiteModel):
     """Keys and databases for signing and checking evidence of this site's container and disk images."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     signing_key: str | None = Field(
         default=None,
@@ -210,14 +203,13 @@ class SiteImages(BaseModel):
         ),
     )
     vulnerability_limits: VulnerabilityLimits = Field(
-        default=VulnerabilityLimits(), description="Limits of the requirement `vulnerabilities`."
+        default=VulnerabilityLimits.model_construct(),
+        description="Limits of the requirement `vulnerabilities`.",
     )
 
 
-class SiteFacts(BaseModel):
+class SiteFacts(_SiteModel):
     """Signed updates of the compatibility facts (`goldnode facts update`)."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     source: str | None = Field(
         default=None,
@@ -238,10 +230,8 @@ class SiteFacts(BaseModel):
     )
 
 
-class SitePrometheus(BaseModel):
+class SitePrometheus(_SiteModel):
     """The Prometheus, or another server with its HTTP API, that answers requirements of rollouts."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     url: str = Field(
         pattern=r"^https?://[^\s@]+$",
@@ -258,10 +248,19 @@ class SitePrometheus(BaseModel):
     timeout: float = Field(default=30, gt=0, description="Seconds for a query.")
 
 
-class SiteCalendar(BaseModel):
-    """A freeze calendar: an iCalendar file in whose events rollouts take no node."""
+def _zone_fault(name: str) -> str | None:
+    """Return why a time zone cannot be used, and the remedy behind " | "; None if this machine's tz database has it."""
+    try:
+        ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        return (
+            f'"{name}" is not a time zone | write a name of the tz database, such as Europe/Zurich'
+        )
+    return None
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+
+class SiteCalendar(_SiteModel):
+    """A freeze calendar: an iCalendar file in whose events rollouts take no node."""
 
     file: str = Field(min_length=1, description="The file; relative to the site file.")
     zone: str = Field(
@@ -295,12 +294,8 @@ class SiteCalendar(BaseModel):
     @field_validator("zone")
     @classmethod
     def _known_zone(cls, name: str) -> str:
-        try:
-            ZoneInfo(name)
-        except (KeyError, ValueError, OSError):
-            raise ValueError(
-                f'"{name}" is not a time zone | write a name of the tz database, such as Europe/Zurich'
-            ) from None
+        if fault := _zone_fault(name):
+            raise ValueError(fault)
         return name
 
     @field_validator("match")
@@ -313,10 +308,8 @@ class SiteCalendar(BaseModel):
         return pattern
 
 
-class SiteFleet(BaseModel):
+class SiteFleet(_SiteModel):
     """The store of rollouts, its keys, and what rollouts need of this site."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     store: str | None = Field(
         default=None,
@@ -398,10 +391,8 @@ class SiteFleet(BaseModel):
         return command
 
 
-class SiteBmc(BaseModel):
+class SiteBmc(_SiteModel):
     """How the BMC of a node is reached. `{node}` is replaced by the name of the node."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     protocol: Literal["redfish", "ipmi"] = Field(
         description="`redfish` needs the extra `redfish` (sushy), `ipmi` needs ipmitool."
@@ -437,10 +428,8 @@ class SiteBmc(BaseModel):
         return self
 
 
-class SiteLadder(BaseModel):
+class SiteLadder(_SiteModel):
     """The remediation ladder: repairs of single nodes, rung by rung. Off unless a mode is given."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     mode: Literal["off", "plan", "run"] = Field(
         default="off",
@@ -480,10 +469,8 @@ _HookFile = Annotated[str, StringConstraints(min_length=1)]
 _HOOK_URL = r"^https?://[^\s@]+$"
 
 
-class SiteHookCommand(BaseModel):
+class SiteHookCommand(_SiteModel):
     """A command on the controller that gets each event as JSON on its standard input."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     run: tuple[str, ...] = Field(
         min_length=1,
@@ -499,10 +486,8 @@ class SiteHookCommand(BaseModel):
     )
 
 
-class SiteHookWebhook(BaseModel):
+class SiteHookWebhook(_SiteModel):
     """An address that gets each event by POST, signed as Standard Webhooks specifies it (HMAC-SHA256)."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     url: str = Field(pattern=_HOOK_URL, description="Address: http or https, without a password.")
     secret: _HookFile = Field(
@@ -527,10 +512,8 @@ class SiteHookWebhook(BaseModel):
         return name
 
 
-class SiteHookAlertmanager(BaseModel):
+class SiteHookAlertmanager(_SiteModel):
     """An Alertmanager: events that raise or resolve an alert are posted to its API, version 2."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     url: str = Field(pattern=_HOOK_URL, description="Its address, without `/api/v2`.")
     token: _HookFile | None = Field(
@@ -556,10 +539,8 @@ class SiteHookAlertmanager(BaseModel):
     timeout: float = Field(default=10, gt=0, le=600, description="Seconds for one request.")
 
 
-class SiteHookTicket(BaseModel):
+class SiteHookTicket(_SiteModel):
     """A tracker that gets a record for each ticket of a node, and its follow-ups as comments."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     system: Literal["jira2", "jira3", "servicenow", "github", "mail"] = Field(
         description="`jira2`: Jira Data Center. `jira3`: Jira Cloud. `mail`: plain e-mail by SMTP."
@@ -613,10 +594,8 @@ class SiteHookTicket(BaseModel):
         return self
 
 
-class SiteTickets(BaseModel):
+class SiteTickets(_SiteModel):
     """Tickets of broken hardware: where bundles are written, and when a part counts as a repeat offender."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     bundles: str = Field(
         default=".goldnode/tickets",
@@ -634,10 +613,8 @@ class SiteTickets(BaseModel):
     )
 
 
-class SiteHook(BaseModel):
+class SiteHook(_SiteModel):
     """One receiver of events: a command, a webhook, an Alertmanager or a tracker of tickets."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     command: SiteHookCommand | None = Field(
         default=None, description="A command on the controller."
@@ -685,10 +662,8 @@ class SiteHook(BaseModel):
         return self
 
 
-class SiteEvents(BaseModel):
+class SiteEvents(_SiteModel):
     """Hooks that get the events of the fleet, and where those wait for delivery."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     outbox: str | None = Field(
         default=None,
@@ -720,10 +695,8 @@ class SiteEvents(BaseModel):
     )
 
 
-class SiteEvidence(BaseModel):
+class SiteEvidence(_SiteModel):
     """Where signed evidence about node classes is, and the keys that make and verify it."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     directory: str = Field(
         default=".goldnode/evidence",
@@ -756,10 +729,8 @@ SOAK: Mapping[SeverityName, str] = {
 }
 
 
-class SiteCve(BaseModel):
+class SiteCve(_SiteModel):
     """Where the records of vulnerabilities are, and how long a fix is watched before the next wave."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     directory: str = Field(
         default="vulnerabilities",
@@ -776,10 +747,10 @@ class SiteCve(BaseModel):
     )
 
 
-class SiteException(BaseModel):
+class SiteException(_SiteModel):
     """A compatibility finding that this site accepts for a class or a stack, until a day."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    model_config = ConfigDict(populate_by_name=True)
 
     rule: str = Field(
         description="Id of the rule, for instance end-of-life; `goldnode check --list-rules` lists them."
@@ -854,10 +825,8 @@ def exception_entry(rule: str, subject: str) -> str:
     return "{" + ", ".join(f"{key}: {value}" for key, value in rows.items()) + "}"
 
 
-class Site(BaseModel):
+class Site(_SiteModel):
     """A parsed site configuration; `file` is None without a site file."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     archives: dict[str, SiteArchive] = Field(
         default_factory=dict, description="Archives by the catalog's id."
@@ -1109,10 +1078,21 @@ def load_site(path: Path | None = None) -> Site:
     A missing file is an empty Site. Raises SiteError.
     """
     path = path or find_site()
+    site, source = yamlsource.load(Site, path, error=SiteError, allow_empty=True)
+    parsed_files.save()
     if path is None:
-        return Site()
-    source = yamlsource.read(path, error=SiteError)
-    site = yamlsource.validate(Site, source, error=SiteError, allow_empty=True)
+        return site
+    # A cached site file was validated with the tz database of that day.
+    for name, calendar in site.fleet.calendars.items():
+        if fault := _zone_fault(calendar.zone):
+            where = ("fleet", "calendars", name, "zone")
+            message, _, remedy = fault.partition(" | ")
+            raise SiteError(
+                f'"{".".join(where)}": {message}',
+                file=path,
+                line=source.line(where),
+                remedy=remedy,
+            )
     # The model cannot do it: here the line of each address is known.
     for name, archive in site.archives.items():
         if archive.url is not None and not _URL.match(archive.url):

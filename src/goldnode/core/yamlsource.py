@@ -14,24 +14,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin
 
-import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from goldnode.core import logins
-from goldnode.core.errors import CatalogError, GoldnodeError, nearest
+from goldnode.core import parsed_files
+from goldnode.core.errors import CatalogError, GoldnodeError, cut, nearest
 from goldnode.node.ground.optional import group
-from goldnode.node.ground.text import phrase
 
 KeyPath = tuple[str | int, ...]
 Model = TypeVar("Model", bound=BaseModel)
-
-SHOWN = 60  # characters of a value that an error repeats
-
-# libyaml is optional: PyYAML without it parses the same documents, more slowly.
-_Loader: type[yaml.CSafeLoader] | type[yaml.SafeLoader] = getattr(
-    yaml, "CSafeLoader", yaml.SafeLoader
-)
 
 
 @dataclass
@@ -92,138 +83,34 @@ def read_text(path: Path, *, error: type[GoldnodeError] = CatalogError) -> str:
 
 def parse(text: str, path: Path, *, error: type[GoldnodeError] = CatalogError) -> YamlSource:
     """Parse `text` as the content of `path`; see `read`."""
-    loader = _Loader(text)
-    node = None
-    try:
-        node = loader.get_single_node()
-        source = YamlSource(file=path, data=None, text=text)
-        if node is not None:
-            _walk(node, (), source, error, set())
-            source.data = loader.construct_document(node)
-        return source
-    except yaml.MarkedYAMLError as problem:
-        mark = problem.problem_mark or problem.context_mark
-        raise error(
-            f"this is not valid YAML: {problem.problem or problem.context}",
-            file=path,
-            line=None if mark is None else mark.line + 1,
-            remedy=_YAML_REMEDY.get(
-                str(problem.problem), "correct the indentation or quoting at this line"
-            ),
-        ) from problem
-    except yaml.YAMLError as problem:
-        raise error(f"this is not valid YAML: {problem}", file=path) from problem
-    except RecursionError as problem:
-        raise error(
-            "this is nested too deep",
-            file=path,
-            remedy="write it with fewer levels of brackets or indentation",
-        ) from problem
-    except (
-        ArithmeticError,
-        AttributeError,
-        LookupError,
-        ValueError,
-        # Constructors of scalar values raise these, for instance for a date like 2025-02-30.
-    ) as problem:
-        raise _unmade(node, path, error) from problem
-    finally:
-        loader.dispose()
+    from goldnode.core import yamlparser  # start-up time: files in the cache are not parsed
+
+    parsed = yamlparser.parse(text, path, error)
+    return YamlSource(path, parsed.data, text, parsed.key_lines, parsed.value_lines)
 
 
-def _unmade(root: yaml.Node | None, path: Path, error: type[GoldnodeError]) -> GoldnodeError:
-    """Return the error for the first value below `root` that looks like a date or number but is invalid."""
-    nodes: list[yaml.Node | None] = [root]
-    seen: set[int] = set()
-    while nodes:
-        node = nodes.pop()
-        # Aliases make the node tree a graph.
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        if isinstance(node, yaml.MappingNode):
-            nodes += [half for pair in reversed(node.value) for half in reversed(pair)]
-        elif isinstance(node, yaml.SequenceNode):
-            nodes += reversed(node.value)
-        elif isinstance(node, yaml.ScalarNode):
-            try:
-                yaml.SafeLoader("").construct_object(node)
-            except (ArithmeticError, AttributeError, LookupError, ValueError):
-                kind = node.tag.rpartition(":")[2]
-                what, remedy = _HINTS.get(
-                    kind, (f"of the kind {kind}", "correct the value, or write it in quotes")
-                )
-                return error(
-                    f'"{cut(node.value)}" is not {what}',
-                    file=path,
-                    line=node.start_mark.line + 1,
-                    remedy=remedy,
-                )
-    return error("this is not valid YAML", file=path, remedy="correct it")
+def load(
+    model: type[Model],
+    path: Path | None,
+    *,
+    error: type[GoldnodeError] = CatalogError,
+    allow_empty: bool = False,
+) -> tuple[Model, YamlSource]:
+    """Read a file as `model`, from the cache if its text was read before; see `read` and `validate`.
 
-
-# Expected form and remedy for a scalar with a standard YAML tag.
-_HINTS = {
-    "timestamp": ("a date", "write it as YYYY-MM-DD"),
-    "int": ("a number that can be read", "correct it, or write it in quotes"),
-    "float": ("a number that can be read", "correct it, or write it in quotes"),
-    "bool": ("true or false", "correct the value"),
-}
-
-
-_YAML_REMEDY = {
-    # Two keys of which the first has no colon are one text over two lines.
-    "mapping values are not allowed in this context": "correct the indentation or quoting at this line, or add the colon "
-    "that the line before it lacks",
-}
-
-
-def _walk(
-    node: yaml.Node, path: KeyPath, source: YamlSource, error: type[GoldnodeError], seen: set[int]
-) -> None:
-    source.value_lines.setdefault(path, node.start_mark.line + 1)
-    if id(node) in seen:  # an alias: already visited at its anchor
-        return
-    seen.add(id(node))
-    if isinstance(node, yaml.MappingNode):
-        keys: dict[str, int] = {}
-        for key, value in node.value:
-            line = key.start_mark.line + 1
-            name = str(key.value)
-            # PyYAML silently keeps the last of two equal keys. A mapping may have several merge keys (`<<`).
-            if name in keys and key.tag != "tag:yaml.org,2002:merge":
-                raise error(
-                    f'key "{name}" is written twice, first on line {keys[name]}',
-                    file=source.file,
-                    line=line,
-                    remedy="keep one of the two",
-                )
-            if address := logins.login_in(name):
-                _refuse_login(key, address, path, source, error)
-            keys[name] = line
-            source.key_lines[(*path, name)] = line
-            _walk(value, (*path, name), source, error, seen)
-    elif isinstance(node, yaml.SequenceNode):
-        for index, value in enumerate(node.value):
-            _walk(value, (*path, index), source, error, seen)
-    elif address := logins.login_in(str(node.value)):
-        _refuse_login(node, address, path, source, error)
-
-
-def _refuse_login(
-    node: yaml.Node,
-    address: str,
-    path: KeyPath,
-    source: YamlSource,
-    error: type[GoldnodeError],
-) -> None:
-    where = phrase('"{}" has an address', ".".join(str(part) for part in path)) or "an address"
-    raise error(
-        f"{where} with a login, {address}: what is made of this file would show it to others",
-        file=source.file,
-        line=node.start_mark.line + 1,
-        remedy=logins.remedy(address),
-    )
+    None is an empty file. For models whose code `parsed_files.CODE` has; `parsed_files.save` writes the cache.
+    """
+    text = "" if path is None else read_text(path, error=error)
+    path = path or Path()
+    kind = f"{model.__module__}.{model.__qualname__}"
+    stored = parsed_files.recall(kind, text)
+    if stored is not None:
+        item, data, key_lines, value_lines = stored
+        return item, YamlSource(path, data, text, key_lines, value_lines)
+    source = parse(text, path, error=error)
+    item = validate(model, source, error=error, allow_empty=allow_empty)
+    parsed_files.remember(kind, text, (item, source.data, source.key_lines, source.value_lines))
+    return item, source
 
 
 def validate(
@@ -449,8 +336,3 @@ def _kind(value: Any) -> str:
     if value == []:
         return "an empty list"
     return "a list" if isinstance(value, list) else f"the value {cut(repr(value))}"
-
-
-def cut(text: str) -> str:
-    """Truncate `text`, which may be a whole file, for use in an error."""
-    return text if len(text) <= SHOWN else text[:SHOWN] + "…"

@@ -19,7 +19,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from goldnode.catalog.load import LOCK_SUFFIX, CatalogEntry
 from goldnode.catalog.models import Stack
-from goldnode.core import yamlsource
+from goldnode.core import parsed_files, yamlsource
 from goldnode.core.errors import (
     EditedLockError,
     GoldnodeError,
@@ -66,7 +66,8 @@ _INTENT: dict[str, Any] = {
 class LockModel(BaseModel):
     """Part of a lock. An unknown key is an error."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    # defer_build: a lock that has been read before needs no validator.
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class LockedArchive(LockModel):
@@ -191,6 +192,18 @@ def intent_digest(stack: Stack) -> str:
     )
 
 
+def _cached_intent(stack: Stack) -> str:
+    """Return `intent_digest` of a stack, from the cache if it was asked for before: its serializer takes long to build."""
+    everything = repr(stack)
+    stored: str | None = parsed_files.recall("intent of a stack", everything)
+    if stored is not None:
+        return stored
+    digest = intent_digest(stack)
+    parsed_files.remember("intent of a stack", everything, digest)
+    parsed_files.save()
+    return digest
+
+
 def lock_name(name: str) -> str:
     """Return the file name of the lock of a stack, of an image, or of a class's disk."""
     return name + LOCK_SUFFIX
@@ -230,7 +243,21 @@ def read_lock(path: Path) -> tuple[Lock, EditedLockError | None]:
 
 @lru_cache(maxsize=32)  # a command reads the lock of a stack for each of its classes
 def _read_lock(path: Path, text: str) -> tuple[Lock, tuple[str, int] | None]:
-    """Return the lock, and message and line of its fault."""
+    """Return the lock, and message and line of its fault. A lock without fault comes from the cache if it was read before."""
+    stored: Lock | None = parsed_files.recall(_KIND, text)
+    if stored is not None:
+        return stored, None
+    lock, fault = _parsed_lock(path, text)
+    if fault is None:
+        parsed_files.remember(_KIND, text, lock)
+        parsed_files.save()
+    return lock, fault
+
+
+_KIND = "sealed lock of a stack"
+
+
+def _parsed_lock(path: Path, text: str) -> tuple[Lock, tuple[str, int] | None]:
     try:
         source = yamlsource.parse(text, path, error=LockError)
     except LockError as error:
@@ -361,7 +388,7 @@ def lock_file(stack: CatalogEntry[Stack], site: Site, *, to_write: bool = False)
 def check_intent(lock: Lock, path: Path, stack: CatalogEntry[Stack]) -> None:
     """Refuse a lock of another stack, or of an earlier intent of this one. Raises LockError."""
     check_stack(lock, path, stack)
-    if lock.intent != intent_digest(stack.item):
+    if lock.intent != _cached_intent(stack.item):
         raise NoLockError(
             f"this lock is stale: {stack.file} asks for something else since {lock.resolved}",
             file=path,

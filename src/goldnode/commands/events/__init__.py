@@ -8,10 +8,9 @@ import click
 
 from goldnode.commands import LazyGroup
 from goldnode.core.errors import GoldnodeError, nearest
-from goldnode.core.site import Site, load_site
 
 if TYPE_CHECKING:
-    from goldnode.core.site import SiteHook
+    from goldnode.core.site import Site, SiteHook
 
 _SECTIONS = {
     "Deliver": {
@@ -35,6 +34,8 @@ def events() -> None:
 
 def site_with_hooks() -> Site:
     """Return the site. Raise GoldnodeError if it has no hooks."""
+    from goldnode.core.site import load_site  # start-up time: it loads pydantic
+
     site = load_site()
     if not site.events.hooks:
         raise GoldnodeError(
