@@ -1,4 +1,4 @@
-"""The steps from a vulnerable lock to a disk that boots with the fix. Each is done when its state is read, and not before."""
+"""The steps from a vulnerable lock to a disk that boots with the fix, and to container images. Each is done when its state is read, and not before."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from goldnode.catalog.load import Catalog
 from goldnode.core.errors import GoldnodeError
 from goldnode.core.site import Site
 from goldnode.cve import subjects
+from goldnode.cve.image_steps import image_steps, images_of
 from goldnode.cve.match import Matcher, inventory
+from goldnode.cve.prepare_steps import PrepareStep, StepResult
 from goldnode.cve.record import CveRecord, event
 from goldnode.cve.report import CveQuestion, build
 from goldnode.disks.definition import load_definition
@@ -20,20 +22,13 @@ from goldnode.disks.model import BuiltDisk, builds
 from goldnode.disks.model import store_directory as disk_directory
 from goldnode.disks.requirements import judge_one
 from goldnode.facts import module_builds
+from goldnode.images.matrix import load_matrix
+from goldnode.images.store import ImageStore, open_store, store_directory
 from goldnode.lock.builds import known_builds, results_directory
 from goldnode.lock.model import Lock, load_lock
 from goldnode.lock.model import lock_file as stack_lock_file
 
 MEASURED_HERE = "`goldnode modules`"  # beginning of the source of a build of this site
-
-
-@dataclass(frozen=True)
-class PrepareStep:
-    """One step: its command, and what is missing by the state that is read now ("" if it is done)."""
-
-    name: str
-    command: tuple[str, ...]
-    missing: Callable[[], str]
 
 
 @dataclass(frozen=True)
@@ -48,17 +43,8 @@ class PrepareRequest:
     at: dt.datetime
 
 
-# Steps without which nothing is rolled out. Disks are not among them: they are for nodes that are reinstalled.
+# Steps without which nothing is rolled out. Disks are for nodes that are reinstalled, images for jobs.
 NEEDED = ("lock", "module")
-
-
-@dataclass(frozen=True)
-class StepResult:
-    """A step with its state after a run: done, ran (it is done now), missing, or waits (one before it is missing)."""
-
-    step: PrepareStep
-    state: str
-    text: str
 
 
 def steps(request: PrepareRequest) -> list[PrepareStep]:
@@ -107,7 +93,22 @@ def steps(request: PrepareRequest) -> list[PrepareStep]:
         chosen.append(PrepareStep("module", ("modules", "build", stack), module_missing))
     if disk_lock_file(request.class_, load_definition()) is not None:
         chosen += _disk(request, stack)
-    return chosen
+    return [*chosen, *_images(request)]
+
+
+def _images(request: PrepareRequest) -> Iterator[PrepareStep]:
+    item = request.catalog.node_class(request.class_).item
+    if not item.images:
+        return
+    matrix = load_matrix()
+    yield from image_steps(
+        images_of(item, matrix, _store), matrix, _store, lambda contents: _open(request, contents)
+    )
+
+
+def _store() -> ImageStore | None:
+    """Return the store of images. Opening one creates it."""
+    return open_store() if store_directory().is_dir() else None
 
 
 def _disk(request: PrepareRequest, stack: str) -> list[PrepareStep]:
@@ -203,7 +204,7 @@ def run(
             stopped = stopped or execute is None
         else:
             record.add(event(clock(), by, "prepare", "begun", step.name, class_=class_))
-            output = execute(step.command)
+            output = execute(step.words)
             why = _read(step)
             if not why:
                 record.add(event(clock(), by, "prepare", "proved", step.name, class_=class_))

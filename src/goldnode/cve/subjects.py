@@ -211,7 +211,7 @@ def images(matrix: ImageMatrix, store: ImageStore | None) -> Iterator[CarrierCon
             ]
             if len(chain) < len(matrix.chain(name)):
                 continue
-            yield _image("image", name, system, chain)
+            yield of_image("image", name, system, chain)
         except GoldnodeError as error:
             yield CarrierContents("image", name, system, unread=error.message)
     if store is None:
@@ -221,7 +221,7 @@ def images(matrix: ImageMatrix, store: ImageStore | None) -> Iterator[CarrierCon
         for row in matrix.images.values()
     }
     for spec, built, locks in derived_builds(store):
-        subject = _image("derived", spec.ref(built.build_id), systems.get(spec.os), locks)
+        subject = of_image("derived", spec.ref(built.build_id), systems.get(spec.os), locks)
         if len(locks) < 2:
             yield CarrierContents(
                 "derived", subject.name, subject.system, unread="the lock of its base is not known"
@@ -230,9 +230,10 @@ def images(matrix: ImageMatrix, store: ImageStore | None) -> Iterator[CarrierCon
             yield subject
 
 
-def _image(
+def of_image(
     kind: str, name: str, system: OsRelease | None, locks: Sequence[EvidenceLock]
 ) -> CarrierContents:
+    """Return an image by its locks: its own is the last."""
     debs = {item.name: item for lock in locks for item in lock.debs}
     wheels = {item.name: item.version for lock in locks for item in lock.wheels}
     return CarrierContents(
@@ -290,4 +291,4 @@ def image_channels(matrix: ImageMatrix, store: ImageStore) -> Iterator[CarrierCo
         release = None
         if system is not None:
             release = OsRelease(system.id, system.release, system.codename)
-        yield _image("channel", name, release, locks)
+        yield of_image("channel", name, release, locks)

@@ -18,6 +18,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -234,6 +235,29 @@ class AptRoot:
             return []
         done = self._run(["apt-cache", "show", "--all-versions", *wanted], check=False)
         return [stanza for stanza in _stanzas(done.stdout) if "Filename" in stanza]
+
+    def choices(self, names: Iterable[str]) -> list[Stanza]:
+        """Return the records of `show` that may be chosen: of a source with `only`, those packages alone.
+
+        A pin to a version would take it from any source, also from one whose priority keeps apt from it.
+        """
+        stanzas = self.show(names)
+        if not any(source.only for source in self.sources):
+            return stanzas
+        limits = {source.id: source.only for source in self.sources}
+        origins = self.origins(stanza["Package"] for stanza in stanzas)
+
+        def allowed(name: str, source: str) -> bool:
+            return not limits[source] or any(fnmatch(name, glob) for glob in limits[source])
+
+        return [
+            stanza
+            for stanza in stanzas
+            if any(
+                allowed(stanza["Package"], source)
+                for source in origins.get((stanza["Package"], stanza["Version"]), ())
+            )
+        ]
 
     def records(self, downloads: Sequence[Download]) -> dict[str, Stanza]:
         """Return the archive's record of every download, by name."""

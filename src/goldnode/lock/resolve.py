@@ -784,7 +784,7 @@ def _family(driver: Driver, root: AptRoot, names: Sequence[str]) -> dict[str, di
     """Return the driver's family in the archives: name -> upstream version -> package versions."""
     family = {name for name in names if in_family(name, driver.family)} | set(driver.lockstep)
     offered: dict[str, dict[str, list[str]]] = {}
-    for stanza in root.show(family):
+    for stanza in root.choices(family):
         by_upstream = offered.setdefault(stanza["Package"], {})
         by_upstream.setdefault(upstream_part(stanza["Version"]), []).append(stanza["Version"])
     return offered
@@ -847,7 +847,7 @@ def _toolkit(
     floor, leader = rules.toolkit_floor(), toolkit.packages[0]
     line = stack.source.line(("runtime", "toolkit"))
     offered: dict[str, dict[str, str]] = {name: {} for name in toolkit.packages}
-    for stanza in root.show(toolkit.packages):
+    for stanza in root.choices(toolkit.packages):
         known = offered[stanza["Package"]]
         number = upstream_part(stanza["Version"])
         # Of one upstream version, take the last revision.

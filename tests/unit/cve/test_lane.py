@@ -31,13 +31,14 @@ from goldnode.commands.cve.prove import PAYLOAD_TYPE
 from goldnode.commands.schema.kinds import schema
 from goldnode.core.errors import GoldnodeError, SiteError
 from goldnode.core.site import Site, SiteCve
-from goldnode.cve import subjects
+from goldnode.cve import prepare, subjects
 from goldnode.cve.debian import DebianTracker
 from goldnode.cve.feeds import Feed
 from goldnode.cve.lane import LaneFacts, mitigated, proof
 from goldnode.cve.match import Matcher, inventory
 from goldnode.cve.nodes import NodeFacts
-from goldnode.cve.prepare import PrepareStep, building, run
+from goldnode.cve.prepare import PrepareRequest, building, run
+from goldnode.cve.prepare_steps import PrepareStep
 from goldnode.cve.record import CveRecord, event
 from goldnode.cve.report import CveQuestion, build
 from goldnode.cve.rollouts import document, soak
@@ -47,6 +48,7 @@ from goldnode.evidence.signatures import load_public, open_envelope
 from goldnode.fleet.rollout.check import check
 from goldnode.fleet.rollout.document import loads
 from goldnode.lock.model import load_lock
+from goldnode.lock.model import lock_file as stack_lock_file
 
 CLASS, STACK = "demo_disk_r535", "debian12_r535"
 LOCK = load_lock(builtin_catalog() / "stacks" / f"{STACK}.lock.yml")
@@ -502,6 +504,68 @@ def test_module_that_does_not_build_stops_the_rollout() -> None:
     document(
         replace(facts, missing=lambda _: [("disk build", "x")]), "h100", LOCK.digest, SiteCve()
     )
+
+
+@pytest.mark.parametrize(
+    ("kernel", "flavour", "part", "builds"),
+    [
+        # The kernel of Debian 14, in the backports of Debian 13.
+        ("7.2.12+deb13-amd64", "proprietary", "does not build (measured on", "470.256.02 (prop"),
+        # The security kernel of Debian 13 breaks the modules of one flavour alone.
+        ("6.12.117+deb13-amd64", "open", "'pci_resize_resource'", "550.163.01 (proprietary)"),
+    ],
+)
+def test_module_that_was_measured_not_to_build_stops_prepare_and_names_what_does(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kernel: str,
+    flavour: str,
+    part: str,
+    builds: str,
+) -> None:
+    catalog = load_catalog()
+    entry = catalog.stack("debian13_r550")
+    path = stack_lock_file(entry, Site())
+    assert path is not None
+    assert entry.item.driver is not None
+    lock = load_lock(path).model_copy(update={"kernel_release": kernel})
+    driver = entry.item.driver.model_copy(update={"flavour": flavour})
+    item = entry.item.model_copy(update={"driver": driver})
+    catalog = replace(catalog, stacks={**catalog.stacks, entry.name: replace(entry, item=item)})
+    monkeypatch.setattr(prepare, "load_lock", lambda _: lock)
+    monkeypatch.setenv("GOLDNODE_CACHE", str(tmp_path))
+    site = Site(file=tmp_path / "site.yml")
+    image = next(one.version for one in lock.packages if one.name.startswith("linux-image-"))
+    row = {"status": "resolved", "fixed_version": image, "urgency": "high"}
+    data = DebianTracker(tracker({"linux": {CVE: {"trixie": row}}}), {"trixie"})
+    matcher = Matcher([Feed("debian", "made", "", "2026-11-27", "given", data)], {CVE})
+    request = PrepareRequest(CVE, "demo_disk_r550", catalog, site, matcher=matcher, at=AT)
+    ran: list[Sequence[str]] = []
+
+    def execute(words: Sequence[str]) -> str:
+        ran.append(words)
+        return "error: 1 of 1 modules does not build"
+
+    done = list(
+        prepare.run(
+            prepare.steps(request),
+            execute,
+            CveRecord(site, CVE),
+            "demo_disk_r550",
+            ("a", lambda: AT),
+        )
+    )
+    assert [(one.step.name, one.state) for one in done] == [
+        ("lock", "done"),
+        ("module", "missing"),
+        ("disk lock", "done"),
+        ("disk build", "waits"),
+        ("disk boot", "waits"),
+    ]
+    assert part in done[1].text
+    assert f"on it build: {builds}" in done[1].text
+    assert ran == [("modules", "build", "debian13_r550")]
+    assert [one.event for one in CveRecord(site, CVE).events()] == ["begun", "stopped"]
 
 
 def test_rollout_of_a_fix_requires_the_evidence_that_the_class_asks_for() -> None:

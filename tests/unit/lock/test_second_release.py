@@ -59,6 +59,19 @@ def test_chosen_packages_come_from_the_second_release_and_nothing_else_does(seco
     }
 
 
+def test_driver_comes_from_the_second_release_only_if_it_is_chosen(second: Place) -> None:
+    later = Archive(second.root / "guard", second.key, suite="bookworm-security")
+    shapes.kernel(later, RELEASE, "7.2.12-1~bpo12+1")
+    later.add("linux-base", "4.17~bpo12+1")
+    shapes.driver(later, "535.999.01", revision="-1~bpo12+1")
+    later.publish()
+    lock = locked(second, CHOSEN)
+    drivers = {item.archive for item in lock.packages if item.part == "driver"}
+    assert (lock.driver_version != "535.999.01", drivers) == (True, {"near"})
+    every = [*CHOSEN["guard"], "nvidia-*", "libnvidia-*", "libcuda1", "firmware-nvidia-*"]
+    assert locked(second, {"guard": every}).driver_version == "535.999.01"
+
+
 def test_without_a_choice_all_packages_come_from_the_release_that_has_the_newest(
     second: Place,
 ) -> None:

@@ -53,7 +53,7 @@ def prepare(
             command = ""
             if result.state in ("missing", "waits"):
                 missing = True
-                command = f"\n    goldnode {' '.join(result.step.command)}"
+                command = f"\n    goldnode {' '.join(result.step.words)}"
             done = {"ran": "done now"}.get(result.state, result.state)
             click.echo(f"  {result.step.name}: {done}{f': {text}' if text else ''}{command}")
     if missing:
