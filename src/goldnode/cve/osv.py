@@ -106,13 +106,15 @@ class OsvRecords:
 
     def covers(self, system: OsRelease) -> bool:
         """Return whether a record is about the release."""
-        return system.ecosystem in self.ecosystems
+        return bool({system.ecosystem, _pro(system)} & self.ecosystems)
 
     def claims(self, system: OsRelease | None, source: str) -> Mapping[str, AdvisoryClaim]:
         """Return the claims about a source package of a release."""
         if system is None:
             return {}
-        return self._claims.get((system.ecosystem, source), {})
+        own = self._claims.get((system.ecosystem, source), {})
+        # A fix that only Ubuntu Pro has is in no record of the release itself, and the release lacks it.
+        return {**self._claims.get((_pro(system), source), {}), **own}
 
     def wheels(self, name: str) -> Mapping[str, AdvisoryClaim]:
         """Return the claims about a Python package."""
@@ -124,6 +126,11 @@ class OsvRecords:
             return ""
         day = self.withdrawn.get(cve)
         return None if day is None else f"withdrawn on {day}"
+
+
+def _pro(system: OsRelease) -> str:
+    """Return the ecosystem of a release's extended maintenance: Ubuntu:Pro:24.04:LTS."""
+    return system.ecosystem.replace("Ubuntu:", "Ubuntu:Pro:", 1)
 
 
 def _package(part: Mapping[str, Any]) -> tuple[str, str]:

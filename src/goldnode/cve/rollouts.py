@@ -19,6 +19,7 @@ from goldnode.evidence.vulnerabilities import level
 
 # Canaries: as many as a normal rollout of this size has, at most; the rest follows in three waves.
 _CANARIES, _SHARE = 8, 20
+_LEAST = 2  # one failure is within the usual rate: a wave of one node stops no rollout
 _FEW = 4  # nodes that need no wave between the canary and all
 
 
@@ -95,7 +96,9 @@ def _evidence(rule: EvidenceRule | None) -> list[dict[str, Any]]:
 
 
 def _waves(nodes: int, pause: str) -> list[dict[str, Any]]:
-    canaries = min(_CANARIES, max(1, math.ceil(nodes / _SHARE)))
+    canaries = min(_CANARIES, max(_LEAST, math.ceil(nodes / _SHARE)))
+    if nodes <= _LEAST:  # one goes first, and a person judges it
+        canaries = 1
     waves: list[dict[str, Any]] = [{"name": "canary", "nodes": canaries, "soak": pause}]
     if nodes - canaries > _FEW:
         waves += [

@@ -286,12 +286,12 @@ def varied(
 def require_locked(packages: Mapping[str, Download], lock: Lock) -> None:
     """Compare the packages that apt resolved with a lock. Raises ModulesError for the first that differs."""
     for locked in lock.packages:
-        found = packages.get(locked.name)
-        if found is None or found.sha256 == locked.sha256:
+        resolved = packages.get(locked.name)
+        if resolved is None or resolved.sha256 == locked.sha256:
             continue
-        if found.version != locked.version:  # apt ignores a pin to a version that no archive has
+        if resolved.version != locked.version:  # apt ignores a pin to a version that no archive has
             raise ModulesError(
-                f"{locked.name} {locked.version} has left the archives, which have {found.version}",
+                f"{locked.name} {locked.version} has left the archives, which have {resolved.version}",
                 remedy=f"run `goldnode lock {lock.stack}`, or build from a mirror that stored the locked packages",
             )
         raise ModulesError(

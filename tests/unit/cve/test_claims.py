@@ -86,6 +86,25 @@ def test_osv_record_of_ubuntu_names_its_cve_in_upstream() -> None:
     assert data.covers(NOBLE)
 
 
+def test_fix_that_ubuntu_pro_alone_has_leaves_the_release_affected() -> None:
+    """Ubuntu lists such a fix under the release of Pro only: `Ubuntu:Pro:24.04:LTS`."""
+    pro, both = "UBUNTU-CVE-2026-2001", "UBUNTU-CVE-2026-2002"
+    later = [{"introduced": "0"}, {"fixed": "3.0.2-0ubuntu1.10+esm1"}]
+    data = OsvRecords(
+        [
+            osv_record(pro, "openssl", later, "Ubuntu:Pro:24.04:LTS"),
+            osv_record(both, "openssl", later, "Ubuntu:Pro:24.04:LTS"),
+            osv_record(both, "openssl", [later[0], {"fixed": "3.0.1"}], "Ubuntu:24.04:LTS"),
+        ]
+    )
+    assert data.covers(NOBLE)
+    claims = data.claims(NOBLE, "openssl")
+    answer = claims["CVE-2026-2001"].judge("3.0.2-0ubuntu1.10")
+    assert (answer.state, answer.fixed) == (ClaimState.AFFECTED, "3.0.2-0ubuntu1.10+esm1")
+    # What the record of the release itself states wins.
+    assert claims["CVE-2026-2002"].judge("3.0.2-0ubuntu1.10").state is ClaimState.FIXED
+
+
 def test_osv_record_that_was_withdrawn_applies_to_nothing() -> None:
     record = json.loads(osv_record("DEBIAN-CVE-2026-1001", "openssl", [{"introduced": "0"}]))
     data = OsvRecords([json.dumps([{**record, "withdrawn": "2026-11-01T00:00:00Z"}]).encode()])

@@ -164,6 +164,13 @@ def test_fixed_everywhere_ends_with_0(tmp_path: Path) -> None:
     assert set(states(content, "lock").values()) == {"fixed"}
 
 
+def test_answer_without_data_names_the_command_that_fetches_them(tmp_path: Path) -> None:
+    words = "--feed debian=https://security-tracker.debian.org/tracker/data/json --fetch"
+    assert words in run(CVE, "--no-nodes").output
+    given = run(CVE, "--feed", f"debian={data(tmp_path / 'd.json', '1')}", "--no-nodes")
+    assert words not in given.output
+
+
 def test_missing_captures_are_reported_and_not_taken_for_no_nodes(tmp_path: Path) -> None:
     done = run(CVE, "--feed", f"debian={data(tmp_path / 'old.json', '6.1.1-1')}")
     assert (done.exit_code, "nodes are not judged" in done.stderr) == (0, True)

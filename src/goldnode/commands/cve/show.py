@@ -26,6 +26,10 @@ _NAMES = 4  # carriers that a line names
 _SUMMARY = 200  # characters
 # Vulnerabilities that --all shows in full; more are one line each.
 _SHOWN = 5
+_NO_FEED = (
+    "No data of a tracker were given. Name a file, or fetch the data of Debian: "
+    "--feed debian=https://security-tracker.debian.org/tracker/data/json --fetch"
+)
 
 
 @click.command()
@@ -127,6 +131,8 @@ def _text(head: CveDocument, entries: Iterable[CveSummary], feeds: list[str], *,
         lines += [
             f"not judged: {row.kind} {_names(row.names)}: {row.why}" for row in head.not_judged
         ]
+    if {feed.kind for feed in head.feeds} <= {"facts"}:
+        lines += ["", _NO_FEED]
     return "\n".join(lines)
 
 

@@ -13,6 +13,7 @@ import pytest
 from tests.unit.node.state.test_cases import document, merge
 from tests.unit.node.verdict.test_check import findings
 
+from goldnode.classdoc.mitigations import Mitigation, with_settings
 from goldnode.node.ground.errors import NodeError
 from goldnode.node.ground.host import Host, Result
 from goldnode.node.state import apply as applying
@@ -184,6 +185,50 @@ def test_class_without_host_settings_restores_swap_and_command_line(machine: Mac
     assert machine.text("/etc/fstab") == FILES["etc/fstab"]
     assert not machine.path("/etc/systemd/system/swap.target").is_symlink()
     assert "pci=realloc" not in (machine.text("/boot/grub/grub.cfg") or "")
+
+
+def test_settings_of_a_mitigation_are_set_judged_and_removed_with_it(machine: Machine) -> None:
+    """The document is the class's own: its policy with the mitigation, and then without it."""
+    row = Mitigation.model_validate(
+        {
+            "schema": "goldnode.mitigation/1",
+            "cve": "CVE-2026-31431",
+            "classes": ["a"],
+            "sysctl": {"kernel.unprivileged_userns_clone": "0"},
+            "cmdline": ["slub_debug=F"],
+            "reason": "the advisory asks for it",
+            "owner": "platform",
+            "expires": "2099-12-31",
+        }
+    )
+    file, item = (
+        "/proc/sys/kernel/unprivileged_userns_clone",
+        "sysctl.kernel.unprivileged_userns_clone",
+    )
+    own = {"sysctl": {"vm.lowmem_reserve_ratio": "256 256 32"}}
+    mitigated = wanted(**with_settings({"host": own}, [row])["host"])
+    apply(machine, mitigated, "host_tuning", {})
+    # The parameter is in force at once, the word after a boot; until then the check reports it.
+    assert machine.text(file) == "0\n"
+    assert "kernel.unprivileged_userns_clone = 0" in str(machine.text(tuning.SYSCTL))
+    assert "slub_debug=F" in str(machine.text("/boot/grub/grub.cfg"))
+    read = judged(machine, mitigated)
+    assert (read[item][0], read["cmdline"][0]) == (MATCH, MISMATCH)
+    machine.path("/proc/cmdline").write_text("root=/dev/vda1 ro quiet slub_debug=F\n")
+    assert judged(machine, mitigated)["cmdline"][0] == MATCH
+    # A program sets the parameter back: the check names it, and the next run sets it again.
+    machine.path(file).write_text("1\n")
+    assert judged(machine, mitigated)[item] == (MISMATCH, "1")
+    apply(machine, mitigated, "host_tuning", {})
+    assert machine.text(file) == "0\n"
+    # Without it nothing of it is left in a file. The value goes with the next boot, and the class's own setting stays.
+    for part in ("node_class", "host_tuning"):
+        apply(machine, wanted(**own), part, {})
+    left = str(machine.text(tuning.SYSCTL))
+    assert ("unprivileged_userns_clone" in left, "vm.lowmem_reserve_ratio" in left) == (False, True)
+    assert "slub_debug" not in str(machine.text("/boot/grub/grub.cfg"))
+    assert machine.text(file) == "0\n"
+    assert not {item, "cmdline"} & judged(machine, wanted(**own)).keys()
 
 
 def test_huge_pages_that_memory_cannot_give_are_reported_and_wait_for_a_boot(
