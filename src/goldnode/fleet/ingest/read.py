@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from goldnode.core.errors import GoldnodeError
 from goldnode.fleet.ingest import compact, expanded
+from goldnode.fleet.ingest.present import change_files, check_bases
 from goldnode.fleet.ingest.tables import (
     CANARY,
-    CHANGES,
     DIGESTS,
     FACTS,
     FINDINGS,
@@ -94,6 +94,7 @@ def _views(
     connection.execute(f"CREATE VIEW stored_nodes AS {nodes}")
     connection.execute(f"CREATE VIEW nodes AS SELECT {NODE_COLUMNS} FROM stored_nodes")  # noqa: S608 - columns of the table
     near = _with_bases(found_parts(directory), chosen)
+    check_bases(connection, directory, near)
     for table in (FACTS, NUMBERS, DIGESTS):
         connection.execute(f"CREATE VIEW stored_{table} AS {_stored(directory, table, near)}")
     connection.execute(f"CREATE VIEW stored_changes AS {_changes(directory, chosen)}")
@@ -126,10 +127,10 @@ def _with_bases(found: list[PartName], chosen: list[PartName]) -> list[PartName]
 
 def _changes(directory: Path, parts: list[PartName]) -> str:
     """Return the SELECT of the changes in parts. An earlier goldnode wrote no changes."""
-    some = [part for part in parts if part.file(directory, CHANGES).exists()]
-    if not some:
+    files = change_files(directory, parts)
+    if not files:
         return expanded.DUCKDB_LISTS.no_changes.format(day="DATE '2000-01-01'")
-    return f"SELECT * FROM {_source(directory, CHANGES, some)}"  # noqa: S608 - names are quoted
+    return f"SELECT * FROM {_files([str(file) for file in files])}"  # noqa: S608 - names are quoted
 
 
 def _source(directory: Path, table: str, parts: list[PartName], filename: bool = False) -> str:

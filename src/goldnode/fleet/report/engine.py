@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from goldnode.core.errors import GoldnodeError
 from goldnode.fleet.ingest.compact import lock_for_reading
 from goldnode.fleet.ingest.expanded import DUCKDB_LISTS
-from goldnode.fleet.ingest.tables import CANARY, FACTS, FINDINGS, NODES, NUMBERS
+from goldnode.fleet.ingest.present import check_bases
+from goldnode.fleet.ingest.tables import CANARY, FACTS, FINDINGS, NODES, NUMBERS, found_parts
 from goldnode.fleet.report import frame
 from goldnode.fleet.report.frame import (
     Dialect,
@@ -112,6 +113,7 @@ def opened(
         for name, select in frame.stored_views(source, settings, DUCKDB, wanted):
             kind = "TABLE" if narrow and name == "stored_nodes" else "VIEW"
             connection.execute(f"CREATE {kind} {name} AS {select}")
+        check_bases(connection, source.directory, found_parts(source.directory))
         for name, (columns, rows) in frame.reference(source, settings, keys_of(connection)).items():
             connection.execute(f"CREATE TABLE {name} AS {select_rows(columns, rows)}")
         for view in frame.views(more):

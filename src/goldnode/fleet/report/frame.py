@@ -21,6 +21,7 @@ from goldnode.documents.floors import FloorsDocument, FloorsMetric
 from goldnode.fleet.ingest import expanded
 from goldnode.fleet.ingest.class_names import NO_CLASS
 from goldnode.fleet.ingest.expanded import ListDialect
+from goldnode.fleet.ingest.present import change_files
 from goldnode.fleet.ingest.tables import (
     BASE_DAYS,
     CANARY,
@@ -186,9 +187,9 @@ def _files(
     # Without a file, an empty list would be no table: the last one then has no row of that time.
     named = list(found)
     chosen = [part for part in named if low <= part.day <= f"{until:%Y-%m-%d}"] or named[-1:]
-    files = [part.file(directory, table) for part in chosen]
-    # Parts of an earlier goldnode have no changes.
-    return [file for file in files if file.exists()] if table == CHANGES else files
+    if table == CHANGES:
+        return change_files(directory, chosen)
+    return [part.file(directory, table) for part in chosen]
 
 
 def stored_views(
