@@ -240,6 +240,7 @@ def test_schema_command_prints_and_writes_all_schemas(tmp_path: Path) -> None:
         "gate",
         "images",
         "mitigation",
+        "node-changes",
         "node-report",
         "plan",
         "platform",

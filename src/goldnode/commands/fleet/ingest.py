@@ -153,6 +153,7 @@ def prune(keep: str, yes: bool, data: Path | None, form: str) -> None:
     """
     where = directory(data)
     # pyarrow: only the extra `report` installs it.
+    from goldnode.fleet.ingest import bases
     from goldnode.fleet.ingest import prune as pruning
 
     old = pruning.candidates(where, pruning.days(keep), datetime.now(UTC))
@@ -179,6 +180,8 @@ def prune(keep: str, yes: bool, data: Path | None, form: str) -> None:
         click.confirm(f"Remove these days from {where}?", abort=True, err=True)
     # A question may wait for minutes, in which captures arrive and parts are merged.
     left = pruning.prune(where, old)
+    # A node that has sent no base for this long has left the fleet.
+    bases.forget(where, time.time() - 86_400 * pruning.days(keep))
     remaining = [(day.class_, day.day) for day in left]
     content["left"] = [{"class": class_, "day": day} for class_, day in remaining]
     content["removed"] = [

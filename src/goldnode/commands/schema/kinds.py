@@ -36,6 +36,7 @@ from goldnode.documents.fleet_report import FleetDiffDocument, FleetReportDocume
 from goldnode.documents.floors import FloorsDocument
 from goldnode.documents.game_day import GameDayDocument
 from goldnode.documents.gate import GateDocument
+from goldnode.documents.node_changes import NodeChangesDocument
 from goldnode.documents.node_report import NodeReportDocument
 from goldnode.documents.plan import PlanDocument
 from goldnode.documents.return_tests import ReturnTestsDocument
@@ -78,6 +79,7 @@ EXCHANGED: Mapping[str, type[BaseModel]] = {
     "floors": FloorsDocument,
     "game-day": GameDayDocument,
     "gate": GateDocument,
+    "node-changes": NodeChangesDocument,
     "node-report": NodeReportDocument,
     "plan": PlanDocument,
     "return-tests": ReturnTestsDocument,

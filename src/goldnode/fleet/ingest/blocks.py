@@ -25,7 +25,7 @@ _WIDE = 64  # bytes of a text that is hashed together with others; longer ones a
 # Odd constants of the finalizer of SplitMix64 (Steele, Lea, Flood 2014), which spreads each bit over the word.
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_COMPARED = (KeyKind.FACT, KeyKind.IDENTITY)  # kinds of facts that a digest of a section is of
+COMPARED = (KeyKind.FACT, KeyKind.IDENTITY)  # kinds of facts that a digest of a section is of
 _WORD = (1 << 64) - 1
 
 
@@ -191,6 +191,12 @@ class BlockReader:
         digests = np.concatenate(words, axis=1)[:, order]
         return CaptureBlocks(of_facts, of_numbers, CaptureBase(time, names, *digests), order)
 
+    def fact_blocks(self, codes: Codes) -> Codes:
+        """Return the code of the key of each of these facts."""
+        self._learn()
+        blocks: Codes = self._fact_blocks[codes]
+        return blocks
+
     def sections(self, facts: Ordered, codes: Sequence[int] | None = None) -> dict[str, str]:
         """Return a digest of the facts of each section that one of these keys is in; None: of each section.
 
@@ -231,7 +237,7 @@ class BlockReader:
             )
             names = list(self._fact_keys)[self._fact_key_words.count :]
             self._fact_key_words.extend(hashed([f"fact {name}" for name in names]))
-            self.compared += [kind(name, number=False) in _COMPARED for name in names]
+            self.compared += [kind(name, number=False) in COMPARED for name in names]
             self._sections += [name.partition(".")[0] for name in names]
         if texts := known.key_list[self._number_key_words.count :]:
             self._number_key_words.extend(hashed([f"number {name}" for name in texts]))

@@ -14,8 +14,8 @@ from typing import Any
 import pyarrow as pa
 
 from goldnode.core.errors import GoldnodeError
-from goldnode.fleet.ingest import results
 from goldnode.fleet.ingest.anonymous import FleetNames
+from goldnode.fleet.ingest.arrivals import CaptureArrivals
 from goldnode.fleet.ingest.inbox import INBOX
 from goldnode.fleet.ingest.precision import EXACT
 from goldnode.fleet.ingest.refused import AGAIN, RefusedReportError
@@ -24,10 +24,8 @@ from goldnode.fleet.ingest.report import (
     VERDICT,
     NodeReport,
     ReportOrigin,
-    attached,
     brief,
     load,
-    report_of,
     too_large,
 )
 from goldnode.fleet.ingest.tables import PartName
@@ -87,23 +85,12 @@ def ingest(request: IngestRequest, now: datetime | None = None) -> IngestResult:
     result, done = IngestResult(), []
     observed: list[NodeReport] = []
     with writer(request.data, request.received, request.precision) as out:
+        arrivals = CaptureArrivals(out, origin, names, now)
         for file in sorted(_files(request.sources or (request.data / INBOX,), inbox)):
             try:
-                data = read(file)
-                content = load(data)
-                if content.get("schema") == results.SCHEMA:
-                    canary_result = results.parse(content, data, request.class_, now)
-                    added = out.add_result(names.result(canary_result) if names else canary_result)
-                    result.results += added
-                else:
-                    report = attached(
-                        report_of(content, data, origin, now), _verdict(file), file.name
-                    )
-                    # Events have no names either.
-                    report = names.report(report) if names else report
-                    added = out.add(report)
-                    observed.append(brief(report))
-                    result.stored += added
+                # A report of the inbox has its verdict in it.
+                beside = None if inbox else _verdict(file)
+                arrival = arrivals.add(read(file), beside, file.name)
             except RefusedReportError as problem:
                 if inbox and not file.exists():  # another ingest has just stored it
                     continue
@@ -118,7 +105,12 @@ def ingest(request: IngestRequest, now: datetime | None = None) -> IngestResult:
                 result.refused.append(RefusedFile(file, why, AGAIN))
                 continue
             done.append(file)
-            result.known += not added
+            result.known += not arrival.added
+            if arrival.report is None:
+                result.results += arrival.added
+            else:
+                observed.append(brief(arrival.report))
+                result.stored += arrival.added
         parts = out.parts  # filled as the block ends
     result.parts = sorted(parts)
     request.observe(observed)

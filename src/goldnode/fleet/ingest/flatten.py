@@ -143,6 +143,22 @@ class Flattener:
             self._root, self._names = _Name(""), 0
             raise
 
+    def fact_code(self, key: str, text: str) -> int:
+        """Return the code of a fact whose text is clean."""
+        fact = (key, text, None)
+        code = self.facts.setdefault(fact, len(self.facts))
+        if code == len(self.fact_list):
+            self.fact_list.append(fact)
+            self.text += len(text)
+        return code
+
+    def number_code(self, key: str) -> int:
+        """Return the code of a key of numbers."""
+        code = self.keys.setdefault(key, len(self.keys))
+        if code == len(self.key_list):
+            self.key_list.append(key)
+        return code
+
     def leaves(self) -> Iterator[Leaf]:
         """Yield the leaves of all captures, facts first."""
         rows, facts, keys, items = self.rows, self.fact_list, self.key_list, self.item_list
@@ -268,9 +284,7 @@ class Flattener:
 
     def _number(self, value: int | float, name: _Name) -> None:
         if name.number_code < 0:
-            name.number_code = self.keys.setdefault(name.key, len(self.keys))
-            if name.number_code == len(self.key_list):
-                self.key_list.append(name.key)
+            name.number_code = self.number_code(name.key)
         try:
             self.rows.numbers.append(value)
         except OverflowError:
@@ -348,7 +362,7 @@ class Flattener:
 
     def _list(self, value: list[Any], name: _Name, item: str, depth: int) -> None:
         if name.fields is None or not all(type(one) is dict for one in value):
-            self._fact(_joined(value, name.key), name)
+            self._fact(joined(value, name.key), name)
             return
         given = [("", identity(one, name.fields, "")) for one in value]
         for inner, unique in zip(value, _unique(given), strict=True):
@@ -365,7 +379,7 @@ class Flattener:
             else:
                 self._object(value, name, item, depth + 1)
         elif type(value) is list:
-            self._fact(_joined(value, name.key), name)
+            self._fact(joined(value, name.key), name)
         else:
             self._value(value, name, item, depth)
 
@@ -429,7 +443,7 @@ def _no_number(key: str) -> RefusedReportError:
     return RefusedReportError(f"{key[:200]} is not a finite number", remedy=AGAIN)
 
 
-def _joined(value: list[Any], key: str) -> str:
+def joined(value: list[Any], key: str) -> str:
     """Return a list of texts or numbers as one text. Texts are sorted: their order has no meaning."""
     if any(isinstance(one, dict | list) for one in value):
         return _text_of(value, key)

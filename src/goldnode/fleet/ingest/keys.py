@@ -164,6 +164,9 @@ _PATTERNS: tuple[tuple[str, KeyKind], ...] = (
     ("limits.*", KeyKind.FACT),
 )
 
+# The rules by which rows are made of a capture.
+RULES = repr((PARTS, NESTED, RENAMED, _PATTERNS))
+
 
 @cache
 def declared_kind(key: str) -> KeyKind | None:

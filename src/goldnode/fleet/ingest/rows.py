@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,10 @@ from goldnode.fleet.ingest.blocks import (
     CaptureBlocks,
     Ordered,
 )
+from goldnode.fleet.ingest.findings import FINDING, finding_columns
 from goldnode.fleet.ingest.flatten import Flattener
 from goldnode.fleet.ingest.precision import STATED
+from goldnode.fleet.ingest.quick import QuickChanges, fits
 from goldnode.fleet.ingest.refused import AGAIN, RefusedReportError
 from goldnode.fleet.ingest.report import NodeReport
 from goldnode.fleet.ingest.tables import (
@@ -27,7 +29,6 @@ from goldnode.fleet.ingest.tables import (
     DIGESTS,
     FACTS,
     FINDINGS,
-    NODES,
     NUMBERS,
     SCHEMAS,
 )
@@ -35,11 +36,9 @@ from goldnode.fleet.ingest.text import clean
 from goldnode.node.ground.json_lines import as_dict
 from goldnode.node.ground.optional import optional
 
-_MOST_FINDINGS = 5_000  # of one verdict
 _TEXT = 32  # characters of new texts that count as one row
 _MOST_CHANGED = 2  # a capture of which more than the half has changed is stored whole
 BASE_MILLISECONDS = BASE_DAYS * 86_400_000
-_FINDING = ("id", "outcome", "severity", "domain", "subject", "expected", "got")
 
 
 class Group:
@@ -58,37 +57,88 @@ class Group:
         self._text = self._count = 0  # characters of findings; rows
         self._flattener = Flattener()
         self._reader = BlockReader(self._flattener, exact)
-        self._rows: dict[str, list[dict[str, Any]]] = {NODES: [], FINDINGS: []}
+        self._nodes: list[dict[str, Any]] = []
+        # Columns of the table, without the node and time; of each capture, how many rows they have.
+        self._findings: dict[str, list[str | None]] = {name: [] for name in FINDING}
+        self._finding_counts: list[int] = []
         # Number of each capture with its rows.
         self._whole: dict[str, list[tuple[int, Ordered]]] = {FACTS: [], NUMBERS: []}
         self._changed: dict[str, list[tuple[int, Ordered, Any]]] = {FACTS: [], NUMBERS: []}
         self._digested: list[tuple[int, str, str]] = []
+        self._number_codes: dict[str, Any] = {}  # of the keys of a shape
 
-    def add(self, report: NodeReport) -> None:
-        """Add a report. Raise RefusedReportError, with nothing added, for one that cannot be stored."""
-        findings, node = list(_findings(report)), _node_row(report)
+    def add(self, report: NodeReport, whole: bool = False) -> None:
+        """Add a report. Raise RefusedReportError, with nothing added, for one that cannot be stored.
+
+        :param whole: store it whole: a node sends changes from it.
+        """
+        findings, node = finding_columns(report), _node_row(report)
         self._flattener.add(report.capture)  # the last one that may refuse the report
         time = report.milliseconds
         number, blocks = len(self.members), self._reader.take(time)
         base = self.bases.fitting(report.node, time)
-        changes = None if base is None else blocks.compared(base)
+        changes = None if base is None or whole else blocks.compared(base)
         if base is None or changes is None or changes.rows * _MOST_CHANGED > blocks.rows:
             base = None
             self._add_whole(number, blocks)
             self.bases.add(report.node, blocks.base)
         else:
             self._add_changes(number, blocks, changes)
-        who = {"node": report.node, "time": time}
-        own = {
-            "base": None if base is None else base.time,
-            "precision": self._precision,
-            "blocks": blocks.base.packed() if base is None else None,
-        }
-        self._rows[NODES].append(who | node | own)
-        self._rows[FINDINGS] += [who | row for row in findings]
+        packed = blocks.base.packed() if base is None else None
+        self._add_row(report, node, findings, optional(lambda one: one.time, base), packed)
+
+    def add_quick(self, changes: QuickChanges) -> bool:
+        """Add a report whose changed rows are known. Return False for one that must be added as a whole.
+
+        Raise RefusedReportError, with nothing added, for one that cannot be stored.
+        """
+        report, shape = changes.report, changes.base.shape
+        base = self.bases.fitting(report.node, report.milliseconds)
+        if base is None or not fits(changes.base, base):
+            return False
+        facts = changes.facts
+        rows = len(changes.numbers) + sum(map(len, facts.values()))
+        if rows * _MOST_CHANGED > shape.size:
+            return False
+        node = _node_row(report)
+        number = len(self.members)
+        if shape.id not in self._number_codes:
+            codes = [self._flattener.number_code(key) for key in shape.number_keys]
+            self._number_codes[shape.id] = np.array(codes, np.int32)
+        hit = changes.number_blocks
+        if len(changes.numbers):
+            keys, counts = self._number_codes[shape.id][hit], shape.number_counts[hit]
+            ordered = _without_items(keys, counts, changes.numbers)
+            self._changed[NUMBERS].append((number, ordered, np.zeros(len(keys), np.bool_)))
+        if facts:
+            values = [self._flattener.fact_code(key, text) for key in facts for text in facts[key]]
+            counts = np.array([len(texts) for texts in facts.values()], np.int64)
+            every = np.array(values, np.int32)
+            keys = self._reader.fact_blocks(every)[np.cumsum(counts) - counts]
+            ordered = _without_items(keys, counts, every)
+            self._changed[FACTS].append((number, ordered, np.zeros(len(keys), np.bool_)))
+        self._count += rows
+        self._add_row(report, node, changes.base.head["findings"], base.time, None)
+        return True
+
+    def _add_row(
+        self,
+        report: NodeReport,
+        node: dict[str, Any],
+        findings: Mapping[str, Sequence[str | None]],
+        base: int | None,
+        blocks: bytes | None,
+    ) -> None:
+        """Add the rows of nodes and findings, and count."""
+        who = {"node": report.node, "time": report.milliseconds}
+        own = {"base": base, "precision": self._precision, "blocks": blocks}
+        self._nodes.append(who | node | own)
+        for name, texts in findings.items():
+            self._findings[name] += texts
+            self._text += sum(map(len, filter(None, texts)))
+        self._finding_counts.append(len(findings["id"]))
         self.members.append((report.digest, report.node))
-        self._text += sum(len(text) for row in findings for text in row.values() if text)
-        self.size = self._count + len(self._rows[FINDINGS]) + len(self.members)
+        self.size = self._count + len(self._findings["id"]) + len(self.members)
         self.size += (self._text + self._flattener.text) // _TEXT
 
     def _add_whole(self, number: int, blocks: CaptureBlocks) -> None:
@@ -111,12 +161,12 @@ class Group:
 
     def nodes(self) -> list[dict[str, Any]]:
         """Return the rows of the table of nodes, without the time of their ingest."""
-        return self._rows[NODES]
+        return self._nodes
 
     def table(self, name: str) -> pa.Table:
         """Return the rows of one table, ordered by key, so that equal values are adjacent."""
         if name == FINDINGS:
-            return pa.Table.from_pylist(self._rows[name], SCHEMAS[name])
+            return self._finding_table()
         if name == DIGESTS:
             return self._digests()
         if name == CHANGES:
@@ -141,12 +191,19 @@ class Group:
             columns["value"] = pa.array(values[order])
         return pa.table([columns[column] for column in SCHEMAS[name].names], SCHEMAS[name].names)
 
+    def _finding_table(self) -> pa.Table:
+        captures = np.repeat(np.arange(len(self._nodes), dtype=np.int32), self._finding_counts)
+        columns = self._who(captures)
+        columns |= {name: pa.array(texts, pa.string()) for name, texts in self._findings.items()}
+        schema = SCHEMAS[FINDINGS]
+        return pa.table([columns[column] for column in schema.names], schema.names).cast(schema)
+
     def _keys(self, name: str) -> list[str]:
         return self._reader.fact_keys if name == FACTS else self._flattener.key_list
 
     def _who(self, captures: Any) -> dict[str, Any]:
         """Return the columns node and time."""
-        nodes = self._rows[NODES]
+        nodes = self._nodes
         times = np.array([row["time"] for row in nodes], "datetime64[ms]")
         return {
             "node": _texts(captures, [row["node"] for row in nodes]),
@@ -197,7 +254,7 @@ class Group:
             lists |= {"texts": (offsets, facts["value"]), "faults": (offsets, facts["fault"])}
         else:
             lists["values"] = (offsets, pa.array(values))
-        bases = np.array([row["base"] or 0 for row in self._rows[NODES]], "datetime64[ms]")
+        bases = np.array([row["base"] or 0 for row in self._nodes], "datetime64[ms]")
         columns = self._who(captures[order])
         columns |= {
             "base": pa.array(bases[captures[order]]),
@@ -261,6 +318,14 @@ class Bases:
         return base._replace(keys=self._shared.setdefault(base.keys.tobytes(), base.keys))
 
 
+def _without_items(keys: Any, counts: Any, values: Any) -> Ordered:
+    """Return blocks whose items are those of the base."""
+    rows = len(values)
+    starts = np.cumsum(counts) - counts
+    items, places = np.zeros(rows, np.int32), np.zeros(rows, np.int16)
+    return Ordered(keys, starts, counts, items=items, values=values, places=places)
+
+
 def _joined(columns: list[Any], kind: Any) -> Any:
     return np.concatenate(columns) if columns else np.empty(0, kind)
 
@@ -291,27 +356,6 @@ def text_order(column: Any) -> Any:
 
 def _texts(codes: Any, texts: Sequence[str | None]) -> Any:
     return pa.DictionaryArray.from_arrays(codes, pa.array(texts, pa.string()))
-
-
-def _findings(report: NodeReport) -> Iterable[dict[str, Any]]:
-    findings = (report.verdict or {}).get("findings", [])
-    if not isinstance(findings, list) or len(findings) > _MOST_FINDINGS:
-        raise RefusedReportError("its verdict has no list of findings, or too many", remedy=_CHECK)
-    for row in findings:
-        if not isinstance(row, dict):
-            raise RefusedReportError("a finding is not an object", remedy=_CHECK)
-        if not row.get("id") or not row.get("outcome"):
-            raise RefusedReportError("a finding has no id or no outcome", remedy=_CHECK)
-        yield {key: _text(row.get(key), key) for key in _FINDING}
-
-
-_CHECK = "record it again with `goldnode-node check`"
-
-
-def _text(value: Any, key: str) -> str | None:
-    if value is not None and not isinstance(value, str):
-        raise RefusedReportError(f"{key} is not a text", remedy=_CHECK)
-    return optional(clean, value)
 
 
 def _node_row(report: NodeReport) -> dict[str, Any]:

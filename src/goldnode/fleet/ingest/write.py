@@ -18,9 +18,10 @@ import pyarrow.parquet as pq
 from goldnode.core.errors import GoldnodeError
 from goldnode.core.files import sync
 from goldnode.fleet.ingest import compact, results
-from goldnode.fleet.ingest.blocks import unpacked
+from goldnode.fleet.ingest.blocks import CaptureBase, unpacked
 from goldnode.fleet.ingest.compact import formatted
 from goldnode.fleet.ingest.precision import EXACT
+from goldnode.fleet.ingest.quick import QuickChanges
 from goldnode.fleet.ingest.report import NodeReport
 from goldnode.fleet.ingest.results import CanaryResult
 from goldnode.fleet.ingest.rows import Bases, Group
@@ -91,7 +92,7 @@ class PartWriter:
         self, directory: Path, work: Path, received: datetime | None, precision: str = EXACT
     ) -> None:
         self.directory = directory
-        self._exact = precision == EXACT
+        self.exact = precision == EXACT
         self._bases: dict[str, Bases] = {}  # of classes
         self._loaded: set[tuple[str, str]] = set()  # classes and days whose bases are among them
         self._received = None if received is None else int(received.timestamp() * 1000)
@@ -103,25 +104,53 @@ class PartWriter:
         self._results: dict[tuple[str, str], _OpenResults] = {}
         self._known_results: dict[tuple[str, str], set[str]] = {}
 
-    def add(self, report: NodeReport) -> bool:
-        """Add a report. Return False for a capture that is stored already. Raise RefusedReportError."""
+    def add(self, report: NodeReport, whole: bool = False) -> bool:
+        """Add a report. Return False for a capture that is stored already. Raise RefusedReportError.
+
+        :param whole: store it whole: a node sends changes from it.
+        """
+        if self._is_known(report):
+            return False
+        group = self._open((report.class_, report.day)).group
+        before = group.size
+        group.add(report, whole)
+        self._added(report, group.size - before)
+        return True
+
+    def add_quick(self, changes: QuickChanges) -> bool | None:
+        """Add a report whose changed rows are known. Return None for one that must be added as a whole, else as `add`."""
+        report = changes.report
+        if self._is_known(report):
+            return False
+        group = self._open((report.class_, report.day)).group
+        before = group.size
+        if not group.add_quick(changes):
+            return None
+        self._added(report, group.size - before)
+        return True
+
+    def base(self, report: NodeReport) -> CaptureBase | None:
+        """Return the digests of a report that is stored whole in a file with a name; None for another one."""
+        if (report.class_, report.day) not in self._loaded:
+            self._stored_bases(report.class_, report.day)
+        base = self._bases[report.class_].fitting(report.node, report.milliseconds)
+        return base if base is not None and base.time == report.milliseconds else None
+
+    def _is_known(self, report: NodeReport) -> bool:
         place = (report.class_, report.day)
         known = self._known.get(place)
         if known is None:
             known = self._known[place] = stored(self.directory, *place)
-        capture = (report.node, report.milliseconds)
-        if capture in known:
-            return False
-        group = self._open(place).group
-        before = group.size
-        group.add(report)
-        known.add(capture)
-        self._size += group.size - before
+        return (report.node, report.milliseconds) in known
+
+    def _added(self, report: NodeReport, rows: int) -> None:
+        """Note a capture that was added, and write rows if too many wait."""
+        self._known[report.class_, report.day].add((report.node, report.milliseconds))
+        self._size += rows
         if self._size > MOST_ROWS:
             largest = max(self._groups.values(), key=lambda part: part.group.size)
             self._size -= largest.group.size
             largest.flush()
-        return True
 
     def add_result(self, result: CanaryResult) -> bool:
         """Add a canary result. Return False for one that is stored already. Raise RefusedReportError."""
@@ -174,7 +203,7 @@ class PartWriter:
                 self._close(next(iter(self._groups)))
             self._opened += 1
             bases = self._stored_bases(*place).opened()
-            self._groups[place] = OpenPart(self._work / str(self._opened), bases, self._exact)
+            self._groups[place] = OpenPart(self._work / str(self._opened), bases, self.exact)
         return self._groups[place]
 
     def _stored_bases(self, class_: str, day: str) -> Bases:

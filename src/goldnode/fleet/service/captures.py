@@ -1,6 +1,7 @@
 """Captures over HTTP: `POST /v1/captures` puts the report of a node into the inbox of the fleet's data.
 
-The body is a report (schema goldnode.node-report/1), as `goldnode-node report` prints it, or a
+The body is a report (schema goldnode.node-report/1), as `goldnode-node report` prints it, the
+changes of one (schema goldnode.node-changes/1), as `goldnode-node report --to` sends it, or a
 result of the canary suite (schema goldnode.canary/1), as `goldnode canary run` writes it. The
 answer 202 says that it is on disk; an ingest in a process of its own stores it within a minute.
 With certificates, a node may report only itself. Needs the extra `report`.
@@ -10,10 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
 import logging
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -24,12 +27,16 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from goldnode.fleet.ingest import results
+from goldnode.fleet.ingest import bases, results
+from goldnode.fleet.ingest.arrivals import whole_report
 from goldnode.fleet.ingest.inbox import INBOX, content_of, put_document
+from goldnode.fleet.ingest.quick import QuickBases, QuickReport, quick
 from goldnode.fleet.ingest.refused import RefusedReportError
 from goldnode.fleet.ingest.report import ReportOrigin, load, report_of
 from goldnode.fleet.ingest.rows import Group
+from goldnode.fleet.ingest.wire import changes_of, document_of
 from goldnode.fleet.service.bodies import BodyReader, RefusalResponse, RefusedRequestError
+from goldnode.node.ground.changes import BASE_HEADER, CHANGES
 from goldnode.node.ground.verdict_files import LARGEST_REPORT, REPORT
 
 LOGGER = logging.getLogger("goldnode.fleet")
@@ -64,6 +71,16 @@ class InboxDocument:
 
 
 @dataclass(frozen=True)
+class SentBody:
+    """A body as it came, and the names in the certificate of its connection. `base`: the node will send changes from it."""
+
+    body: bytes
+    encoding: str
+    base: bool
+    peer: Any
+
+
+@dataclass(frozen=True)
 class InboxSize:
     """Reports in the inbox, and their bytes."""
 
@@ -76,6 +93,7 @@ class CaptureReceiver:
 
     def __init__(self, settings: CaptureSettings) -> None:
         self.settings = settings
+        self._quick = QuickBases(settings.data, exact=True)
         self._bodies = BodyReader(LARGEST_REPORT, _PATIENCE, _ARRIVING)
         self._turns = asyncio.Semaphore(_TOGETHER)
         self._waiting = 0
@@ -88,12 +106,12 @@ class CaptureReceiver:
     async def receive(self, request: Request) -> tuple[Response, str]:
         """Store a report in the inbox, or refuse it. Return the answer, and the kind of a refusal."""
         try:
-            node = await self._received(request)
+            answer = await self._received(request)
         except RefusedRequestError as problem:
             return RefusalResponse(problem), problem.kind
-        return JSONResponse({"node": node}, 202), ""
+        return JSONResponse(answer, 202), ""
 
-    async def _received(self, request: Request) -> str:
+    async def _received(self, request: Request) -> dict[str, str]:
         if full := _full(self.inbox):  # before the body is read
             raise replace(full, unread=True)
         async with self._bodies.read(request) as body:
@@ -104,34 +122,63 @@ class CaptureReceiver:
             self._waiting += 1
             try:
                 async with self._turns:
-                    return await asyncio.to_thread(
-                        self._accept, body, request.scope["state"].get("peer", ())
-                    )
+                    return await asyncio.to_thread(self._accept, _sent(request, body))
             finally:
                 self._waiting -= 1
 
-    def _accept(self, body: bytes, peer: Any) -> str:
-        """Put a document into the inbox and return the name of its node. Raise RefusedRequestError."""
+    def _accept(self, sent: SentBody) -> dict[str, str]:
+        """Put a document into the inbox and return the answer. Raise RefusedRequestError."""
         now = self.settings.clock()
         try:
-            document = _document(body, datetime.fromtimestamp(now, UTC))
+            body = _inflated(sent)
+            document = self._document(body, sent.peer, datetime.fromtimestamp(now, UTC))
         except RefusedReportError as problem:
             raise RefusedRequestError(422, "refused_report", str(problem)) from None
         node = document.node
-        if self.settings.certificates and node not in peer:
-            why = f"the certificate of this connection is not for {node}"
-            raise RefusedRequestError(403, "wrong_node_certificate", why)
+        self._check_peer(node, sent.peer)
         # Not after it: a clock that was set back would refuse all reports until it is there again.
         last = (document.schema, node)
         if 0 <= now - self._last.get(last, -_APART) < _APART:
             raise RefusedRequestError(
                 429, "too_often", f"{node} has just reported", {"Retry-After": f"{_APART:.0f}"}
             )
-        self._put(document.content)
+        answer = {"node": node}
+        content = document.content
+        # Without certificates, anyone could fill the disk under names of nodes.
+        if sent.base and self.settings.certificates and document.schema == REPORT:
+            with suppress(OSError):  # without a base, the node sends whole reports
+                answer["base"] = bases.hold(self.settings.data, node, body)
+                content = _with_base(content, answer["base"])
+        self._put(content)
         if len(self._last) > _MOST:
             self._last.clear()
         self._last[last] = now
-        return node
+        return answer
+
+    def _check_peer(self, node: str, peer: Any) -> None:
+        """Raise RefusedRequestError for a connection whose certificate is not for the node."""
+        if self.settings.certificates and node not in peer:
+            why = f"the certificate of this connection is not for {node}"
+            raise RefusedRequestError(403, "wrong_node_certificate", why)
+
+    def _document(self, body: bytes, peer: Any, now: datetime) -> InboxDocument:
+        """Return what is in a body. Raise as `_document` does, and RefusedRequestError for changes that need another base."""
+        content = load(body)
+        if content.get("schema") != CHANGES:
+            return _document(content, body, now)
+        changes = changes_of(content)
+        self._check_peer(changes.node, peer)  # before its base is read
+        origin = ReportOrigin("http")
+        try:
+            rows = self._quick.load(changes.node, changes.base)
+            one = QuickReport(changes, body, "http", now)
+            # What no ingest can store does not reach the disk.
+            if rows is None or quick(rows, one, exact=True) is None:
+                Group().add(whole_report(self.settings.data, changes, origin, now, body))
+        except RefusedReportError as problem:
+            raise RefusedRequestError(409, "whole_report", str(problem)) from None
+        text = json.dumps(document_of(content, "http"), separators=(",", ":"))
+        return InboxDocument(CHANGES, changes.node, text.encode())
 
     def _put(self, content: bytes) -> None:
         """Write a document into the inbox, within its limits. Raise RefusedRequestError."""
@@ -198,13 +245,45 @@ class CaptureReceiver:
             self.inbox = inbox
 
 
-def _document(body: bytes, now: datetime) -> InboxDocument:
+def _sent(request: Request, body: bytes) -> SentBody:
+    return SentBody(
+        body,
+        request.headers.get("content-encoding", ""),
+        base=request.headers.get(BASE_HEADER) == "hold",
+        peer=request.scope["state"].get("peer", ()),
+    )
+
+
+def _inflated(sent: SentBody) -> bytes:
+    """Return the body without its compression. Raise RefusedReportError for what is none, or too large."""
+    if sent.encoding in ("", "identity"):
+        return sent.body
+    if sent.encoding != "deflate":
+        raise RefusedRequestError(415, "invalid_request", "Content-Encoding is not deflate")
+    inflating = zlib.decompressobj()
+    try:
+        body = inflating.decompress(sent.body, LARGEST_REPORT)
+    except zlib.error:
+        raise RefusedRequestError(400, "invalid_request", "the body is not deflated") from None
+    if inflating.unconsumed_tail:
+        raise _too_large()
+    if not inflating.eof:
+        raise RefusedRequestError(400, "invalid_request", "a part of the body is missing")
+    return body
+
+
+def _with_base(content: bytes, digest: str) -> bytes:
+    """Return the content of a file of the inbox with the name of the base that it is: it is stored whole."""
+    named = {**json.loads(content), "base": digest}
+    return json.dumps(named, separators=(",", ":"), sort_keys=True).encode()
+
+
+def _document(document: dict[str, Any], body: bytes, now: datetime) -> InboxDocument:
     """Return the report or the canary result in a body.
 
     Raise RefusedReportError for what no ingest can store, and RefusedRequestError for what is too
     large for the inbox.
     """
-    document = load(body)
     if document.get("schema") == results.SCHEMA:
         result = results.parse(document, body, None, now)
         return InboxDocument(results.SCHEMA, result.node, body)

@@ -1,6 +1,6 @@
-"""The report of the node: its capture and verdict (schema goldnode.node-report/1). It writes nothing.
+"""The report of the node: its capture and verdict (schema goldnode.node-report/1).
 
-`goldnode-node report` prints it; a controller gets it in the execution of a plan.
+`goldnode-node report` prints it and writes nothing; with `--to` it sends it. A controller gets it in the execution of a plan.
 """
 
 from __future__ import annotations
@@ -31,13 +31,26 @@ def arguments(parser: Any) -> None:
         action="store_true",
         help="check the node now, even if the last check still holds",
     )
+    parser.add_argument(
+        "--to",
+        metavar="URL",
+        help="send it to the fleet's service, as what has changed since the last whole report",
+    )
+    parser.add_argument("--certificate", metavar="FILE", help="certificate of this node, for --to")
+    parser.add_argument("--key", metavar="FILE", help="its key, if that is in another file")
+    parser.add_argument("--ca", metavar="FILE", help="certificates of authorities to trust")
 
 
 def run(host: Host, options: Any) -> int:
-    """Print the report of the node, as one line of JSON."""
+    """Print the report of the node as one line of JSON, or send it and print how."""
     if host.live and os.geteuid() != 0:
         raise NodeError("the capture can be read by root alone. Run `sudo goldnode-node report`.")
-    print(json.dumps(report(host, fresh=options.fresh), separators=(",", ":")))
+    content = report(host, fresh=options.fresh)
+    if options.to:
+        from .sending import send  # start-up time: only to send needs a client
+
+        content = send(host, content, options)
+    print(json.dumps(content, separators=(",", ":")))
     return 0
 
 

@@ -319,7 +319,7 @@ def stored_nights(data: Path) -> tuple[datetime, Path]:
 
 
 def stored_rows_of(file: Path) -> int:
-    return pq.read_metadata(file).num_rows
+    return int(pq.read_metadata(file).num_rows)
 
 
 def test_base_that_was_moved_away_is_named_by_each_reader(tmp_path: Path) -> None:

@@ -297,7 +297,9 @@ def test_the_service_stores_the_inbox_in_another_process(tmp_path: Path) -> None
         await receiver.ingest()  # nothing there: no process
         assert not data.exists()
         body = report(capture=capture("n1", "2026-11-20T10:00:00Z")).encode()
-        assert await asyncio.to_thread(receiver._accept, body, ()) == "n1"
+        assert await asyncio.to_thread(
+            receiver._accept, captures.SentBody(body, "", base=False, peer=())
+        ) == {"node": "n1"}
         await receiver.ingest()
 
     asyncio.run(main())

@@ -1,0 +1,541 @@
+"""Rows of changes without the whole report: where the values of a base are in its rows.
+
+Most changes are readings and counters. Their rows follow from the rows of the base, which are in a file beside it, and from
+the shape of the report: the row of each value, which nodes of equal hardware share. Anything else (a subtree, a text that
+reports compare, an identity, another type) takes the long way: the whole report is made of the base, and flattened.
+
+A shape is found by flattening the capture with a mark in place of each value, and looking where the marks are in the rows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import zlib
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache, cached_property
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from goldnode.fleet.ingest import keys, precision
+from goldnode.fleet.ingest.bases import BASES, ROWS, base_file, write_cache
+from goldnode.fleet.ingest.blocks import COMPARED, BlockReader, CaptureBase, Ordered
+from goldnode.fleet.ingest.findings import finding_columns
+from goldnode.fleet.ingest.flatten import Flattener, constant, joined
+from goldnode.fleet.ingest.refused import RefusedReportError
+from goldnode.fleet.ingest.report import NodeReport, ReportOrigin, moment
+from goldnode.fleet.ingest.text import clean
+from goldnode.fleet.ingest.wire import WireChanges
+from goldnode.node.ground.changes import REPORTED, is_branch
+
+_FORM = 1  # of the files
+NOTHING, NUMBER, FACT, LONG = range(
+    4
+)  # what a value is in the rows; LONG: its change takes the long way
+_TYPES = {type(None): 0, bool: 1, int: 2, float: 2, str: 3, list: 4, dict: 5}
+# Values that name a part, or make another kind of row of it.
+_NAMING = frozenset({"fault", *(field for fields in keys.PARTS.values() for field in fields)})
+_PARTS = {key.rpartition(".")[2] for key in keys.PARTS} | set(keys.RENAMED)
+_FIRST_MARK = 7e9 + 0.5  # of numbers: no other value of a capture is one by chance
+# Values outside of the rows that may change: of the capture, the columns of its node; of the verdict, nothing that is stored.
+TIME, UPTIME = ("capture", "time"), ("capture", "uptime")
+_UNSTORED = frozenset(
+    {
+        ("verdict", "time"),
+        ("verdict", "uptime"),
+        ("verdict", "recorded", "time"),
+        ("gate", "since"),
+    }
+)
+_NODE = ("identity", "simulated", "schema")  # of the capture: columns of the node
+_EVENT = ("id", "outcome")
+_VERDICT = ("schema", "status", "class", "class_digest", "lock_digest", "boot_identity")
+
+
+@dataclass(frozen=True)
+class ReportShape:
+    """The row of each value of reports of one form. Blocks are those of numbers, then those of facts, sorted by key."""
+
+    id: str
+    kinds: npt.NDArray[np.int8]  # of each value
+    types: npt.NDArray[np.int8]
+    rows: npt.NDArray[np.int32]  # of numbers, or of facts
+    number_keys: list[str]
+    number_counts: npt.NDArray[np.int64]
+    fact_keys: list[str]
+    fact_counts: npt.NDArray[np.int64]
+    time: int  # number of the value
+    uptime: int
+
+    @cached_property
+    def size(self) -> int:
+        """Number of rows of a capture."""
+        return int(self.number_counts.sum() + self.fact_counts.sum())
+
+    @cached_property
+    def number_blocks(self) -> npt.NDArray[np.int64]:
+        """Block of each row of numbers."""
+        return np.repeat(np.arange(len(self.number_keys)), self.number_counts)
+
+    @cached_property
+    def steps(self) -> npt.NDArray[np.float64]:
+        """Step of each block of numbers; 0 for numbers that are stored as they are."""
+        return np.array([precision.step(key) or 0.0 for key in self.number_keys])
+
+    @cached_property
+    def _fact_starts(self) -> list[int]:
+        return list(accumulate(self.fact_counts.tolist(), initial=0))
+
+    @cached_property
+    def _fact_places(self) -> dict[int, tuple[str, int]]:
+        return {}
+
+    def fact_place(self, number: int) -> tuple[str, int]:
+        """Return the key of a value that is a fact, and its place among those of the key."""
+        found = self._fact_places.get(number)
+        if found is None:
+            row = int(self.rows[number])
+            block = bisect_right(self._fact_starts, row) - 1
+            found = (self.fact_keys[block], row - self._fact_starts[block])
+            self._fact_places[number] = found
+        return found
+
+    def packed(self) -> bytes:
+        """Return the shape as JSON."""
+        arrays = ("kinds", "types", "rows", "number_counts", "fact_counts")
+        content = {name: getattr(self, name).tolist() for name in arrays}
+        names = ("number_keys", "fact_keys", "time", "uptime")
+        return json.dumps({**content, **{name: getattr(self, name) for name in names}}).encode()
+
+    @classmethod
+    def unpacked(cls, id_: str, data: bytes) -> ReportShape:
+        """Return the shape in these bytes. Raise an error of any kind for bytes of another form."""
+        content = json.loads(data)
+        return cls(
+            id_,
+            kinds=np.array(content["kinds"], np.int8),
+            types=np.array(content["types"], np.int8),
+            rows=np.array(content["rows"], np.int32),
+            number_keys=content["number_keys"],
+            number_counts=np.array(content["number_counts"], np.int64),
+            fact_keys=content["fact_keys"],
+            fact_counts=np.array(content["fact_counts"], np.int64),
+            time=content["time"],
+            uptime=content["uptime"],
+        )
+
+
+class BaseRows(NamedTuple):
+    """The rows of a base: numbers in the order of the shape, and the texts of the facts that may change."""
+
+    shape: ReportShape
+    head: Mapping[str, Any]
+    numbers: npt.NDArray[np.float64]
+
+
+class QuickChanges(NamedTuple):
+    """The rows of a capture that differ from those of its base, and the report without its other values."""
+
+    report: NodeReport
+    base: BaseRows
+    number_blocks: npt.NDArray[np.bool_]
+    numbers: npt.NDArray[np.float64]
+    facts: Mapping[str, list[str]]  # key -> texts
+
+
+class QuickBases:
+    """The rows of bases of one ingest, and the shapes that they share."""
+
+    def __init__(self, data: Path, exact: bool) -> None:
+        self._data, self._exact = data, exact
+        self._folder = f"{data}/{BASES}"
+        self._shapes: dict[str, ReportShape | None] = {}
+        self._marked: dict[str, ReportShape | None] = {}
+        self._flattener = Flattener()
+        self._reader = BlockReader(self._flattener, exact)
+
+    def load(self, node: str, digest: str) -> BaseRows | None:
+        """Return the rows of a base; None where they are not stored, or by another goldnode."""
+        try:
+            with open(f"{self._folder}/{node}/{digest}{ROWS}", "rb", buffering=0) as file:  # noqa: PTH123 - thousands a second
+                data = file.readall()
+        except FileNotFoundError:
+            return None
+        try:
+            first, _, rest = data.partition(b"\n")
+            if int(first, 16) != zlib.crc32(rest):
+                return None
+            line, _, numbers = rest.partition(b"\n")
+            head = json.loads(line)
+            if head["rules"] != rules(self._exact):
+                return None
+            shape = self._shape(head["shape"])
+            values = np.frombuffer(numbers, "<f8")
+        except (ValueError, KeyError, TypeError):
+            return None
+        if shape is None or len(values) != shape.number_counts.sum():
+            return None
+        return BaseRows(shape, head, values)
+
+    def _shape(self, id_: str) -> ReportShape | None:
+        if id_ not in self._shapes:
+            shape = None
+            # It is made again with the next base.
+            with suppress(OSError, ValueError, KeyError, TypeError, zlib.error):
+                shape = ReportShape.unpacked(id_, zlib.decompress(self._file(id_).read_bytes()))
+            self._shapes[id_] = shape
+        return self._shapes[id_]
+
+    def _file(self, id_: str) -> Path:
+        return self._data / BASES / ".shapes" / f"{id_}.z"
+
+    def make(
+        self, digest: str, base: Mapping[str, Any], report: NodeReport, own: CaptureBase
+    ) -> None:
+        """Store the rows of a base whose capture is stored whole with the digests `own`, if changes can be made of them."""
+        try:
+            self._flattener.add(report.capture)
+        except RefusedReportError:
+            return
+        blocks = self._reader.take(report.milliseconds)
+        names = ("keys", "items", "values")
+        if not all(
+            np.array_equal(getattr(blocks.base, name), getattr(own, name)) for name in names
+        ):
+            return
+        facts = _sorted(blocks.facts, self._reader.fact_keys)
+        numbers = _sorted(blocks.numbers, self._flattener.key_list)
+        shape = self._shape_of(base, facts, numbers)
+        if shape is None:
+            return
+        listed = self._flattener.fact_list
+        texts = {
+            key: [listed[code][1] for code in codes.tolist()]
+            for key, codes in zip(
+                facts.keys, np.split(facts.values, np.cumsum(facts.counts)[:-1]), strict=True
+            )
+            if not is_compared(key) and all(listed[code][2] is None for code in codes.tolist())
+        }
+        head = {
+            "rules": rules(self._exact),
+            "shape": shape.id,
+            "check": _check(own),
+            "texts": texts,
+            "findings": finding_columns(report),
+            **_head(report),
+        }
+        rest = (
+            json.dumps(head, separators=(",", ":")).encode()
+            + b"\n"
+            + numbers.values.astype("<f8").tobytes()
+        )
+        write_cache(
+            base_file(self._data, report.node, digest, ROWS), b"%08x\n" % zlib.crc32(rest) + rest
+        )
+
+    def _shape_of(
+        self, base: Mapping[str, Any], facts: _Sorted, numbers: _Sorted
+    ) -> ReportShape | None:
+        """Return the shape of a report with these rows; None for one whose values cannot be followed into the rows."""
+        values = list(_values({key: base[key] for key in REPORTED if key in base}, ()))
+        form = [
+            [path, _TYPES[type(value)], value if path[-1] in _NAMING else None]
+            for path, value in values
+        ]
+        rows = [facts.keys, facts.counts.tolist(), numbers.keys, numbers.counts.tolist()]
+        content = json.dumps([rules(self._exact), [[p, t] for p, t, _ in form], rows])
+        id_ = hashlib.sha256(content.encode()).hexdigest()[:32]
+        if self._shape(id_) is None and id_ not in self._marked:
+            shape = self._marked[id_] = _marked_shape(id_, values, facts, numbers)
+            if shape is not None:
+                file = self._file(id_)
+                write_cache(file, zlib.compress(shape.packed(), 1))
+                self._shapes[id_] = shape
+        return self._shapes[id_]
+
+
+class _Sorted(NamedTuple):
+    """Rows by blocks that are sorted by key."""
+
+    keys: list[str]
+    counts: npt.NDArray[np.int64]
+    values: Any
+
+
+def _sorted(rows: Ordered, names: list[str]) -> _Sorted:
+    """Return rows in the order of keys: that of codes is another one in each process."""
+    own = [names[code] for code in rows.keys.tolist()]
+    order = sorted(range(len(own)), key=own.__getitem__)
+    places = [np.arange(rows.starts[one], rows.starts[one] + rows.counts[one]) for one in order]
+    chosen = np.concatenate(places) if places else np.empty(0, np.int64)
+    return _Sorted([own[one] for one in order], rows.counts[order], rows.values[chosen])
+
+
+def _values(branch: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Yield path and value of each value, in the order of their numbers."""
+    for key in sorted(branch) if type(branch) is dict else range(len(branch)):
+        inner = branch[key]
+        if is_branch(inner):
+            yield from _values(inner, (*path, key))
+        else:
+            yield (*path, key), inner
+
+
+def _mark(number: int) -> str:
+    return f"⟦{number}⟧"
+
+
+def _marked_shape(
+    id_: str, values: list[tuple[tuple[Any, ...], Any]], facts: _Sorted, numbers: _Sorted
+) -> ReportShape | None:
+    """Return the shape of a report, by the rows of one with marks in place of its values."""
+    marked: dict[str, Any] = {}
+    kinds, marks = np.full(len(values), LONG, np.int8), {}
+    paths = [path for path, _ in values]
+    faulty = {path[:-1] for path in paths if path[-1] == "fault"}
+    for number, (path, value) in enumerate(values):
+        mark = value
+        if path in _UNSTORED or path in (TIME, UPTIME):
+            kinds[number] = NOTHING
+        elif path[0] == "capture" and path[-1] not in _NAMING and path[1] not in _NODE:
+            # A list of parts without parts has no row, and one of texts has.
+            parts = value == [] and path[-1] in _PARTS
+            if (
+                path[:-1] not in faulty
+                and value is not None
+                and type(value) is not dict
+                and not parts
+            ):
+                mark = _mark(number) if type(value) not in (int, float) else _FIRST_MARK + number
+                mark = [mark] if type(value) is list else mark
+                marks[number] = mark
+        _put(marked, path, mark)
+    given = {value for _, value in values if type(value) is str}
+    found = _marked_rows(marked.get("capture", {}), given, facts, numbers)
+    if found is None:
+        return None
+    rows = np.full(len(values), -1, np.int32)
+    in_facts, in_numbers, texts = found
+    for number, mark in marks.items():
+        one = mark[0] if type(mark) is list else mark
+        if one in in_numbers:
+            kinds[number], rows[number] = NUMBER, in_numbers[one]
+        elif (text := constant(one) if type(one) is float else one) in in_facts:
+            place = in_facts[text]
+            compared = is_compared(
+                facts.keys[int(np.searchsorted(np.cumsum(facts.counts), place, "right"))]
+            )
+            kinds[number], rows[number] = LONG if compared else FACT, place
+        elif str(text) not in texts:
+            kinds[number] = NOTHING  # no row has it
+    return ReportShape(
+        id_,
+        kinds=kinds,
+        types=np.array([_TYPES[type(value)] for _, value in values], np.int8),
+        rows=rows,
+        number_keys=numbers.keys,
+        number_counts=numbers.counts,
+        fact_keys=facts.keys,
+        fact_counts=facts.counts,
+        time=paths.index(TIME) if TIME in paths else -1,
+        uptime=paths.index(UPTIME) if UPTIME in paths else -1,
+    )
+
+
+def _marked_rows(
+    capture: Any, given: set[str], facts: _Sorted, numbers: _Sorted
+) -> tuple[dict[str, int], dict[float, int], str] | None:
+    """Return the row of each text and of each number of a marked capture, and all texts; None if its rows are other ones."""
+    flattener = Flattener()
+    reader = BlockReader(flattener)
+    try:
+        flattener.add(_rebuilt(capture))
+    except RefusedReportError:
+        return None
+    blocks = reader.take(0)
+    own_facts = _sorted(blocks.facts, reader.fact_keys)
+    own_numbers = _sorted(blocks.numbers, flattener.key_list)
+    for own, other in ((own_facts, facts), (own_numbers, numbers)):
+        if own.keys != other.keys or not np.array_equal(own.counts, other.counts):
+            return None
+    texts = [flattener.fact_list[code][1] for code in own_facts.values.tolist()]
+    # A long list is stored as its digest, which shows no mark.
+    if any(text.startswith("sha256:") and text not in given for text in texts):
+        return None
+    every = "\0".join([*texts, *flattener.item_list])
+    places = {value: place for place, value in enumerate(own_numbers.values.tolist())}
+    return {text: place for place, text in enumerate(texts)}, places, every
+
+
+def _put(tree: dict[Any, Any], path: tuple[Any, ...], value: Any) -> None:
+    """Put a value into a tree of dictionaries; a key that is a number is a place in a list."""
+    for step in path[:-1]:
+        tree = tree.setdefault(step, {})
+    tree[path[-1]] = value
+
+
+def _rebuilt(tree: Any) -> Any:
+    """Return the tree with its lists."""
+    if type(tree) is not dict:
+        return tree
+    if tree and all(type(key) is int for key in tree):
+        return [_rebuilt(tree[key]) for key in sorted(tree)]
+    return {key: _rebuilt(value) for key, value in tree.items()}
+
+
+@cache
+def is_compared(key: str) -> bool:
+    """Return whether reports compare the facts of a key: the digest of a section is of them."""
+    return keys.kind(key, number=False) in COMPARED
+
+
+@cache
+def rules(exact: bool) -> str:
+    """Return a digest of what rows are made by: rows of another goldnode are not used."""
+    steps = [(one.pattern, one.step) for one in precision.precisions()]
+    own = (_FORM, exact, keys.RULES, sorted(_NAMING), sorted(_UNSTORED), [] if exact else steps)
+    return hashlib.sha256(repr(own).encode()).hexdigest()[:16]
+
+
+def _check(base: CaptureBase) -> int:
+    """Return a number that two different bases of one time have by chance only."""
+    return int(base.values.sum() ^ base.items.sum())
+
+
+def _head(report: NodeReport) -> dict[str, Any]:
+    """Return what a report has beside its rows."""
+    verdict = report.verdict
+    if verdict is not None:
+        # Events of nodes are made of these (report.brief); all else is in the columns.
+        found = [{key: row.get(key) for key in _EVENT} for row in verdict.get("findings", ())]
+        verdict = {**{key: verdict.get(key) for key in _VERDICT}, "findings": found}
+    capture = {key: report.capture[key] for key in (*_NODE, "uptime") if key in report.capture}
+    return {
+        "time": report.milliseconds,
+        "class": report.class_,
+        "engine": report.origin.engine,
+        "capture": capture,
+        "verdict": verdict,
+        "gate": report.gate,
+    }
+
+
+@dataclass(frozen=True)
+class QuickReport:
+    """Changes with the bytes that they came in, and the source that the controller names."""
+
+    changes: WireChanges
+    data: bytes
+    source: str
+    now: datetime
+
+
+def quick(base: BaseRows, one: QuickReport, exact: bool) -> QuickChanges | None:
+    """Return the rows of changes; None where they take the long way. Raise RefusedReportError for what is no report."""
+    shape, changes = base.shape, one.changes
+    numbers = list(accumulate(changes.at))
+    if changes.trees or not numbers or numbers[-1] >= len(shape.kinds):
+        return None
+    kinds = shape.kinds[numbers].tolist()
+    types = [_TYPES.get(type(value), -1) for value in changes.to]
+    if LONG in kinds or types != shape.types[numbers].tolist():
+        return None
+    columns: dict[int, tuple[list[int], list[Any]]] = {kind: ([], []) for kind in range(LONG)}
+    for number, kind, value in zip(numbers, kinds, changes.to, strict=True):
+        of_kind = columns[kind]
+        of_kind[0].append(number)
+        of_kind[1].append(value)
+    others = dict(zip(*columns[NOTHING], strict=True))
+    if shape.time not in others:
+        return None
+    report = _report(base, one, others)
+    facts = _facts(base, *columns[FACT])
+    chosen = _numbers(base, *columns[NUMBER], exact)
+    return None if facts is None or chosen is None else QuickChanges(report, base, *chosen, facts)
+
+
+def _numbers(
+    base: BaseRows, numbers: list[int], given: list[Any], exact: bool
+) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.float64]] | None:
+    """Return the blocks of numbers that differ, and their values; None for what is no finite number."""
+    shape = base.shape
+    hit = np.zeros(len(shape.number_keys), np.bool_)
+    if not numbers:
+        return hit, np.empty(0)
+    rows = shape.rows[numbers]
+    try:
+        values = np.array(given, np.float64)
+    except OverflowError:
+        return None  # the long way refuses it by its key
+    if not math.isfinite(values.sum()) and not np.isfinite(values).all():
+        return None
+    blocks = shape.number_blocks[rows]
+    if not exact:
+        steps = shape.steps[blocks]
+        rounded = steps > 0
+        values[rounded] = np.round(values[rounded] / steps[rounded]) * steps[rounded]
+    own = base.numbers.copy()
+    own[rows] = values
+    hit[blocks[values.view(np.uint64) != base.numbers[rows].view(np.uint64)]] = True
+    return hit, own[hit[shape.number_blocks]]
+
+
+def _facts(base: BaseRows, numbers: list[int], values: list[Any]) -> dict[str, list[str]] | None:
+    """Return the texts of each key whose facts differ. `numbers` are those of the values."""
+    shape, own = base.shape, base.head["texts"]
+    found: dict[str, list[str]] = {}
+    for number, value in zip(numbers, values, strict=True):
+        key, place = shape.fact_place(number)
+        if key not in own:
+            return None
+        texts = found.get(key)
+        if texts is None:
+            texts = found[key] = list(own[key])
+        texts[place] = _text(value, key)
+    return {key: texts for key, texts in found.items() if texts != own[key]}
+
+
+def _text(value: Any, key: str) -> str:
+    """Return a value as the text of a fact, as the Flattener does."""
+    if type(value) is bool:
+        return "true" if value else "false"
+    if type(value) is list:
+        return clean(joined(value, key))
+    return clean(value if type(value) is str else constant(value, key))
+
+
+def _report(base: BaseRows, one: QuickReport, values: Mapping[int, Any]) -> NodeReport:
+    """Return the report without the values that are rows."""
+    head, shape = base.head, base.shape
+    capture = dict(head["capture"])
+    if shape.uptime in values:
+        capture["uptime"] = values[shape.uptime]
+    return NodeReport(
+        one.changes.node,
+        class_=head["class"],
+        time=moment(values[shape.time], one.now),
+        origin=ReportOrigin(
+            one.source,
+            node=one.changes.node,
+            class_=head["class"],
+            engine=head["engine"],
+        ),
+        capture=capture,
+        verdict=head["verdict"],
+        digest=hashlib.sha256(one.data).hexdigest(),
+        gate=head["gate"],
+    )
+
+
+def fits(base: BaseRows, own: CaptureBase) -> bool:
+    """Return whether the rows of a base are those that are stored."""
+    return bool(base.head["time"] == own.time and base.head["check"] == _check(own))
