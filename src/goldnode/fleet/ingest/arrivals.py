@@ -26,7 +26,7 @@ from goldnode.node.ground.changes import CHANGES
 
 @dataclass(frozen=True)
 class CaptureArrival:
-    """What became of a document: whether it was new, and its report; None for a canary result."""
+    """The result of one document: whether it was new, and its report; None for a canary result."""
 
     added: bool
     report: NodeReport | None = None

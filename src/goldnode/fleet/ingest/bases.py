@@ -39,11 +39,11 @@ def hold(data: Path, node: str, body: bytes) -> str:
         replace_file(file, zlib.compress(body, 1))
     else:
         os.utime(file)
-    found = []
+    dated = []
     for other in file.parent.glob(f"*{WHOLE}"):
         with suppress(FileNotFoundError):  # another process removes it too
-            found.append((other.stat().st_mtime, other))
-    for written, old in sorted(found, reverse=True)[_HELD:]:
+            dated.append((other.stat().st_mtime, other))
+    for written, old in sorted(dated, reverse=True)[_HELD:]:
         if written < time.time() - _SPARED:
             old.unlink(missing_ok=True)
             old.with_name(old.name.removesuffix(WHOLE) + ROWS).unlink(missing_ok=True)

@@ -101,13 +101,13 @@ class ReportShape:
 
     def fact_place(self, number: int) -> tuple[str, int]:
         """Return the key of a value that is a fact, and its place among those of the key."""
-        found = self._fact_places.get(number)
-        if found is None:
+        place = self._fact_places.get(number)
+        if place is None:
             row = int(self.rows[number])
             block = bisect_right(self._fact_starts, row) - 1
-            found = (self.fact_keys[block], row - self._fact_starts[block])
-            self._fact_places[number] = found
-        return found
+            place = (self.fact_keys[block], row - self._fact_starts[block])
+            self._fact_places[number] = place
+        return place
 
     def packed(self) -> bytes:
         """Return the shape as JSON."""
@@ -320,11 +320,11 @@ def _marked_shape(
                 marks[number] = mark
         _put(marked, path, mark)
     given = {value for _, value in values if type(value) is str}
-    found = _marked_rows(marked.get("capture", {}), given, facts, numbers)
-    if found is None:
+    marked_rows = _marked_rows(marked.get("capture", {}), given, facts, numbers)
+    if marked_rows is None:
         return None
     rows = np.full(len(values), -1, np.int32)
-    in_facts, in_numbers, texts = found
+    in_facts, in_numbers, texts = marked_rows
     for number, mark in marks.items():
         one = mark[0] if type(mark) is list else mark
         if one in in_numbers:
@@ -416,8 +416,8 @@ def _head(report: NodeReport) -> dict[str, Any]:
     verdict = report.verdict
     if verdict is not None:
         # Events of nodes are made of these (report.brief); all else is in the columns.
-        found = [{key: row.get(key) for key in _EVENT} for row in verdict.get("findings", ())]
-        verdict = {**{key: verdict.get(key) for key in _VERDICT}, "findings": found}
+        rows = [{key: row.get(key) for key in _EVENT} for row in verdict.get("findings", ())]
+        verdict = {**{key: verdict.get(key) for key in _VERDICT}, "findings": rows}
     capture = {key: report.capture[key] for key in (*_NODE, "uptime") if key in report.capture}
     return {
         "time": report.milliseconds,
@@ -492,16 +492,16 @@ def _numbers(
 def _facts(base: BaseRows, numbers: list[int], values: list[Any]) -> dict[str, list[str]] | None:
     """Return the texts of each key whose facts differ. `numbers` are those of the values."""
     shape, own = base.shape, base.head["texts"]
-    found: dict[str, list[str]] = {}
+    changed: dict[str, list[str]] = {}
     for number, value in zip(numbers, values, strict=True):
         key, place = shape.fact_place(number)
         if key not in own:
             return None
-        texts = found.get(key)
+        texts = changed.get(key)
         if texts is None:
-            texts = found[key] = list(own[key])
+            texts = changed[key] = list(own[key])
         texts[place] = _text(value, key)
-    return {key: texts for key, texts in found.items() if texts != own[key]}
+    return {key: texts for key, texts in changed.items() if texts != own[key]}
 
 
 def _text(value: Any, key: str) -> str:

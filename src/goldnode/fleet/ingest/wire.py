@@ -48,7 +48,8 @@ def changes_of(content: Mapping[str, Any]) -> WireChanges:
         if not right or not 0 < len(tree[0]) < _DEEPEST:
             raise _wrong("a subtree has no path")
     source = content.get("source")
-    return WireChanges(node, base, at, to, trees, source if source in SOURCES else None)
+    own = source if source in SOURCES else None
+    return WireChanges(node, base, at, to, trees=trees, source=own)
 
 
 def document_of(content: Mapping[str, Any], source: str) -> dict[str, Any]:

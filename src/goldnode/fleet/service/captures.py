@@ -172,7 +172,7 @@ class CaptureReceiver:
         try:
             rows = self._quick.load(changes.node, changes.base)
             one = QuickReport(changes, body, "http", now)
-            # What no ingest can store does not reach the disk.
+            # A report that no ingest can store does not reach the disk.
             if rows is None or quick(rows, one, exact=True) is None:
                 Group().add(whole_report(self.settings.data, changes, origin, now, body))
         except RefusedReportError as problem:
