@@ -279,19 +279,13 @@ def record(
     run("cp", "--sparse=always", base, work)
     log.touch()
 
-    def node(name: str, **options: Any) -> list[str]:
-        return ["-blockdev", json.dumps({"node-name": name, **options})]
-
     command = [
         "setpriv", "--pdeathsig", "KILL",
         "nice", "-n", "19", "qemu-system-x86_64", "-accel", "tcg", "-cpu", "qemu64,-svm,+rdrand", "-smp", "1", "-m", "768", "-M", "q35", "-no-reboot",
         "-display", "none", "-serial", "stdio", "-monitor", "none", "-nic", "none", "-kernel", str(scratch / "vmlinuz"),
         "-initrd", str(scratch / "initrd"),
         "-append", f"console=ttyS0 loglevel=4 rdinit=/init panic=-1 goldnode.eager={eager} -- -I -S /guest_power.py",
-        # This machine's own disk need not hold any of it: only the guest's flushes count, and the log has them.
-        *node("disk", driver="raw", file={"driver": "file", "filename": str(work), "cache": {"no-flush": True}}),
-        *node("log", driver="file", filename=str(log), cache={"no-flush": True}),
-        *node("logged", driver="blklogwrites", file="disk", log="log", **{"log-sector-size": SECTOR}),
+        *logged(work, log),
         "-device", "virtio-blk-pci,drive=logged,num-queues=1",
     ]  # fmt: skip
     done = subprocess.run(
@@ -309,7 +303,30 @@ def record(
             f"the guest did not come to its end ({done.returncode})\n{console[-6000:]}"
         )
     work.unlink()
-    return Recording(base, log, size, ((START + size + MIB) // SECTOR, len(ROOT)))
+    return recorded(scratch, size)
+
+
+def logged(disk: Path, log: Path) -> list[str]:
+    """The words for QEMU of a disk `logged`, whose writes and flushes go into a log as well."""
+
+    def node(name: str, **options: Any) -> list[str]:
+        return ["-blockdev", json.dumps({"node-name": name, **options})]
+
+    # This machine's own disk need not hold any of it: only the guest's flushes count, and the log has them.
+    file = {"driver": "file", "filename": str(disk), "cache": {"no-flush": True}}
+    return [
+        *node("disk", driver="raw", file=file),
+        *node("log", driver="file", filename=str(log), cache={"no-flush": True}),
+        *node(
+            "logged", driver="blklogwrites", file="disk", log="log", **{"log-sector-size": SECTOR}
+        ),
+    ]
+
+
+def recorded(scratch: Path, size: int) -> Recording:
+    """What :func:`record` has left in a directory."""
+    root = ((START + size + MIB) // SECTOR, len(ROOT))
+    return Recording(scratch / "disk.raw", scratch / "writes.log", size, root)
 
 
 # -- the log

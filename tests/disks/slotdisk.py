@@ -221,8 +221,17 @@ def root_image(
     return image
 
 
+SIZES = (ESP_SIZE, ROOT_SIZE, OTHER_SIZE)
+
+
 def disk(
-    root: Path, image: Path, about: Mapping[str, Any], target: Path, scratch: Path, head: str = ""
+    root: Path,
+    image: Path,
+    about: Mapping[str, Any],
+    target: Path,
+    scratch: Path,
+    head: str = "",
+    sizes: Sequence[int] = SIZES,
 ) -> Path:
     """A disk as shipped: slot a holds the image, whose entry has no counter; slot b is empty. `head` goes before the rows for sfdisk."""
     kernel = str(about["kernel"])
@@ -245,16 +254,13 @@ def disk(
         (esp / name).write_bytes(content)
     vfat = scratch / "esp.img"
     vfat.touch()
-    os.truncate(vfat, ESP_SIZE)
+    os.truncate(vfat, sizes[0])
     run("mkfs.vfat", "-F", "32", "-n", "ESP", vfat)
     run("mcopy", "-s", "-i", vfat, *sorted(esp.iterdir()), "::/")
     starts, rows = [], []
     at = MIB
-    for name, size, kind in (
-        ("esp", ESP_SIZE, "uefi"),
-        ("root-a", ROOT_SIZE, "linux"),
-        ("root-b", OTHER_SIZE, "linux"),
-    ):
+    names = (("esp", "uefi"), ("root-a", "linux"), ("root-b", "linux"))
+    for (name, kind), size in zip(names, sizes, strict=True):
         starts.append(at)
         rows.append(f"start={at // 512}, size={size // 512}, type={kind}, name={name}\n")
         at += size
