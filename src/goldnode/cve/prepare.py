@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from goldnode.catalog.load import Catalog
-from goldnode.core.errors import GoldnodeError
+from goldnode.core.errors import FactsError, GoldnodeError
 from goldnode.core.site import Site
 from goldnode.cve import subjects
 from goldnode.cve.image_steps import image_steps, images_of
@@ -22,6 +23,8 @@ from goldnode.disks.model import BuiltDisk, builds
 from goldnode.disks.model import store_directory as disk_directory
 from goldnode.disks.requirements import judge_one
 from goldnode.facts import module_builds
+from goldnode.facts.host import GpuModel, gpu, numbers
+from goldnode.facts.module_builds import ModuleBuildFact
 from goldnode.images.matrix import load_matrix
 from goldnode.images.store import ImageStore, open_store, store_directory
 from goldnode.lock.builds import known_builds, results_directory
@@ -85,9 +88,7 @@ def steps(request: PrepareRequest) -> list[PrepareStep]:
             if known.outcome == "ok" and (here or request.site.modules == "dkms"):
                 return ""
             if known.outcome != "ok":
-                others = building(read.kernel_release)
-                hint = f"; on it build: {', '.join(others)}" if others else ""
-                return f"{known.reason}{hint}"
+                return f"{known.reason}; {_alternatives(request, read.kernel_release)}"
             return f"the site wants it prebuilt, and it was not built here: {known.reason}"
 
         chosen.append(PrepareStep("module", ("modules", "build", stack), module_missing))
@@ -169,13 +170,38 @@ def _open(request: PrepareRequest, contents: subjects.CarrierContents) -> str:
     return ""
 
 
-def building(kernel: str) -> list[str]:
-    """Return the driver packages that were measured to build on a kernel, newest first."""
+def _alternatives(request: PrepareRequest, kernel: str) -> str:
+    """Return which measured drivers build on a kernel, of those that support the GPUs of the class."""
+    declared = request.catalog.node_class(request.class_).item.gpu
+    model = None
+    if declared is not None:
+        with suppress(FactsError):  # a model of the site that the facts do not have
+            model = gpu(declared.model)
+    others = building(kernel, model)
+    if others:
+        return f"on it build: {', '.join(others)}"
+    served = f" that supports {model.sku}" if model is not None else ""
+    return f"no driver{served} was measured to build on {kernel}: the mitigation stays"
+
+
+def building(kernel: str, model: GpuModel | None = None) -> list[str]:
+    """Return the driver packages that were measured to build on a kernel and support a GPU, newest first."""
     rows = [
-        row for row in module_builds.builds() if row.kernel == kernel and row.outcome == "builds"
+        row
+        for row in module_builds.builds()
+        if row.kernel == kernel
+        and row.outcome == "builds"
+        and (model is None or _supports(row, model))
     ]
     names = dict.fromkeys(f"{row.driver} ({row.flavour})" for row in rows)
     return sorted(names, key=_numbers, reverse=True)
+
+
+def _supports(row: ModuleBuildFact, model: GpuModel) -> bool:
+    least = min(map(numbers, model.min_driver), default=numbers(model.min_driver_branch or "0"))
+    needed = model.open_modules_required if row.flavour == "proprietary" else False
+    refused = model.open_modules_supported is False if row.flavour == "open" else False
+    return numbers(row.driver) >= least and not needed and not refused
 
 
 def _numbers(text: str) -> list[int]:

@@ -45,6 +45,7 @@ from goldnode.cve.rollouts import document, soak
 from goldnode.disks.definition import load_definition
 from goldnode.disks.locking import load_disk_lock, lock_file
 from goldnode.evidence.signatures import load_public, open_envelope
+from goldnode.facts.host import gpu
 from goldnode.fleet.rollout.check import check
 from goldnode.fleet.rollout.document import loads
 from goldnode.lock.model import load_lock
@@ -332,6 +333,11 @@ def test_drivers_that_build_on_a_kernel_are_those_that_were_measured() -> None:
     assert not building("0.0.0-0-amd64")
     newest = building("7.2.3+deb14-amd64") or building(RELEASE)
     assert newest == sorted(newest, key=lambda text: int(text.split(".")[0]), reverse=True)
+    # An alternative must support the GPUs of the class: 470 is too old for Hopper.
+    kernel = "7.2.12+deb13-amd64"
+    assert building(kernel, gpu("A100-SXM4-40GB")) == ["470.256.02 (proprietary)"]
+    assert building(kernel, gpu("H100-SXM5-80GB")) == []
+    assert building("6.12.117+deb13-amd64", gpu("H100-SXM5-80GB"))[0] == "550.163.01 (proprietary)"
 
 
 def test_line_that_a_crash_cut_spoils_no_other(tmp_path: Path) -> None:
