@@ -272,11 +272,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     ]
     record = recorded()
     was = {name: row["figures"] for name, row in record.get("benchmarks", {}).items()}
+    # Of other work: at the end it would be that of the benchmarks, too.
+    load = pages.machine()["load"]
     now = run(names, was)
     rows = compare(now, was)
     print("\n".join(lines(rows)))
     if chosen.record:
-        about = {"date": dt.datetime.now(dt.UTC).date().isoformat(), "commit": pages.commit()}
+        day = dt.datetime.now(dt.UTC).date().isoformat()
+        about = {"date": day, "commit": pages.commit(), "load": load}
         benchmarks = {
             **record.get("benchmarks", {}),
             **{

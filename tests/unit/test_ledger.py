@@ -75,6 +75,8 @@ def test_command_ends_with_one_for_a_dearer_figure(
     monkeypatch.setattr(ledger, "RECORD", tmp_path / "ledger.json")
     monkeypatch.setattr(ledger, "run", lambda names, was: {"check": {"cold": 2.0}})
     assert ledger.main(["--only", "check", "--record"]) == 0
+    (row,) = json.loads((tmp_path / "ledger.json").read_text())["benchmarks"].values()
+    assert row["load"] >= 0, "the load of other work is stated for each benchmark"
     assert ledger.main(["--only", "check"]) == 0
     monkeypatch.setattr(ledger, "run", lambda names, was: {"check": {"cold": 2.7}})
     assert ledger.main(["--only", "check"]) == 1
