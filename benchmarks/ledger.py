@@ -96,10 +96,14 @@ def _images(found: Json) -> Figures:
 
 
 def _converge(found: Json) -> Figures:
-    walls = {(row["nodes"], row["name"]): row["wall"]["best"] for row in found["rows"]}
+    # CPU of both ends and not wall time, so that it can be recorded beside other work.
+    cost = {
+        (row["nodes"], row["name"]): row["controller_cpu"]["best"] + row["node_cpu"]["best"]
+        for row in found["rows"]
+    }
     return {
-        f"{nodes} nodes, {name}": wall / walls[nodes, "conventional"]
-        for (nodes, name), wall in walls.items()
+        f"{nodes} nodes, {name}": cpu / cost[nodes, "conventional"]
+        for (nodes, name), cpu in cost.items()
         if name in ("resident", "reference")
     }
 
@@ -273,7 +277,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     record = recorded()
     was = {name: row["figures"] for name, row in record.get("benchmarks", {}).items()}
     # Of other work: at the end it would be that of the benchmarks, too.
-    load = pages.machine()["load"]
+    machine = pages.machine()
+    load = machine.pop("load")
     now = run(names, was)
     rows = compare(now, was)
     print("\n".join(lines(rows)))
@@ -289,7 +294,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         }  # fmt: skip
         content = {
             "schema": "goldnode.ledger/1",
-            "machine": pages.machine(),
+            "machine": machine,
             "benchmarks": dict(sorted(benchmarks.items())),
         }
         RECORD.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
