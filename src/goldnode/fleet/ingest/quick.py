@@ -246,16 +246,14 @@ class QuickBases:
         self, base: Mapping[str, Any], facts: _Sorted, numbers: _Sorted
     ) -> ReportShape | None:
         """Return the shape of a report with these rows; None for one whose values cannot be followed into the rows."""
-        values = list(_values({key: base[key] for key in REPORTED if key in base}, ()))
-        form = [
-            [path, _TYPES[type(value)], value if path[-1] in _NAMING else None]
-            for path, value in values
-        ]
+        report = {key: base[key] for key in REPORTED if key in base}
         rows = [facts.keys, facts.counts.tolist(), numbers.keys, numbers.counts.tolist()]
-        content = json.dumps([rules(self._exact), [[p, t] for p, t, _ in form], rows])
+        content = json.dumps([rules(self._exact), _form(report), rows])
         id_ = hashlib.sha256(content.encode()).hexdigest()[:32]
         if self._shape(id_) is None and id_ not in self._marked:
-            shape = self._marked[id_] = _marked_shape(id_, values, facts, numbers)
+            shape = self._marked[id_] = _marked_shape(
+                id_, list(_values(report, ())), facts, numbers
+            )
             if shape is not None:
                 file = self._file(id_)
                 write_cache(file, zlib.compress(shape.packed(), 1))
@@ -288,6 +286,15 @@ def _values(branch: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...
             yield from _values(inner, (*path, key))
         else:
             yield (*path, key), inner
+
+
+def _form(value: Any) -> str:
+    """Return the keys of a tree and the types of its values, as one text: thousands of small objects cost more."""
+    if not is_branch(value):
+        return str(_TYPES[type(value)])
+    if type(value) is list:
+        return f"[{','.join(map(_form, value))}]"
+    return f"{{{','.join([f'{key!r}:{_form(value[key])}' for key in sorted(value)])}}}"
 
 
 def _mark(number: int) -> str:
