@@ -169,10 +169,14 @@ def read_values(path: Path) -> _Values:
 
 
 def values_file() -> Path | None:
-    """Return the file of values of this code and user; None if the code cannot be read."""
+    """Return the file of values of this code and user; None if the code cannot be read, or the user has no home."""
     code = code_digest()
-    # By user: those who share a cache directory must not replace each other's values all the time.
-    return None if code is None else cache_directory() / "parsed" / f"{code}-{os.geteuid()}"
+    try:
+        # By user: those who share a cache directory must not replace each other's values all the time.
+        directory = cache_directory() / "parsed"
+        return None if code is None else directory / f"{code}-{os.geteuid()}"
+    except RuntimeError:  # of Path.home: a container may run as a number that no user has
+        return None
 
 
 @cache

@@ -266,6 +266,16 @@ def test_cache_that_cannot_be_written_changes_no_answer(cache: Path) -> None:
     assert cache.read_text() == "no directory"
 
 
+def test_user_without_a_home_has_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container may run as a number that no user has, and without HOME."""
+    monkeypatch.delenv("GOLDNODE_CACHE")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 987654)
+    assert read_catalog(None, None).stacks
+    assert parsed_files.values_file() is None
+
+
 def test_values_of_other_processes_stay_and_the_oldest_are_dropped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
