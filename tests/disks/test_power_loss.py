@@ -136,17 +136,18 @@ def test_the_hardest_disks_boot_under_real_firmware(tree: Path, tmp_path: Path) 
         if name in done:
             continue
         disk, begun = powercut.rebuilt(found, copy, tmp_path / "cut.raw"), time.monotonic()
-        with slotdisk.guest(disk, tmp_path / "none", tmp_path, "-no-reboot", name=name) as machine:
-            try:
-                at = machine.wait("POWER BOOTED ", limit=600)
-                started = machine.lines[at - 1].partition("POWER BOOTED ")[2]
-            except GuestError as problem:
-                started = str(problem)[-2000:]
-        row = {"disk": name, "wanted": copy.raw, "started": started, "fsck": copy.status}
+        started = first_line(disk, tmp_path, name)
+        # The step `control` changes the words of an entry alone.
+        wanted = "newer b" if copy.raw == "control" else copy.raw
+        right = started.startswith(f"{wanted}: ") and (copy.raw == "control") == (
+            " control " in started
+        )
+        row = {"disk": name, "wanted": copy.raw, "started": started, "right": right}
+        row.update(fsck=copy.status, seconds=round(time.monotonic() - begun))
         with record.open("a") as out:
-            print(json.dumps({**row, "seconds": round(time.monotonic() - begun)}), file=out)
+            print(json.dumps(row), file=out)
     rows = lines(record)
-    bad = [row for row in rows if not row["started"].startswith(f"{row['wanted']}: ")]
+    bad = [row for row in rows if not row["right"]]
     assert not bad, (len(bad), bad[:3])
     assert len(rows) >= 40
 
@@ -236,6 +237,21 @@ def outcomes(
                 yield str(problem)
             finally:
                 volume.close()
+
+
+def first_line(disk: Path, scratch: Path, name: str) -> str:
+    """What the initramfs prints in a boot of a disk. On a busy machine the emulated timer may fail: then it boots again."""
+    text = ""
+    for _ in range(3):
+        with slotdisk.guest(disk, scratch / "none", scratch, "-no-reboot", name=name) as machine:
+            try:
+                at = machine.wait("POWER BOOTED ", limit=600)
+                return machine.lines[at - 1].partition("POWER BOOTED ")[2]
+            except GuestError as problem:
+                text = str(problem)[-2000:]
+        if "IO-APIC + timer doesn't work" not in text:
+            break
+    return text
 
 
 def hardest(copies: Iterable[powercut.Copy]) -> dict[str, powercut.Copy]:
