@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 import yaml
 from docker.errors import ImageNotFound
+from tests.e2e.initramfs_batch import both
 from tests.e2e.real import converge, document, prove
 from tests.e2e.support import ROOT, Site, environment, goldnode, inventory, site_yml, succeeded
 
@@ -234,6 +235,17 @@ def test_the_real_driver_is_built_on_the_node(node: LabNode, site: Site, tmp_pat
         if f"linux-image-{after[0]}" in row and "nvidia-kernel-dkms" in row
     ]
     assert moved, "one transaction for kernel and driver"
+
+
+def test_the_initramfs_has_the_entries_that_debians_tool_writes(node: LabNode) -> None:
+    """With a hook of a site that calls each function in odd ways, and few modules; all of them: test_initramfs_batch.py."""
+    release, _ = prove(node)
+    modules = "xfs btrfs nfsv4 bnxt_en mlx5_ib megaraid_sas nvme qla2xxx hv_netvsc i2c-i801"
+    settings = "MODULES=list\nCOMPRESS=gzip\nCOMPRESSLEVEL=1\n"
+    debians, batched, printed = both(node, release, settings, modules)
+    assert batched == debians
+    assert len(batched) > 300
+    assert "file by file" not in printed, printed
 
 
 @pytest.mark.long  # minutes of downloads and initramfs; the default run does the same with stand-in packages (test_drift.py)

@@ -262,6 +262,10 @@ AFFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("tests/found/*", ("tests/unit/test_properties_repeat.py",)),
     ("tests/disks/*", ("marker:disks",)),
     ("tests/durations.json", ("tests/unit/test_timings.py",)),
+    (
+        "tests/e2e/initramfs_entries.py",
+        ("tests/e2e/test_real.py", "tests/e2e/test_initramfs_batch.py"),
+    ),
     ("tests/e2e/catalog/*", NODES),
     ("tests/e2e/qemu/*", ("marker:qemu", "marker:disks")),
     ("tests/faults/catalog/*", ("tests/faults",)),

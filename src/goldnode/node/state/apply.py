@@ -19,7 +19,7 @@ from ..effective.boot_choice import boot_choice
 from ..ground.errors import NodeError
 from ..ground.host import Host, Result, boot_identity
 from ..ground.text import phrase
-from . import applied, deferred, history, shaping, slots
+from . import applied, deferred, history, initramfs_batch, shaping, slots
 from . import record as records
 from .deferred import APT, APT_TIME
 from .domains import apt, driver, kernel, packages
@@ -506,9 +506,8 @@ class Applier:
             return "the transaction has made it already"
         self.say(f"rebuilding the initramfs of {release}")
         before = shaping.configuration(self.host)
-        done = self.host.run(
-            "update-initramfs", "-u" if release in inside else "-c", "-k", release, timeout=900
-        )
+        mode = "-u" if release in inside else "-c"
+        done = initramfs_batch.update_initramfs(self.host, self.say, mode, "-k", release)
         if done.rc != 0:
             raise NodeError(
                 f"update-initramfs fails for {release}; the earlier initramfs is kept. {done.tail()}"

@@ -20,7 +20,7 @@ import os
 from ..ground.errors import NodeError
 from ..ground.host import Host
 from ..ground.text import phrase
-from . import shaping
+from . import initramfs_batch, shaping
 from .observe import DEFERRED, OWED, owed
 
 TYPE_CHECKING = False
@@ -57,8 +57,9 @@ REAL = "/usr/sbin/update-initramfs"
 # that have no effect: mkinitramfs builds its own linker cache inside the image.
 SHAPING = ("/etc", "/usr/share/initramfs-tools", "/lib/modules/{release}")
 PASSING = ("ld.so.cache", "ld.so.cache~")
-# apt gives dpkg this path instead of its own (apt.conf(5), DPkg::Path).
-OPTIONS = ("-o", f"DPkg::Path={DEFERRED}:/usr/sbin:/usr/bin:/sbin:/bin")
+# apt gives dpkg this path instead of its own (apt.conf(5), DPkg::Path). The initramfs of a new kernel is made at once,
+# by the wrapper of mkinitramfs.
+OPTIONS = ("-o", f"DPkg::Path={DEFERRED}:{initramfs_batch.TOOLS}:/usr/sbin:/usr/bin:/sbin:/bin")
 
 # With DPKG_MAINTSCRIPT_PACKAGE set, a lone -u only activates the trigger. That is cheap, and dpkg calls the
 # wrapper again when it processes the trigger.
@@ -88,6 +89,7 @@ def begin(host: Host) -> None:
 
     shutil.rmtree(host.located(MADE), ignore_errors=True)
     host.write(PROGRAM, TEXT.encode(), 0o755)
+    initramfs_batch.install(host)
 
 
 def settle(host: Host, say: Callable[[str], None], family: Sequence[str] = ()) -> None:
@@ -121,7 +123,7 @@ def settle(host: Host, say: Callable[[str], None], family: Sequence[str] = ()) -
             continue
         why = ", ".join(sorted({name for rows in changed for name in rows or ()}))
         say(f"update-initramfs {arguments}" + phrase(" (changed since: {})", why))
-        done = host.run("update-initramfs", *shlex.split(arguments), timeout=900)
+        done = initramfs_batch.update_initramfs(host, say, *shlex.split(arguments))
         if done.rc != 0:
             raise NodeError(
                 f"update-initramfs {arguments} fails; the earlier initramfs is kept. {done.tail()}"
@@ -187,7 +189,8 @@ def newest_is_fresh(host: Host) -> bool:
 
 
 def forget(host: Host) -> None:
-    """Delete the list of requests, together with the wrapper."""
+    """Delete the list of requests, together with the wrappers."""
     import shutil
 
     shutil.rmtree(host.located(DEFERRED), ignore_errors=True)
+    initramfs_batch.remove(host)
