@@ -35,6 +35,7 @@ GUIDES = (
     "docs/how-to/install.md",
     "docs/how-to/keys.md",
     "docs/how-to/ladder.md",
+    "docs/how-to/packages.md",
     "docs/how-to/provision.md",
     "docs/how-to/queue.md",
     "docs/how-to/tickets.md",
@@ -187,6 +188,7 @@ _DEVELOPMENT, _KEYS, _LADDER, _TICKETS = (
     "docs/how-to/ladder.md",
     "docs/how-to/tickets.md",
 )
+_PACKAGES = "docs/how-to/packages.md"
 _RELEASE = _keys(_INSTALL, "install-the-commands")
 # Run by tests/unit/test_documented.py.
 CHEAP = (
@@ -211,6 +213,8 @@ CHEAP = (
             *_keys(_TICKETS, "by-hand"),
             *_keys(_KEYS, "keys", "make-a-key", "revoke-the-certificate-of-a-node", "rotate-a-key"),
             *_keys(_NODE, "describe-a-machine"),
+            *_keys(_PACKAGES, "install-goldnode-as-a-package"),
+            *_keys(_PACKAGES, "man-pages-and-completion-of-both-programs"),
         ),
     ),
     Scenario(
@@ -435,6 +439,7 @@ BEFORE = {
         "echo 'images: {signing_key: keys/images.pem, public_key: keys/images.pub}' >goldnode-site.yml"
     ),
     f"{_NODE}#describe-a-machine-console-1": 'cd "$(mktemp -d)"',
+    f"{_PACKAGES}#install-goldnode-as-a-package-console-1": 'cd "$(mktemp -d)"',
     f"{_INSTALL}#verify-a-release-console-1": 'cd "$CHECKOUT"',
     f"{_INSTALL}#install-the-commands-console-2": (
         'python3 -m venv "$HOME/pipx" && "$HOME/pipx/bin/pip" install -q pipx && mkdir -p "$HOME/.local/bin" && '

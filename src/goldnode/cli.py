@@ -87,6 +87,10 @@ _SECTIONS = {
             "node_program",
             "Write goldnode-node, the program that runs on nodes, to a file.",
         ),
+        "package": (
+            "package",
+            "Make the node program a Debian or RPM package, and publish it.",
+        ),
         "plan": ("plan", "Show what site.yml would change on the hosts of an inventory."),
         "game-day": (
             "game_day",
@@ -114,6 +118,7 @@ _SECTIONS = {
     },
     "Set up the shell": {
         "completion": ("completion", "Print the completion script of a shell."),
+        "man": ("man", "Write the man pages of goldnode and goldnode-node."),
     },
 }
 
@@ -172,13 +177,14 @@ _COLLECT_AFTER = 200_000  # new objects; a check makes about as many, and they t
 # Commands that may take longer than a few seconds: they show progress.
 _LONG = {"adopt", "canary", "disks", "images", "import", "lock", "mirror", "modules", "plan"}
 # Commands that make trees for nodes, images and mirrors, or run apt, which reads as another user.
-_FOR_OTHERS = {"apply", "disks", "images", "lock", "mirror", "modules", "node-program"}
+_FOR_OTHERS = {"apply", "disks", "images", "lock", "mirror", "modules", "node-program", "package"}
 _WITHOUT_SITE = {
     "--help",
     "-h",
     "completion",
     "explain",
     "init",
+    "man",
     "node-program",
     "schema",
     "xid",

@@ -167,6 +167,7 @@ AFFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     ("src/goldnode/cli.py", ("tests/unit/test_cli.py", "tests/unit/test_manual.py", *NODES)),
     ("src/goldnode/manual.py", ("tests/unit/test_manual.py",)),
+    ("src/goldnode/nodepackage/manpages.py", ("tests/unit/test_manual.py",)),
     ("src/goldnode/core/extras.py", ("tests/unit/test_extras.py",)),
     ("src/goldnode/classdoc/templates/*", ("tests/unit/commands/test_matrix.py",)),
     ("src/goldnode/py.typed", (f"{TOOLS}[mypy]",)),

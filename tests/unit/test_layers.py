@@ -27,6 +27,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("facts",),
     ("compat",),
     ("lock",),
+    ("nodepackage",),
     ("classdoc",),
     ("inventory",),
     ("oci",),

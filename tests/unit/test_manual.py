@@ -10,7 +10,9 @@ import click
 import pytest
 
 from goldnode import manual
+from goldnode.cli import main
 from goldnode.cli import main as program
+from goldnode.nodepackage.manpages import ManualEntry, man, of_goldnode, of_node
 
 PAGE = Path(__file__).parents[2] / "docs/reference/commands.md"
 NODE = {
@@ -34,7 +36,7 @@ def test_the_page_is_that_of_the_commands() -> None:
 
 
 def test_every_command_is_listed_and_described() -> None:
-    mine = {entry.name: entry for entry in (*manual.of_goldnode(), *manual.of_node())}
+    mine = {entry.name: entry for entry in (*of_goldnode(main), *of_node())}
     for name in program.list_commands(click.Context(program)):
         assert f"goldnode {name}" in mine
     assert {f"goldnode-node {name}" for name in NODE} <= mine.keys()
@@ -43,7 +45,7 @@ def test_every_command_is_listed_and_described() -> None:
 
 
 def page_of(text: str, *options: tuple[str, str]) -> str:
-    return manual.man([manual.ManualEntry("goldnode", "", [text], list(options))])
+    return man([ManualEntry("goldnode", "", [text], list(options))])
 
 
 @pytest.mark.parametrize(
@@ -66,9 +68,9 @@ def test_page_escapes_the_special_characters_of_roff() -> None:
 @pytest.mark.skipif(shutil.which("man") is None, reason="man is not installed")
 @pytest.mark.parametrize("name", ["goldnode", "goldnode-node"])
 def test_man_reads_the_page_without_a_warning(name: str, tmp_path: Path) -> None:
-    entries = manual.of_goldnode() if name == "goldnode" else manual.of_node()
+    entries = of_goldnode(main) if name == "goldnode" else of_node()
     page = tmp_path / f"{name}.1"
-    page.write_text(manual.man(entries), encoding="utf-8")
+    page.write_text(man(entries), encoding="utf-8")
     argv = ["man", "--warnings", "-E", "UTF-8", "-l", str(page)]
     done = subprocess.run(
         argv,

@@ -7,8 +7,11 @@ import click
 
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.option(
+    "--node", is_flag=True, help="Print that of goldnode-node, the program that runs on nodes."
+)
 @click.pass_context
-def completion(ctx: click.Context, shell: str) -> None:
+def completion(ctx: click.Context, shell: str, node: bool) -> None:
     """Print the completion script of a shell.
 
     Add one line to the start-up file of your shell:
@@ -18,6 +21,12 @@ def completion(ctx: click.Context, shell: str) -> None:
     zsh, ~/.zshrc:                        eval "$(goldnode completion zsh)"
     fish, ~/.config/fish/config.fish:     goldnode completion fish | source
     """
+    if node:
+        from goldnode.nodepackage.completion import script as of_shell
+        from goldnode.nodepackage.manpages import of_node
+
+        click.echo(of_shell(shell, "goldnode-node", of_node()), nl=False)
+        return
     from click.shell_completion import get_completion_class
 
     script = get_completion_class(shell)

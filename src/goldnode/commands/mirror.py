@@ -238,7 +238,8 @@ def verify(stacks: tuple[str, ...], repair: bool, form: str) -> None:
     if problems:
         again = "" if repair else " Fetch damaged files again with --repair;"
         click.echo(
-            f"error: {len(problems)} faults.{again} `goldnode mirror STACK` writes indexes and signatures again.",
+            f"error: {len(problems)} faults.{again} `goldnode mirror STACK` writes indexes and signatures again,"
+            " `goldnode modules build STACK` and `goldnode package publish` the packages that goldnode makes.",
             err=True,
         )
         sys.exit(1)

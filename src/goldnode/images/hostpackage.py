@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
 import re
-import tarfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from goldnode.core.deb import PackagedFile, ar, md5sums, tar
 from goldnode.core.errors import ImageError
 from goldnode.lock.aptroot import Stanza
 from goldnode.lock.locked_files import MADE, LockedDeb
@@ -169,35 +168,15 @@ def package(provides: tuple[str, ...]) -> bytes:
     )
     doc = f"./usr/share/doc/{NAME}"
     folders = ["./", "./usr/", "./usr/share/", "./usr/share/doc/", f"{doc}/"]
-    sums = "".join(
-        f"{hashlib.md5(data, usedforsecurity=False).hexdigest()}  {path}\n"
-        for path, data in ((f"{doc[2:]}/README", text), (f"{doc[2:]}/copyright", licence))
-    )
+    files = [
+        PackagedFile(f"/{doc[2:]}/README", text),
+        PackagedFile(f"/{doc[2:]}/copyright", licence),
+    ]
+    parts = [PackagedFile("./control", control), PackagedFile("./md5sums", md5sums(files))]
+    inside = [file._replace(path=f".{file.path}") for file in files]
     members = {
         "debian-binary": b"2.0\n",
-        "control.tar": _tar(["./"], {"./control": control, "./md5sums": sums.encode()}),
-        "data.tar": _tar(folders, {f"{doc}/README": text, f"{doc}/copyright": licence}),
+        "control.tar": tar(["./"], parts, EPOCH),
+        "data.tar": tar(folders, inside, EPOCH),
     }
-    # ar(5): a 60-byte header per member, padded to an even size.
-    out = bytearray(b"!<arch>\n")
-    for name, data in members.items():
-        out += (
-            f"{name:<16}{EPOCH:<12}{0:<6}{0:<6}{'100644':<8}{len(data):<10}`\n".encode()
-            + data
-            + b"\n" * (len(data) % 2)
-        )
-    return bytes(out)
-
-
-def _tar(folders: Iterable[str], files: Mapping[str, bytes]) -> bytes:
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w", format=tarfile.USTAR_FORMAT) as tar:
-        for name in folders:
-            info = tarfile.TarInfo(name)
-            info.type, info.mode, info.mtime = tarfile.DIRTYPE, 0o755, EPOCH
-            tar.addfile(info)
-        for name, data in files.items():
-            info = tarfile.TarInfo(name)
-            info.size, info.mode, info.mtime = len(data), 0o644, EPOCH
-            tar.addfile(info, io.BytesIO(data))
-    return out.getvalue()
+    return ar(members, EPOCH)

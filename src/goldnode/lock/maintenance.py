@@ -24,8 +24,10 @@ from goldnode.lock.fetch import Fetcher, FetchFault, FetchProgress, FileToFetch,
 from goldnode.lock.mirror import Mirror, read_public
 from goldnode.lock.model import load_lock
 from goldnode.lock.publication import (
+    ARCHIVE,
     COMPONENT,
     CURRENT,
+    NODE_PACKAGE,
     PUBLIC_KEY,
     RECORD,
     SUITE,
@@ -215,6 +217,8 @@ def repair(
             row = rows.get(sha256)
             if row is None:  # nothing that is published names it: it can go
                 mirror.path(sha256).unlink(missing_ok=True)
+            elif row["archive"] == ARCHIVE:  # made here, so that no archive has it
+                left += [damage for damage in damages if damage.sha256 == sha256]
             elif _digest(mirror.path(sha256)) != sha256:
                 record = row["record"]
                 now, then = archive_addresses(
@@ -319,11 +323,12 @@ def needed(mirror: Mirror, catalog: Catalog, site: Site, nodes: Iterable[Path] =
         for channel, stacks in named.items():
             for stack, identity in stacks.items():
                 files.publications[(stack, str(identity))] = f"channel {channel}"
-    for stack in catalog.stacks:
+    for stack in [*catalog.stacks, NODE_PACKAGE]:
         link = mirror.directory / "stacks" / stack / CURRENT
         if link.is_symlink():
             files.publications.setdefault(
-                (stack, link.readlink().name), f"current for stack {stack}"
+                (stack, link.readlink().name),
+                f"current for {stack}" if stack == NODE_PACKAGE else f"current for stack {stack}",
             )
     for path in nodes:
         for digest in _digests(_read(path, json.loads)):

@@ -19,6 +19,7 @@ from goldnode.core.errors import MirrorError
 SCHEMA = "goldnode.publication/1"
 SUITE, COMPONENT, ARCHIVE = "goldnode", "main", "goldnode-mirror"
 RECORD, CURRENT, PUBLIC_KEY = "publication.json", "current", "mirror.asc"
+NODE_PACKAGE = "goldnode-node"  # package of the node program, and its place among the stacks
 
 
 def publication_id(hashes: Iterable[str]) -> str:
