@@ -89,7 +89,7 @@ _SECTIONS = {
         ),
         "package": (
             "package",
-            "Make the node program a Debian or RPM package, and publish it.",
+            "Make the node program a package for Debian, RPM or Kubernetes, and publish it.",
         ),
         "plan": ("plan", "Show what site.yml would change on the hosts of an inventory."),
         "game-day": (

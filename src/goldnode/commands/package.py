@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from goldnode.commands.options import DIRECTORY, WAIT
+from goldnode.commands.options import DIRECTORY, FILE, WAIT
 
 if TYPE_CHECKING:
     from goldnode.nodepackage.contents import Words
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @click.group(no_args_is_help=True)
 def package() -> None:
-    """Make the node program a Debian or RPM package, and publish it.
+    """Make the node program a package for Debian, RPM or Kubernetes, and publish it.
 
     The package is for machines without Ansible. On a node that site.yml has set up, it changes nothing: the class
     has its own program and its own units.
@@ -96,6 +96,32 @@ def publish(revision: int, maintainer: str, wait: float) -> None:
     name, content = debian.build(_words(), revision, maintainer)
     published = to_mirror(name, content, site, wait)
     click.echo(f"{name}: {published.directory}, signed by {published.fingerprint}")
+
+
+@package.command()
+@_OUT
+@click.option(
+    "--image",
+    required=True,
+    metavar="IMAGE",
+    help="Container image with Python 3.9 or newer, by digest.",
+)
+@click.option(
+    "--class",
+    "document",
+    type=FILE,
+    metavar="FILE",
+    help="Class document (`goldnode class export`) for nodes that have none of their own.",
+)
+def kubernetes(out: Path, image: str, document: Path | None) -> None:
+    """Write the check of a Kubernetes cluster as a Kustomize base, with the program.
+
+    Apply it with `kubectl apply --server-side -k DIR`. It is for nodes that neither ssh nor Ansible reaches.
+    """
+    from goldnode.nodepackage.kubernetes import write
+
+    write(out, image, document)
+    click.echo(f"wrote {out}: kubectl apply --server-side -k {out}")
 
 
 def _words() -> Words:
