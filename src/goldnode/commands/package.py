@@ -54,7 +54,7 @@ _MAINTAINER = click.option(
 def deb(out: Path, revision: int, maintainer: str) -> None:
     """Write the package for Debian and Ubuntu.
 
-    The same goldnode writes the same bytes, whatever the machine. dpkg is not needed.
+    The same goldnode writes the same bytes on each machine. dpkg is not needed.
     """
     from goldnode.nodepackage import debian
 

@@ -117,7 +117,7 @@ def test_another_directory_time_zone_and_umask_give_the_same_bytes(
         "LANG": "de_DE.UTF-8",
         "HOME": str(tmp_path),
     }
-    (tmp_path / ".rpmmacros").write_text("%_binary_payload w3.zstdio\n%packager somebody\n")
+    (tmp_path / ".rpmmacros").write_text("%_binary_payload w3.zstdio\n%packager a person\n")
     subprocess.run(
         [sys.executable, "-c", _OTHER, kind, "--out", "two"],
         cwd=tmp_path,
@@ -154,7 +154,7 @@ def test_rpm_has_files_of_root_and_no_trace_of_the_machine(tmp_path: Path) -> No
     assert not [need for need in needs if "env" in need]
 
 
-@pytest.mark.parametrize("text", ["nobody", "a <b>", "a <b@c>\nDepends: x", "<a@b.example>"])
+@pytest.mark.parametrize("text", ["a name", "a <b>", "a <b@c>\nDepends: x", "<a@b.example>"])
 def test_a_maintainer_without_an_address_is_refused(text: str, tmp_path: Path) -> None:
     done = CliRunner().invoke(
         main, ["package", "deb", "--out", str(tmp_path), "--maintainer", text]
