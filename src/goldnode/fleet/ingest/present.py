@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from goldnode.core.errors import GoldnodeError
 from goldnode.fleet.ingest.tables import CHANGES, NODES, PartName, folder
-from goldnode.fleet.ingest.write import nodes_columns
+from goldnode.fleet.ingest.write import columns_of, nodes_columns
 
 if TYPE_CHECKING:
     import duckdb
@@ -22,13 +22,21 @@ def change_files(directory: Path, parts: Iterable[PartName]) -> list[Path]:
         file = part.file(directory, CHANGES)
         if file.exists():
             files.append(file)
-        elif "base" in nodes_columns(directory, part):
+        elif _has_changes(directory, part):
             raise GoldnodeError(
                 "this file of the fleet's data is gone: without it, captures of its part would have the values of another time",
                 file=file,
                 remedy="put it back from a copy, or move the files of its part (the same name in each table) away",
             )
     return files
+
+
+def _has_changes(directory: Path, part: PartName) -> bool:
+    """Return whether a capture of a part has a base: of whole captures alone, a part needs no file of changes."""
+    if "base" not in nodes_columns(directory, part):
+        return False
+    rows = columns_of(part.file(directory, NODES), "base")
+    return int(rows["base"].null_count) < len(rows)
 
 
 def check_bases(

@@ -17,7 +17,7 @@ from tests.unit.fleet.ingest.fleet_reports import CLASS, NOW, capture, verdict
 from tests.unit.fleet.ingest.fleet_reports import write as captured
 
 from goldnode.core.errors import GoldnodeError
-from goldnode.fleet.ingest import files, inbox, read, write
+from goldnode.fleet.ingest import arrivals, files, inbox, read, write
 from goldnode.fleet.ingest.files import IngestRequest, IngestResult, ingest
 from goldnode.fleet.ingest.read import ReadLimits, connect
 from goldnode.fleet.ingest.report import report_of
@@ -250,7 +250,7 @@ def test_a_report_that_the_program_fails_on_is_refused_alone(
             raise TypeError("unhashable type")
         return parsed(content, *more)
 
-    monkeypatch.setattr(files, "report_of", fails)
+    monkeypatch.setattr(arrivals, "report_of", fails)
     result = run(tmp_path / "data", source)
     assert result.stored == 1
     assert [(one.file.name[:2], one.message) for one in result.refused] == [
