@@ -79,20 +79,23 @@ class KnownHosts:
 class _Names:
     """The names of the lines with one key. Machines that were cloned have one key, so that there may be many."""
 
+    __slots__ = ("_exact", "_others")  # a line of known_hosts each, of many thousand
+
     def __init__(self) -> None:
         self._exact: set[str] = set()
-        self._others: list[str] = []
+        self._others: list[str] | None = None
 
     def add(self, names: str) -> None:
         """Add the names of a line."""
         if any(letter in names for letter in "|*?!"):
+            self._others = self._others or []
             self._others.append(names)
         else:
             self._exact.update(names.lower().split(","))
 
     def match(self, name: str) -> bool:
         """Return whether a line has this name."""
-        return name in self._exact or any(_matches(names, name) for names in self._others)
+        return name in self._exact or any(_matches(names, name) for names in self._others or ())
 
 
 def _matches(names: str, name: str) -> bool:

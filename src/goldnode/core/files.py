@@ -154,8 +154,16 @@ def second_build(parent: Path) -> Iterator[Path]:
             lock.unlink(missing_ok=True)
 
 
+_ONCE: dict[Path, dict[str, Any]] = {}  # what `once` has read in this process
+
+
 def once(file: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return the JSON object in `file`. The first process that asks makes the value; the others wait for it."""
+    """Return the JSON object in `file`. The first process that asks makes the value; the others wait for it.
+
+    A process reads it once, so that callers share the value and must not change it.
+    """
+    if file in _ONCE:
+        return _ONCE[file]
     # A file of its own: the lock of a file that is replaced would be of the old one.
     with file.with_suffix(".lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -163,5 +171,5 @@ def once(file: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
             new = file.with_suffix(".new")
             new.write_text(json.dumps(make()), encoding="utf-8")
             new.replace(file)
-    content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return content
+    _ONCE[file] = json.loads(file.read_text(encoding="utf-8"))
+    return _ONCE[file]

@@ -11,12 +11,15 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from goldnode.catalog.load import Catalog
 from goldnode.core import yamlsource
 from goldnode.core.errors import InventoryError
 from goldnode.core.yamlsource import YamlSource
 from goldnode.node.ground.json_lines import as_dict
+
+if TYPE_CHECKING:
+    from goldnode.catalog.load import Catalog
 
 _RANGE = re.compile(
     r"\[(?P<first>[0-9]+|[A-Za-z]):(?P<last>[0-9]+|[A-Za-z])(?::(?P<step>[1-9][0-9]*))?\]"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -15,7 +16,7 @@ import yaml
 from tests.ssh_servers import ADDRESS, Behaviour, Servers, hashed, recorded, serving
 
 from goldnode.classdoc.cache import ClassDocuments
-from goldnode.core.data import PACKAGE, ansible_environment
+from goldnode.core.data import PACKAGE, ansible_environment, data
 
 CLASS = "cpu_only"
 
@@ -105,6 +106,34 @@ class Fleet:
         )
         assert done.stdout, done.stderr
         return json.loads(done.stdout), done.stderr, done.returncode
+
+    def play(self, *words: str, **environment: str) -> tuple[list[str], dict[str, Any], str]:
+        """Return the recap, the hosts of the record, and the output of `site.yml --check`."""
+        records = self.directory / f"records-{len(list(self.directory.glob('records-*')))}"
+        done = subprocess.run(
+            [
+                str(Path(sys.executable).with_name("ansible-playbook")),
+                "-i",
+                str(self.inventory()),
+                str(data("site.yml")),
+                "--check",
+                *words,
+            ],
+            env={
+                **os.environ,
+                **ansible_environment(own=True),
+                "GOLDNODE_RUNS": str(records),
+                **environment,
+            },
+            cwd=self.directory,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        output = done.stdout + done.stderr
+        recap = re.findall(r"^\S+ +: ok=.*$", output, re.MULTILINE)
+        [record] = records.glob("*.json")
+        return recap, json.loads(record.read_text(encoding="utf-8"))["hosts"], output
 
 
 @pytest.fixture
@@ -196,6 +225,34 @@ def test_a_fleet_of_every_kind_gets_the_answers_of_ansible(fleet: Fleet) -> None
     assert left == {"changed", "unknown", "odd", "sudo", "closed"}
 
 
+def assert_played_as_by_ansible(fleet: Fleet, **environment: str) -> tuple[list[str], set[str]]:
+    """Assert that site.yml has the same recap and record both ways. Return the recap, and the hosts that were left to Ansible."""
+    recap, record, output = fleet.play(**environment)
+    recap_of_ansible, record_of_ansible, _ = fleet.play(GOLDNODE_AUDIT="off", **environment)
+    assert recap == recap_of_ansible
+    assert len(recap) == len(fleet.hosts)
+    assert record == record_of_ansible
+    return recap, {name for name in fleet.hosts if any(name in line for line in lines(output))}
+
+
+def test_a_run_has_the_recap_and_the_record_of_ansible(fleet: Fleet) -> None:
+    refusal = {"code": "dpkg-locked", "message": "dpkg is locked.", "remedy": "Wait."}
+    good = [Behaviour(fleet.plan()) for _ in range(3)]
+    for number, behaviour in enumerate(good):
+        fleet.add(f"good{number}", behaviour, key=("own", "hashed")[number % 2])
+    fleet.add("drifted", Behaviour(drift(fleet)))
+    fleet.add("refusing", Behaviour(fleet.plan(refusals=[refusal])))
+    fleet.add("changed", Behaviour(fleet.plan()), key="changed")
+    become = {"ansible_become": True, "ansible_become_password": "x", "ansible_user": "admin"}
+    fleet.add("right", Behaviour(fleet.plan(), sudo="x"), **become)
+    fleet.hosts["closed"] = {"ansible_host": ADDRESS, "ansible_port": 1}
+    recap, left = assert_played_as_by_ansible(fleet)
+    assert left == {"changed", "closed"}
+    assert sum("ok=1 " in line and "changed=0" in line for line in recap) == 4
+    # Each of both runs has asked once.
+    assert [len(behaviour.commands) for behaviour in good] == [2, 2, 2]
+
+
 @pytest.mark.long
 def test_fifty_names_behind_all_that_goes_wrong_get_the_answers_of_ansible(
     fleet: Fleet, tmp_path: Path
@@ -244,6 +301,8 @@ def test_fifty_names_behind_all_that_goes_wrong_get_the_answers_of_ansible(
     }
     left = {name for name in hosts if any(f" {name}" in line for line in notes)}
     assert left == {*not_converged, "proxied"} - {"drifted"}
+    _, left = assert_played_as_by_ansible(fleet, ANSIBLE_VAULT_PASSWORD_FILE=str(words))
+    assert {"closed", "proxied", "changed"} <= left
 
 
 def test_a_large_fleet_is_asked_by_several_processes(fleet: Fleet, tmp_path: Path) -> None:
@@ -252,7 +311,7 @@ def test_a_large_fleet_is_asked_by_several_processes(fleet: Fleet, tmp_path: Pat
     fleet.hosts["closed"] = {"ansible_host": ADDRESS, "ansible_port": 1}
     tree = tmp_path / "answers"
     tree.mkdir()
-    program = "import os; from goldnode.ansible import audit; audit.PART = 2; "
+    program = "import os; from goldnode.ansible import asking, audit; asking.PART = 2; "
     program += "os.sched_getaffinity = lambda process: {0, 1}; audit.main()"
     words = ["-i", str(fleet.inventory()), "all", "-m", "goldnode_state", "-a", "operation=plan"]
     subprocess.run(
@@ -266,10 +325,14 @@ def test_a_large_fleet_is_asked_by_several_processes(fleet: Fleet, tmp_path: Pat
         "asked": 4,
         "by_ansible": {"Connection refused": ["closed"]},
         "missing": False,
+        "unknown": {},
     }
-    assert {path.name for path in tree.iterdir()} == {*fleet.hosts}
+    # What Ansible itself was answered has a file of its own.
+    assert {path.name for path in tree.iterdir()} == {"closed"}
     # One process for each of two parts, and its notes.
     assert len(list(tmp_path.glob("asked-by-*.json"))) == 1
+    answered = [file.read_text(encoding="utf-8") for file in tmp_path.glob("answered-*")]
+    assert sorted(text.count("\n") for text in answered) == [2, 2]
 
 
 def test_without_asyncssh_ansible_asks_and_a_note_names_the_extra(

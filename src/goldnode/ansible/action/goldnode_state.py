@@ -7,10 +7,10 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from ansible import constants as C  # noqa: N812 - its name everywhere in Ansible
 from ansible import context
@@ -60,6 +60,25 @@ def untagged(value: Any) -> Any:
     return json.loads(json.dumps(value))
 
 
+class _SameObject:
+    """What a function has made of the last objects, by their identity. The objects must not change."""
+
+    SIZE = 64
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self._function = function
+        # With the object, so that no other one gets its identity.
+        self._made: dict[int, tuple[Any, Any]] = {}
+
+    def of(self, value: Any) -> Any:
+        """Return what the function makes of a value."""
+        if id(value) not in self._made:
+            if len(self._made) >= self.SIZE:
+                self._made.clear()
+            self._made[id(value)] = (value, self._function(value))
+        return self._made[id(value)][1]
+
+
 def diffs(actions: list[dict[str, Any]]) -> list[dict[str, str]]:
     """Return the output of `--diff`: one entry per action, with target and reason as its header."""
     return [
@@ -99,6 +118,12 @@ class ActionModule(ActionBase):
     _supports_check_mode = True
     _supports_async = False
     _lacks_program = False
+    _question: tuple[str, dict[str, Any], dict[str, Any]]
+    # A process that asks many nodes has the same class document for all nodes of a class.
+    _documents: ClassVar[_SameObject] = _SameObject(untagged)
+    _digests: ClassVar[_SameObject] = _SameObject(
+        lambda document: digest(class_file(document).content.encode())
+    )
     MODULE = "goldnode_state"  # its full name in the collection
 
     def run(
@@ -154,6 +179,10 @@ class ActionModule(ActionBase):
                 **self.apply(document, arguments["part"], task_vars),
                 "part": arguments["part"],
             }
+        return self.with_class(result, document)
+
+    def with_class(self, result: dict[str, Any], document: dict[str, Any]) -> dict[str, Any]:
+        """Return the result with the class that it is of, if any."""
         if document:
             digests = {
                 "class_digest": document["digest"],
@@ -161,6 +190,16 @@ class ActionModule(ActionBase):
             }
             result["node_class"] = {"class": document["class"], **digests}
         return result
+
+    def resumed(self) -> dict[str, Any]:
+        """Return the result of a run that ended at its question to the node, by a connection that has the answer now.
+
+        A process that asks many nodes (goldnode.ansible.asking) waits for none of them inside a run.
+        """
+        script, document, task_vars = self._question
+        answer = self._low_level_execute_command(script)
+        plan = self.plan_in(answer, document, task_vars)
+        return self.with_class(self.plan_of(plan, document, task_vars), document)
 
     def unselected(self) -> dict[str, Any]:
         """Refuse tags that select nothing.
@@ -207,6 +246,7 @@ class ActionModule(ActionBase):
             ):
                 return denial
             if not result.get("failed"):
+                result["plan"] = untagged(result["plan"])
                 result = self.planned(result, {}, task_vars, arguments["tolerate"])
                 result.setdefault("ansible_facts", {})[BACK] = fact
         if fact:
@@ -243,7 +283,7 @@ class ActionModule(ActionBase):
         its groups.
         """
         name = task_vars.get("inventory_hostname")
-        declared: dict[str, Any] = untagged(task_vars.get("goldnode_node_class"))
+        declared: dict[str, Any] = self._documents.of(task_vars.get("goldnode_node_class"))
         if not declared:
             groups = [group for group in task_vars.get("group_names", []) if group != "ungrouped"]
             try:
@@ -368,7 +408,7 @@ class ActionModule(ActionBase):
 
     def option(self, task_vars: dict[str, Any], name: str, default: Any) -> Any:
         """Return the value of one of our variables for this host."""
-        return self._templar.template(task_vars.get(name, default))
+        return self._templar.template(task_vars[name]) if name in task_vars else default
 
     def execute(
         self, document: dict[str, Any], task_vars: dict[str, Any], **arguments: Any
@@ -490,12 +530,20 @@ class ActionModule(ActionBase):
     def plan(self, document: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
         """Plan both parts. Refusals of the node end its play before anything was changed."""
         live = not self.option(task_vars, "goldnode_root", "")
-        result: dict[str, Any] = {
-            "plan": self.resident(document, task_vars) if document and live else None
-        }
-        if result["plan"] is None:
+        plan = self.resident(document, task_vars) if document and live else None
+        return self.plan_of(plan, document, task_vars)
+
+    def plan_of(
+        self, plan: dict[str, Any] | None, document: dict[str, Any], task_vars: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Return the result for the plan of the program on the node, without one that of the module."""
+        result: dict[str, Any] = {"plan": plan}
+        if plan is None:
             result = self.execute(document, task_vars, operation="plan")
-        return result if result.get("failed") else self.planned(result, document, task_vars)
+            if result.get("failed"):
+                return result
+            result["plan"] = untagged(result["plan"])
+        return self.planned(result, document, task_vars)
 
     def planned(
         self,
@@ -506,9 +554,10 @@ class ActionModule(ActionBase):
     ) -> dict[str, Any]:
         """Return the result for a plan from a node.
 
-        With refusals that are not tolerated, it is failed and holds the plan as `refused_plan`.
+        The plan has no tags of Ansible. With refusals that are not tolerated, the result is failed and holds the plan
+        as `refused_plan`.
         """
-        plan = untagged(result.pop("plan"))
+        plan = result.pop("plan")
         if any(refusal["code"] not in tolerate for refusal in plan["refusals"]):
             if left_by := self.left(plan, task_vars):
                 result["left"] = left_by
@@ -555,18 +604,23 @@ class ActionModule(ActionBase):
         The shell there verifies the program first, for one that a user has put in its place would answer as that user likes. None where
         it is another, or not root's alone, or where what came back is no plan: then the module, which ships its own, is asked.
         """
-        name = task_vars.get("inventory_hostname")
         if not boolean(self.option(task_vars, "goldnode_resident", True)):
             return None
         engine = self.controller()["program"]
         words = ["plan", "--resident", "--engine-digest", engine]
-        words += ["--class-digest", digest(class_file(document).content.encode())]
+        words += ["--class-digest", self._digests.of(document)]
         words += ["--lock-timeout", str(int(self.option(task_vars, "goldnode_lock_timeout", 120)))]
         words += ["--report", "last"] if self.fleet_data() else []
         # With a terminal (ssh -t) warnings would be mixed into the plan.
-        answer = self._low_level_execute_command(
-            f"exec 2>/dev/null\n{guarded.script(words, engine)}"
-        )
+        script = f"exec 2>/dev/null\n{guarded.script(words, engine)}"
+        self._question = (script, document, task_vars)
+        return self.plan_in(self._low_level_execute_command(script), document, task_vars)
+
+    def plan_in(
+        self, answer: dict[str, Any], document: dict[str, Any], task_vars: dict[str, Any]
+    ) -> dict[str, Any] | None:
+        """Return the plan in the answer of the program on the node, None if it has none."""
+        name = task_vars.get("inventory_hostname")
         if answer["rc"] != 0:
             # Any other status may be a fault of the program, which need not be sent again.
             self._lacks_program = answer["rc"] == OTHER

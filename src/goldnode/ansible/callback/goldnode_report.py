@@ -21,10 +21,12 @@ from ansible import context
 from ansible.errors import AnsibleError
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.callback import CallbackBase
+from ansible.plugins.loader import strategy_loader
 
 try:
     from goldnode.ansible.ended import index_ended_hosts
     from goldnode.ansible.release import too_old
+    from goldnode.core.data import PACKAGE
     from goldnode.core.errors import GoldnodeError, candidates
     from goldnode.fleet.nodes import runs
     from goldnode.fleet.shared import identity
@@ -66,6 +68,7 @@ options:
 """
 
 # Operations of goldnode_state that change no node, and are not in the record.
+STRATEGIES = PACKAGE / "ansible" / "strategy"
 TAGS, REPORT = "tags", "report"
 ACTIONS = ("goldnode_state", "goldnode_drain")
 REBOOT = ("reboot", "ansible.builtin.reboot", "ansible.legacy.reboot")
@@ -114,6 +117,9 @@ class CallbackModule(CallbackBase):
         """Register every host of the play, including those whose turn never comes."""
         inventory = play.get_variable_manager()._inventory
         index_ended_hosts(play)
+        if play.strategy in ("linear", "ansible.builtin.linear"):
+            strategy_loader.add_directory(str(STRATEGIES))
+            play.strategy = "goldnode_linear"
         self.play, self.hosts = play, inventory.get_hosts(play.hosts, ignore_restrictions=True)
         self.turn = {host.name for host in self.hosts}
         self.empty = not inventory.hosts

@@ -18,7 +18,8 @@ import sys
 import tempfile
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,8 @@ SCHEMA = "goldnode.plans/1"
 
 # It asks the nodes. Only its own process imports Ansible.
 AUDIT, NOTES = "goldnode.ansible.audit", "asked.json"
+# Beside the directory of Ansible's answers: the groups, and the answers to the process itself by its number.
+LISTING, ANSWERS = "groups.json", "answered-"
 
 # States of a host, the worst first; with one of the first three site.yml would not finish on it.
 UNREACHABLE, FAILED, REFUSED = "unreachable", "failed", "refused"
@@ -197,16 +200,6 @@ def fleet_plans(
         "ANSIBLE_LOCALHOST_WARNING": "false",
     }
     environment = {**ansible_environment(own=own), **quiet}
-    try:
-        groups = _groups(inventory, where, environment)
-    except FleetPlanError:
-        if not limit:
-            raise
-        groups = _groups(inventory, source, environment)  # where that goes well it is the limit
-        raise no_host(
-            inventory or "the inventory", limit, {*groups, *groups["all"]} - {"ungrouped"}
-        ) from None
-    classes = {host: name for name in sorted(names) for host in groups.get(name, ())}
     with tempfile.TemporaryDirectory() as place:
         tree = Path(place) / "answers"
         tree.mkdir()
@@ -224,10 +217,7 @@ def fleet_plans(
             "--tree",
             str(tree),
         ]
-        number = len(groups["all"])
-        progress.step(
-            lambda: f"asking {_plural(number, 'host')}: {sum(1 for _ in tree.iterdir())} answered"
-        )
+        progress.step(lambda: _progress(tree))
         done = subprocess.run(
             [*command, *(["--forks", str(forks)] if forks else []), *options],
             env=environment,
@@ -239,9 +229,52 @@ def fleet_plans(
         said = f"ansible ended with {done.returncode}"
         if done.stderr.strip():
             said = runs.first_line(done.stderr)
-        for line in asked_by_ansible(tree.with_name(NOTES)):
+        listing, notes = tree.with_name(LISTING), tree.with_name(NOTES)
+        if listing.is_file():
+            groups = json.loads(listing.read_text(encoding="utf-8"))
+        else:
+            groups = _read_groups(inventory, limit, source, environment)
+        for line in unknown_variables(notes):
+            print(f"warning: {line}.", file=sys.stderr)
+        for line in asked_by_ansible(notes):
             print(f"note: {line}.", file=sys.stderr)
+        classes = {host: name for name in sorted(names) for host in groups.get(name, ())}
         return hosts_of(groups["all"], classes, tree, said)
+
+
+def _progress(tree: Path) -> str:
+    listing = tree.with_name(LISTING)
+    if not listing.is_file():
+        return "reading the inventory"
+    with suppress(ValueError):
+        number = len(json.loads(listing.read_text(encoding="utf-8"))["all"])
+        own = (file.read_bytes().count(b"\n") for file in tree.parent.glob(f"{ANSWERS}*"))
+        answered = sum(own) + sum(1 for _ in tree.iterdir())
+        return f"asking {_plural(number, 'host')}: {answered} answered"
+    return "asking the hosts"
+
+
+def unknown_variables(notes: Path) -> list[str]:
+    """Return the variables that look like goldnode's and are not, in sentences without full stop."""
+    found = variables.UnknownVariables()
+    if notes.is_file():
+        found.found = json.loads(notes.read_text(encoding="utf-8")).get("unknown", {})
+    return found.lines()
+
+
+def _read_groups(
+    inventory: str | None, limit: str | None, source: Sequence[str], environment: Mapping[str, str]
+) -> dict[str, list[str]]:
+    """Return the groups of an inventory that could not be asked. Raises what is wrong with it, if anything is."""
+    try:
+        return _groups(inventory, [*source, *(["--limit", limit] if limit else [])], environment)
+    except FleetPlanError:
+        if not limit:
+            raise
+        groups = _groups(inventory, source, environment)  # where that goes well it is the limit
+        raise no_host(
+            inventory or "the inventory", limit, {*groups, *groups["all"]} - {"ungrouped"}
+        ) from None
 
 
 def asked_by_ansible(notes: Path) -> list[str]:
@@ -251,7 +284,11 @@ def asked_by_ansible(notes: Path) -> list[str]:
     """
     if not notes.is_file():
         return []
-    asked = json.loads(notes.read_text(encoding="utf-8"))
+    return asked_by_ansible_lines(json.loads(notes.read_text(encoding="utf-8")))
+
+
+def asked_by_ansible_lines(asked: Mapping[str, Any]) -> list[str]:
+    """Return the same as :func:`asked_by_ansible`, of notes that have been read."""
     if asked["missing"]:
         return [
             "asyncssh is not installed, so Ansible asked each host in a process of its own: install goldnode[audit]"
@@ -271,18 +308,39 @@ def hosts_of(
     not grow with the hosts.
     """
     plans: dict[bytes, dict[str, Any]] = {}
-    answers = {path.name: path for path in tree.iterdir()}
+    answers = _answers(tree)
+    read: dict[tuple[str, str | None], HostPlan] = {}
     hosts = []
     for name in sorted(names):
-        answer = answers[name].read_text(encoding="utf-8") if name in answers else None
-        host = host_of(name, classes.get(name), answer, said)
+        answer, node_class = answers.get(name), classes.get(name)
+        if isinstance(answer, Path):
+            answer = answer.read_text(encoding="utf-8")
+        if answer is not None and (answer, node_class) in read:
+            hosts.append(replace(read[answer, node_class], name=name))
+            continue
+        host = host_of(name, node_class, answer, said)
         if host.plan is not None:
             # The only value that differs on each host, and no report has it.
             host.plan["boot_identity"] = None
             key = hashlib.sha256(json.dumps(host.plan, sort_keys=True).encode()).digest()
             host.plan = plans.setdefault(key, host.plan)
+        if answer is not None:
+            read[answer, node_class] = host
         hosts.append(host)
     return hosts
+
+
+def _answers(tree: Path) -> dict[str, str | Path]:
+    """Return the answer of each host, or the file that has it. Equal answers are one object."""
+    answers: dict[str, str | Path] = {path.name: path for path in tree.iterdir()}
+    for file in sorted(tree.parent.glob(f"{ANSWERS}*")):
+        with file.open(encoding="utf-8") as lines:
+            for line in lines:
+                # The last one may be half written.
+                with suppress(ValueError):
+                    name, answer = json.loads(line)
+                    answers[name] = sys.intern(answer)
+    return answers
 
 
 def _program(name: str) -> str:

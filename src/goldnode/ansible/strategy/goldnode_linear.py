@@ -1,0 +1,202 @@
+"""Strategy plugin `goldnode_linear`: Ansible's `linear`, in which the plans of many nodes are asked from this one process.
+
+Ansible takes a process, an `ssh` and a handshake for each host of a task. Here the sessions of
+:mod:`goldnode.ansible.asking` ask all hosts for their plan at the first of them. The task then runs for each host as in
+`linear`, by Ansible's own executor and our action plugin, but in this process, and its connection has the answer already.
+So results, statistics, callbacks and reports are those of `linear`.
+
+A host that gave no answer, and one whose action wants anything else executed, is asked by a process of Ansible. All other
+tasks are Ansible's. The callback plugin sets this strategy for plays of the strategy `linear`.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import re
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from ansible import constants as C  # noqa: N812 - its name everywhere in Ansible
+from ansible import context
+from ansible._internal import _task
+from ansible.executor.task_executor import TaskExecutor
+from ansible.executor.task_result import _RawTaskResult
+from ansible.plugins.loader import get_plugin_loader_namespace
+from ansible.plugins.strategy.linear import StrategyModule as Linear
+from ansible.utils.display import Display
+
+from goldnode.ansible.asking import (
+    AUDIT,
+    FEW,
+    HostAction,
+    Run,
+    answers_in,
+    ask_all,
+    hosts_in_flight,
+)
+from goldnode.core.extras import is_installed
+from goldnode.fleet.nodes.plan import asked_by_ansible_lines
+
+DOCUMENTATION = """
+name: goldnode_linear
+short_description: Ansible's linear, with the plans of many nodes asked from one process
+description:
+  - As C(linear). The task that gets the plan of every node is asked over ssh sessions of one process, if asyncssh is installed.
+author: goldnode
+"""
+
+ACTIONS = ("goldnode_state", "goldnode.node.goldnode_state")
+PLAYED = 3  # -vvv: a person looks at the ssh commands of Ansible
+# What of a command differs each time that it is built.
+RANDOM = re.compile(r"BECOME-SUCCESS-[a-z]+|key=[a-z]+")
+
+display = Display()
+
+
+class _AnotherError(BaseException):
+    """The action wants something else executed than the node was asked. No handler for errors may hold it up."""
+
+
+class _Answer:
+    """What a node answered to a command."""
+
+    def __init__(self, row: list[Any]) -> None:
+        self._command, self._status, self._stdout, self._stderr = row[1:]
+
+    def exec_command(
+        self, command: str, in_data: Any = None, sudoable: bool = True
+    ) -> tuple[int, bytes, bytes]:
+        """Return the answer, as a connection of Ansible does."""
+        if in_data or RANDOM.sub("", command) != RANDOM.sub("", self._command):
+            raise _AnotherError
+        return self._status, self._stdout.encode("latin-1"), self._stderr.encode("latin-1")
+
+
+class _Executor(TaskExecutor):
+    """Ansible's executor of a task, with a connection that has the answer."""
+
+    answer: _Answer
+
+    def _get_connection(self, *given: Any, **named: Any) -> Any:
+        connection = super()._get_connection(*given, **named)
+        connection.exec_command = self.answer.exec_command
+        return connection
+
+
+class StrategyModule(Linear):
+    """See the module."""
+
+    def __init__(self, tqm: Any) -> None:
+        super().__init__(tqm)
+        self._iterator: Any = None
+        self._answers: dict[str, _Answer] = {}
+        self._asked: set[str] = set()
+
+    def run(self, iterator: Any, play_context: Any) -> Any:
+        """Run the play."""
+        self._iterator = iterator
+        return super().run(iterator, play_context)
+
+    def _queue_task(
+        self, host: Any, task: Any, task_vars: dict[str, Any], play_context: Any
+    ) -> None:
+        result = None
+        if _is_asked(task) and not self._step:
+            if task._uuid not in self._asked:
+                self._asked.add(task._uuid)
+                self._answers = self._ask(task, play_context)
+            if answer := self._answers.pop(host.name, None):
+                result = self._executed(answer, host, task, task_vars, play_context=play_context)
+        if result is None:
+            super()._queue_task(host, task, task_vars, play_context)
+            return
+        self._queued_task_cache[host.name, task._uuid] = {
+            "host": host,
+            "task": task,
+            "task_vars": task_vars,
+            "play_context": play_context,
+        }
+        self._tqm.send_callback("v2_runner_on_start", host, task)
+        # The way of a process of Ansible, whose results come through this queue.
+        self._final_q.send_task_result(result)
+        self._pending_results += 1
+
+    def _ask(self, task: Any, play_context: Any) -> dict[str, _Answer]:
+        """Return the answers of the hosts of a task, by name."""
+        ended = self._iterator._play._removed_hosts
+        hosts = [host for host in self.get_hosts_left(self._iterator) if host.name not in ended]
+        off = os.environ.get(AUDIT) == "off" or display.verbosity >= PLAYED
+        if len(hosts) < FEW or off or not is_installed("asyncssh"):
+            return {}
+        about = Run(
+            self._loader,
+            self._inventory,
+            self._variable_manager,
+            play_context=play_context,
+            play=self._iterator._play,
+            task=task.copy(),
+            hosts=hosts,
+            names=(self._hosts_cache, self._hosts_cache_all),
+        )
+        limited = context.CLIARGS.get("forks") != C.DEFAULT_FORKS
+        gc.collect()
+        gc.freeze()
+        try:
+            with tempfile.TemporaryDirectory(dir=C.DEFAULT_LOCAL_TMP) as place:
+                in_flight = hosts_in_flight(limited=limited)
+                notes = ask_all(about, Path(place), in_flight, _line)
+                answers = {row[0]: _Answer(row) for row in answers_in(Path(place)) if row[1]}
+        finally:
+            gc.unfreeze()
+        for line in asked_by_ansible_lines(notes):
+            display.display(f"note: {line}.", stderr=True)
+        return answers
+
+    def _executed(
+        self,
+        answer: _Answer,
+        host: Any,
+        task: Any,
+        task_vars: dict[str, Any],
+        *,
+        play_context: Any,
+    ) -> Any:
+        """Return the result of the task for a host, None if its action wants something else than the answer."""
+        own = task.copy(exclude_parent=True, exclude_tasks=True)
+        own._parent = task._parent
+        executor = _Executor(
+            host,
+            own,
+            task_vars,
+            play_context,
+            self._loader,
+            get_plugin_loader_namespace(),
+            self._final_q,
+            self._variable_manager,
+        )
+        executor.answer = answer
+        try:
+            with _task.TaskContext(own):
+                data = executor.run()
+        except _AnotherError:
+            return None
+        return _RawTaskResult(host=host, task=own, return_data=data, task_fields=own.dump_attrs())
+
+
+def _is_asked(task: Any) -> bool:
+    """Return whether a task gets the plan of each host, of all hosts of the play and of nothing else."""
+    if task.action not in ACTIONS or task.args.get("operation", "plan") != "plan":
+        return False
+    apart = task.loop or task.loop_with or task.when or task.delegate_to or task.async_val
+    return not (apart or task.run_once or task.args.get("rollback") or task.environment)
+
+
+def _line(action: HostAction, answer: Any) -> str:
+    """Return the line of a host: the command and its answer, or nothing if the action needed none."""
+    if isinstance(answer, dict):
+        return f"{json.dumps([action.name, None])}\n"
+    texts = (answer.stdout.decode("latin-1"), answer.stderr.decode("latin-1"))
+    return f"{json.dumps([action.name, action.command, answer.status, *texts])}\n"
