@@ -44,12 +44,18 @@ def plan(class_digest: str, **changes: Any) -> dict[str, Any]:
 
 @dataclass
 class Behaviour:
-    """How one server behaves. `drops`: connections that it closes at once, as sshd with MaxStartups does. `sudo`: the password that it wants."""
+    """How one server behaves. `drops`: connections that it closes at once, as sshd with MaxStartups does. `sudo`: the password that it wants.
+
+    `penalty`: seconds for which it closes all connections once a login has failed, as sshd with PerSourcePenalties does after some.
+    """
 
     answer: str = ""
     status: int = 0
     seconds: float = 0.0
     drops: int = 0
+    penalty: float = 0.0
+    shut: float = 0.0  # until then, by the clock of the loop
+    failed: int = 0  # logins
     sudo: str = ""
     users: tuple[str, ...] = ()  # who may log in; empty for everyone
     certificate: bool = False
@@ -66,8 +72,13 @@ class _Server(asyncssh.SSHServer):
         if self._behaviour.drops > 0:
             self._behaviour.drops -= 1
             conn.abort()
+        elif asyncio.get_running_loop().time() < self._behaviour.shut:
+            conn.abort()
 
     def begin_auth(self, username: str) -> bool:
+        if self._behaviour.users and username not in self._behaviour.users:
+            self._behaviour.failed += 1
+            self._behaviour.shut = asyncio.get_running_loop().time() + self._behaviour.penalty
         return True
 
     def public_key_auth_supported(self) -> bool:

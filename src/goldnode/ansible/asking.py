@@ -32,7 +32,7 @@ from goldnode.fleet.nodes.plan import ANSWERS
 from goldnode.inventory.variables import UnknownVariables
 
 if TYPE_CHECKING:
-    from goldnode.audit.sessions import Become, SessionAnswer
+    from goldnode.audit.sessions import Become, SessionAnswer, SessionError
 
 AUDIT = "GOLDNODE_AUDIT"
 FEW = 4  # hosts that Ansible asks faster
@@ -333,6 +333,7 @@ async def _ask(
 
     configuration, left = SshConfiguration(), iter(hosts)
     reasons: dict[str, list[str]] = {}
+    refusing: set[str] = set()  # jump hosts that Ansible asks too, for one of the hosts behind each
     asked = done = 0
     # One file for all: a file for each host took more time than the rest of its answer.
     answers = (place / f"{ANSWERS}{os.getpid()}").open("a", encoding="utf-8", buffering=1)
@@ -362,16 +363,28 @@ async def _ask(
         try:
             answer = await sessions.ask(action.target(configuration), command, become)
         except SessionError as problem:
-            if not problem.wrong_password:
+            if problem.wrong_password:
+                # Asked again, it would count as a second attempt.
+                return line(action, {"failed": True, "msg": "Task failed: Incorrect sudo password"})
+            if not problem.refused_by or problem.refused_by not in refusing:
+                refusing.add(problem.refused_by)
                 raise
-            # Asked again, it would count as a second attempt.
-            return line(action, {"failed": True, "msg": "Task failed: Incorrect sudo password"})
+            return line(action, _behind(problem))
         return line(action, answer)
 
     with answers:
         async with Sessions() as sessions:
             await asyncio.gather(*(work(sessions) for _ in range(in_flight)))
     return {"asked": asked, "by_ansible": reasons, "unknown": about.unknown.found}
+
+
+def _behind(problem: SessionError) -> dict[str, Any]:
+    """Return the result of a further host behind a jump host that refused the login.
+
+    Each attempt of Ansible would be one more failed login there, and sshd shuts an address out for some (PerSourcePenalties).
+    """
+    message = f"Failed to connect to the host via ssh: {problem}. {problem.refused_by} was not asked again for this host."
+    return {"unreachable": True, "msg": message}
 
 
 def answers_in(place: Path) -> Iterator[Any]:

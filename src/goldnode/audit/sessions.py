@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -35,6 +35,9 @@ IDLE = 32  # connections without a session that stay open for the next host of t
 TUNNELS = 64  # connections through one jump host that have not logged in
 ATTEMPTS = 4  # at a server that drops connections
 PAUSE = 0.4  # seconds before the second attempt, twice as long before each further one
+# Seconds for which sshd drops all connections of an address, for each login that failed (PerSourcePenalties, OpenSSH 9.8
+# and later), once they add up to 15. The longest pause for it is LONGEST.
+PENALTY, LONGEST = 5.0, 60.0
 TIMEOUT = 60.0  # seconds for a connection and its login, where ssh has no ConnectTimeout
 LOGIN = 2.0  # times ConnectTimeout: here it includes the login, and other sessions take their turns
 
@@ -60,11 +63,14 @@ FAMILIES = {"any": 0, "inet": 2, "inet6": 10}
 
 
 class SessionError(Exception):
-    """A host gave no answer. The text is the reason in one clause; `wrong_password`: become refused the password."""
+    """A host gave no answer. The text is the reason in one clause; `wrong_password`: become refused the password.
 
-    def __init__(self, reason: str, *, wrong_password: bool = False) -> None:
+    `refused_by`: the jump host that refused the login.
+    """
+
+    def __init__(self, reason: str, *, wrong_password: bool = False, refused_by: str = "") -> None:
         super().__init__(reason)
-        self.wrong_password = wrong_password
+        self.wrong_password, self.refused_by = wrong_password, refused_by
 
 
 @dataclass(frozen=True)
@@ -93,6 +99,7 @@ class Sessions:
         self._startups: dict[tuple[str, int], asyncio.Semaphore] = {}
         self._tunnels: dict[SshTarget, asyncio.Semaphore] = {}
         self._known: dict[tuple[str, ...], KnownHosts] = {}
+        self._refused: Counter[tuple[str, int]] = Counter()  # logins, by server
         self._keys: dict[tuple[str, ...], list[Any]] = {}
 
     async def __aenter__(self) -> Sessions:
@@ -155,7 +162,8 @@ class Sessions:
         pause = PAUSE
         for attempt in range(ATTEMPTS):
             if attempt:
-                await asyncio.sleep(pause * (1 + random.random()))  # noqa: S311 - so that not all come at once
+                penalty = min(PENALTY * self._refused[target.host, target.port], LONGEST)
+                await asyncio.sleep(max(pause * (1 + random.random()), penalty))  # noqa: S311 - so that not all come at once
                 pause *= 2
             try:
                 return await self._attempt(target, refused)
@@ -166,7 +174,13 @@ class Sessions:
                     raise SessionError(str(problem)) from problem
             except (asyncssh.ConnectionLost, ConnectionResetError, BrokenPipeError) as problem:
                 if attempt == ATTEMPTS - 1:
-                    raise SessionError(f"the connection was closed: {problem}") from problem
+                    reason = f"the connection was closed: {problem}"
+                    if self._refused[target.host, target.port]:
+                        reason += ", after logins that failed there (PerSourcePenalties of sshd)"
+                    raise SessionError(reason) from problem
+            except asyncssh.PermissionDenied as problem:
+                self._refused[target.host, target.port] += 1
+                raise SessionError(str(problem)) from problem
             except TimeoutError as problem:
                 raise SessionError("the connection timed out") from problem
             except OSError as problem:
@@ -231,14 +245,20 @@ class Sessions:
             shared.users = 1
         async with shared.opening:
             if shared.lost:
-                raise SessionError(f"the jump host: {shared.lost}")
+                raise self._no_tunnel(jump, shared.lost)
             if shared.connection is None:
                 try:
                     shared.connection = await self._connect(jump)
                 except SessionError as problem:
                     shared.lost = str(problem)
-                    raise SessionError(f"the jump host: {problem}") from problem
+                    raise self._no_tunnel(jump, shared.lost) from problem
         return shared.connection
+
+    def _no_tunnel(self, jump: SshTarget, reason: str) -> SessionError:
+        refused = self._refused[jump.host, jump.port]
+        return SessionError(
+            f"the jump host: {reason}", refused_by=f"{jump.host}:{jump.port}" if refused else ""
+        )
 
     def _known_hosts(self, target: SshTarget) -> KnownHosts:
         if target.known_hosts not in self._known:

@@ -253,6 +253,25 @@ def test_a_run_has_the_recap_and_the_record_of_ansible(fleet: Fleet) -> None:
     assert [len(behaviour.commands) for behaviour in good] == [2, 2, 2]
 
 
+def test_a_jump_host_that_refuses_the_login_is_tried_by_ansible_once(fleet: Fleet) -> None:
+    gate = Behaviour(users=("admin",))
+    jump = fleet.add("jump", gate)
+    del fleet.hosts["jump"]
+    names = [f"inner{number}" for number in range(5)]
+    for name in names:
+        fleet.add(name, Behaviour(fleet.plan()))
+        fleet.jump_through(name, jump)
+    hosts, errors, _ = fleet.ask()
+    assert {row["state"] for row in hosts["hosts"].values()} == {"unreachable"}
+    messages = [hosts["hosts"][name]["message"] for name in names]
+    assert sum("was not asked again for this host" in message for message in messages) == 4
+    assert gate.failed == 2
+    assert len(lines(errors)) == 1
+    recap, _, _ = fleet.play()
+    assert all("unreachable=1" in line for line in recap)
+    assert gate.failed == 4
+
+
 @pytest.mark.long
 def test_fifty_names_behind_all_that_goes_wrong_get_the_answers_of_ansible(
     fleet: Fleet, tmp_path: Path

@@ -77,6 +77,26 @@ def test_a_server_that_drops_connections_is_tried_again(
     assert "closed" in str(ask(target(servers, behaviour))[0])
 
 
+def test_a_server_that_shuts_an_address_out_for_failed_logins_is_given_time(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "PAUSE", 0.01)
+    monkeypatch.setattr(sessions, "PENALTY", 0.5)
+    behaviour = Behaviour("hello", users=("root",), penalty=0.8)
+    place = target(servers, behaviour)
+
+    async def one_after_the_other() -> SessionAnswer:
+        async with Sessions() as opened:
+            with pytest.raises(SessionError, match="Permission denied"):
+                await opened.ask(replace(place, user="nobody"), "plan")
+            return await opened.ask(place, "plan")
+
+    assert asyncio.run(one_after_the_other()) == SessionAnswer(0, b"hello", b"")
+    monkeypatch.setattr(sessions, "LONGEST", 0.0)
+    with pytest.raises(SessionError, match="after logins that failed there"):
+        asyncio.run(one_after_the_other())
+
+
 def test_only_a_key_of_known_hosts_is_accepted(servers: Servers) -> None:
     behaviour = Behaviour("hello")
     place = target(servers, behaviour)

@@ -22,6 +22,7 @@ from typing import Any
 from ansible import constants as C  # noqa: N812 - its name everywhere in Ansible
 from ansible import context
 from ansible._internal import _task
+from ansible.errors import AnsibleConnectionFailure, AnsibleError
 from ansible.executor.task_executor import TaskExecutor
 from ansible.executor.task_result import _RawTaskResult
 from ansible.plugins.loader import get_plugin_loader_namespace
@@ -61,10 +62,10 @@ class _AnotherError(BaseException):
 
 
 class _Answer:
-    """What a node answered to a command."""
+    """What a node answered to a command, or why it is not asked again."""
 
     def __init__(self, row: list[Any]) -> None:
-        self._command, self._status, self._stdout, self._stderr = row[1:]
+        self._command, self._problem, self._status, self._stdout, self._stderr = row[1:]
 
     def exec_command(
         self, command: str, in_data: Any = None, sudoable: bool = True
@@ -72,6 +73,9 @@ class _Answer:
         """Return the answer, as a connection of Ansible does."""
         if in_data or RANDOM.sub("", command) != RANDOM.sub("", self._command):
             raise _AnotherError
+        if self._problem:
+            kind = AnsibleConnectionFailure if self._problem.get("unreachable") else AnsibleError
+            raise kind(self._problem["msg"].removeprefix("Task failed: "))
         return self._status, self._stdout.encode("latin-1"), self._stderr.encode("latin-1")
 
 
@@ -195,8 +199,11 @@ def _is_asked(task: Any) -> bool:
 
 
 def _line(action: HostAction, answer: Any) -> str:
-    """Return the line of a host: the command and its answer, or nothing if the action needed none."""
+    """Return the line of a host: the command, why it is not asked again, and the answer; or nothing if the action asked nothing."""
+    row: list[Any] = [action.name, action.command]
     if isinstance(answer, dict):
-        return f"{json.dumps([action.name, None])}\n"
-    texts = (answer.stdout.decode("latin-1"), answer.stderr.decode("latin-1"))
-    return f"{json.dumps([action.name, action.command, answer.status, *texts])}\n"
+        row += [answer, 0, "", ""]
+    else:
+        texts = (answer.stdout.decode("latin-1"), answer.stderr.decode("latin-1"))
+        row += [None, answer.status, *texts]
+    return f"{json.dumps(row)}\n"
