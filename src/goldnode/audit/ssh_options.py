@@ -78,6 +78,7 @@ HARMLESS = {
     "tcpkeepalive",
     "updatehostkeys",
     "visualhostkey",
+    "warnweakcrypto",  # of OpenSSH 10.1: a warning before exchanges that are not safe from a quantum computer
     "xauthlocation",
 }
 # Options of the command line that are options of the configuration too, or that change nothing here.

@@ -99,6 +99,19 @@ def test_an_option_that_is_not_followed_is_a_reason(
         target(tmp_path, config, words)
 
 
+def test_a_warning_of_openssh_10_is_no_reason(tmp_path: Path) -> None:
+    # ssh of Debian 14 prints the option for each host; the one of this machine may not know it.
+    program = tmp_path / "ssh"
+    program.write_text(
+        '#!/bin/sh\ncase "$*" in *WarnWeakCrypto=no*) set -- -G -- host; value=no;; *) value=yes;; esac\n'
+        'ssh "$@" && echo "warnweakcrypto $value"\n',
+        encoding="utf-8",
+    )
+    program.chmod(0o755)
+    found = SshConfiguration(str(program)).target(["ssh", "-o", "WarnWeakCrypto=no"], "host")
+    assert found.host == "host"
+
+
 def test_hosts_that_the_configuration_does_not_tell_apart_share_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
