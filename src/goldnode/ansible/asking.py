@@ -71,7 +71,7 @@ OLD_NAMES = {"ansible_ssh_host", "ansible_ssh_port"}
 display = Display()
 
 
-class Wanted(Exception):  # noqa: N818 - the way out of an action, and no error
+class CommandWanted(Exception):  # noqa: N818 - the way out of an action, and no error
     """The action wants this command executed."""
 
     def __init__(self, command: str) -> None:
@@ -179,7 +179,7 @@ class HostAction:
     ) -> tuple[int, bytes, bytes]:
         if self._answer is None:
             self.command = command
-            raise Wanted(command)
+            raise CommandWanted(command)
         answer, self._answer = self._answer, None
         return answer
 
@@ -187,7 +187,7 @@ class HostAction:
         raise UnsupportedError("it needs the module of Ansible")
 
     def run(self, answer: SessionAnswer | None = None) -> dict[str, Any]:
-        """Return the result. Raises Wanted without an answer, where one is needed, and UnsupportedError."""
+        """Return the result. Raises CommandWanted without an answer, where one is needed, and UnsupportedError."""
         self._answer = None
         if answer is not None:
             self._answer = (answer.status, answer.stdout, answer.stderr)
@@ -357,7 +357,7 @@ async def _ask(
         action = about.action(host)
         try:
             return line(action, action.run())
-        except Wanted as wanted:
+        except CommandWanted as wanted:
             command = wanted.command
             become = action.connection.become(command)
         try:

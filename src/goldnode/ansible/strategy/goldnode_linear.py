@@ -177,9 +177,9 @@ class StrategyModule(Linear):
             task_vars,
             play_context,
             self._loader,
-            get_plugin_loader_namespace(),
-            self._final_q,
-            self._variable_manager,
+            shared_loader_obj=get_plugin_loader_namespace(),
+            final_q=self._final_q,
+            variable_manager=self._variable_manager,
         )
         executor.answer = answer
         try:

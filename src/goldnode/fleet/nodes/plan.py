@@ -256,10 +256,10 @@ def _progress(tree: Path) -> str:
 
 def unknown_variables(notes: Path) -> list[str]:
     """Return the variables that look like goldnode's and are not, in sentences without full stop."""
-    found = variables.UnknownVariables()
+    unknown = variables.UnknownVariables()
     if notes.is_file():
-        found.found = json.loads(notes.read_text(encoding="utf-8")).get("unknown", {})
-    return found.lines()
+        unknown.found = json.loads(notes.read_text(encoding="utf-8")).get("unknown", {})
+    return unknown.lines()
 
 
 def _read_groups(
