@@ -7,8 +7,8 @@ to have executed goes over a session of :mod:`goldnode.audit.sessions` instead o
 The session counts only if it gave a plan. A host that has anything which is not honoured here, that refuses the login,
 shows another key, does not answer or lacks the program is asked by Ansible afterwards, and its answer is Ansible's.
 
-Run as a module, with the arguments of `ansible`. What this process was answered is in files beside DIRECTORY, one line
-per host; what Ansible was answered is in DIRECTORY, one file per host. The file LISTING beside it has the hosts of each
+Run as a module, with the arguments of `ansible`. The answers to this process are in files beside DIRECTORY, one line
+per host; those to Ansible are in DIRECTORY, one file per host. The file LISTING beside it has the hosts of each
 group, and NOTES the number of hosts that this process asked, those that Ansible asked by reason, and the variables that
 look like goldnode's and are not.
 """
@@ -115,7 +115,7 @@ class AuditCLI(AdHocCLI, _StartedOnce):
             # The caller finds no listing, and says more of it.
             raise AnsibleError(str(problem)) from problem
         tree.with_name(LISTING).write_text(json.dumps(about.groups()), encoding="utf-8")
-        # What is read is there to the end: a collector has nothing to find in it, and processes share its pages.
+        # All that was read is there to the end: a collector has nothing to find in it, and processes share its pages.
         gc.collect()
         gc.freeze()
         many = len(about.hosts) >= FEW and os.environ.get(AUDIT) != "off"

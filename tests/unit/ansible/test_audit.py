@@ -346,7 +346,7 @@ def test_a_large_fleet_is_asked_by_several_processes(fleet: Fleet, tmp_path: Pat
         "missing": False,
         "unknown": {},
     }
-    # What Ansible itself was answered has a file of its own.
+    # An answer to Ansible itself has a file of its own.
     assert {path.name for path in tree.iterdir()} == {"closed"}
     # One process for each of two parts, and its notes.
     assert len(list(tmp_path.glob("asked-by-*.json"))) == 1

@@ -61,7 +61,7 @@ def untagged(value: Any) -> Any:
 
 
 class _SameObject:
-    """What a function has made of the last objects, by their identity. The objects must not change."""
+    """The results of a function for the last objects, by their identity. The objects must not change."""
 
     SIZE = 64
 

@@ -51,7 +51,7 @@ author: goldnode
 
 ACTIONS = ("goldnode_state", "goldnode.node.goldnode_state")
 PLAYED = 3  # -vvv: a person looks at the ssh commands of Ansible
-# What of a command differs each time that it is built.
+# The parts of a command that differ each time that it is built.
 RANDOM = re.compile(r"BECOME-SUCCESS-[a-z]+|key=[a-z]+")
 
 display = Display()
@@ -62,7 +62,7 @@ class _AnotherError(BaseException):
 
 
 class _Answer:
-    """What a node answered to a command, or why it is not asked again."""
+    """The answer of a node to a command, or why the node is not asked again."""
 
     def __init__(self, row: list[Any]) -> None:
         self._command, self._problem, self._status, self._stdout, self._stderr = row[1:]
