@@ -123,6 +123,7 @@ class Fleet:
                 **os.environ,
                 **ansible_environment(own=True),
                 "GOLDNODE_RUNS": str(records),
+                "GOLDNODE_AUDIT": "on",
                 **environment,
             },
             cwd=self.directory,

@@ -6,7 +6,7 @@ Ansible takes a process, an `ssh` and a handshake for each host of a task. Here 
 So results, statistics, callbacks and reports are those of `linear`.
 
 A host that gave no answer, and one whose action wants anything else executed, is asked by a process of Ansible. All other
-tasks are Ansible's. The callback plugin sets this strategy for plays of the strategy `linear`.
+tasks are Ansible's. With `GOLDNODE_AUDIT=on` the callback plugin sets this strategy for plays of the strategy `linear`.
 """
 
 from __future__ import annotations
