@@ -58,7 +58,8 @@ CPUWeight=20
 IOSchedulingPriority=7
 {READER}"""
 
-# By the calendar: a timer that counts from the end of the service has no end to count from while a condition skips it.
+# By the calendar: with a condition that skips the service, OnUnitInactiveSec= counts from a base that systemd does not document
+# (findings/systemd-timer-skipped-service.sh).
 TIMER_TEXT = """\
 # goldnode: run the check of the package; a verdict is valid for 900 s
 [Unit]
