@@ -228,6 +228,7 @@ def main() -> None:
             {
                 "boot_id": (text("/proc/sys/kernel/random/boot_id") or "").strip(),
                 "identity": identity(),
+                "disks": disks(),  # GUIDs of the partitions
             },
             sys.stdout,
         )

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shlex
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -501,6 +502,19 @@ def test_clones_have_nothing_in_common() -> None:
     assert ids(guest.unique(one, other), FAILED) == set()
     other["identity"]["host_keys"] = {}
     assert ids(guest.unique(one, other), FAILED) == {"clones.host_keys"}
+
+
+def test_the_collector_answers_for_a_clone_all_that_is_compared(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, other = good.facts(gpu=False), good.facts(gpu=False)
+    monkeypatch.setattr(sys, "argv", ["-", json.dumps({"identity": True})])
+    for name in ("identity", "disks"):
+        monkeypatch.setattr(collector, name, lambda name=name: other[name])
+    monkeypatch.setattr(collector, "run", lambda *words, **_: (0, "", ""))
+    collector.main()
+    answered = json.loads(capsys.readouterr().out)
+    assert guest.unique(one, answered) == guest.unique(one, other)
 
 
 @pytest.mark.parametrize(
