@@ -856,7 +856,9 @@ def settle(
             done,
             [],
         )
-    host.remove(JOURNAL)
+    # A part that succeeds after another one failed has not finished what that one left with dpkg.
+    if not any(action.kind == "packages.repair" for action in after.actions):
+        host.remove(JOURNAL)
     return after
 
 

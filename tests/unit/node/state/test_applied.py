@@ -15,6 +15,7 @@ from goldnode.node.program import main as program
 from goldnode.node.state import applied, observe, rollback, trial
 from goldnode.node.state import apply as applying
 from goldnode.node.state.domains.program import class_file, document_digest
+from goldnode.node.state.model import Action, Plan
 from goldnode.node.state.observe import TRIAL
 
 
@@ -275,3 +276,21 @@ def test_a_node_without_a_trial_is_not_disturbed(tmp_path: Path) -> None:
     verdict = {"findings": [finding("x", "mismatch")]}
     assert program.settled(host, document(), verdict, passive=True) is verdict
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("left", [True, False])
+def test_a_part_that_succeeds_keeps_the_journal_of_one_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: bool
+) -> None:
+    """Else neither the next run nor a rollback may finish what a failed transaction left with dpkg."""
+    host = Host(str(tmp_path))
+    host.write(observe.JOURNAL, json.dumps({"part": "gpu_driver"}).encode())
+    repair = Action("node_class", "packages.repair", "dpkg", "half done")
+    plan = Plan((repair,) if left else ())
+    monkeypatch.setattr(applying, "plan", lambda *words, **more: plan)
+    applier = applying.Applier(host, made("a1"), {}, lambda text: None, "sanity")
+    after = applying.settle(
+        host, document=made("a1"), part="sanity", before=plan, applier=applier, done=[]
+    )
+    assert after is plan
+    assert host.exists(observe.JOURNAL) == left

@@ -205,6 +205,25 @@ def test_a_build_that_gives_nothing_is_an_error_with_the_end_of_its_log(
         run("gdrdrv")
 
 
+def test_make_log_gives_the_first_compiler_errors_above_the_output_of_other_jobs(
+    machine: Machine, run: Callable[[str], str]
+) -> None:
+    """As make -j left it for 550.163.01 on 7.2.12: the error is far above the last lines."""
+    machine.fails = "gdrdrv"
+    log = machine.path("/var/lib/dkms/gdrdrv/2.4/build/make.log")
+    log.parent.mkdir(parents=True)
+    error = "././common/inc/nv-mm.h:315:25: error: no member named '__vm_flags'"
+    flags = "CFLAGS: -Werror=undef -Wno-error"
+    after = [f"  {number} |     if (in_irq())" for number in range(40)]
+    log.write_text("\n".join([flags, *[error] * 5, *after, "make: *** [Makefile:140] Error 2"]))
+    with pytest.raises(NodeError) as raised:
+        run("gdrdrv")
+    message = str(raised.value)
+    assert message.count(error) == 3
+    assert "-Werror=undef" not in message
+    assert message.endswith("make: *** [Makefile:140] Error 2")
+
+
 def test_module_package_without_dkms_source_is_an_error(run: Callable[[str], str]) -> None:
     with pytest.raises(NodeError, match="its package lustre-modules contains no source for dkms"):
         run("lustre")

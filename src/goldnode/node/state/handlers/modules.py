@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ..contract import Handler, Writer
     from ..model import Action
 
+COMPILER_ERROR = re.compile(r":\d+: (fatal )?error: ")
 BUILD_TIME = 3600.0  # seconds; a small node needs minutes
 
 
@@ -99,10 +100,17 @@ def source_version(applier: Writer, source: str, version: str, package: Optional
 
 
 def make_log(applier: Writer, source: str, version: str) -> str:
-    """Return the end of dkms's make.log after a failed build."""
+    """Return the compiler's first errors and the end of dkms's make.log after a failed build."""
     name = f"/var/lib/dkms/{source}/{version}/build/make.log"
     text = applier.host.text(name)
-    return f"end of {name}:\n" + "\n".join(text.strip().splitlines()[-15:]) if text else ""
+    if not text:
+        return ""
+    lines = text.strip().splitlines()
+    end = lines[-15:]
+    # Jobs run side by side: what the others print comes after the error that ends the build.
+    errors = [line for line in lines[:-15] if COMPILER_ERROR.search(line)][:3]
+    head = [f"first errors in {name}:", *errors] if errors else []
+    return "\n".join([*head, f"end of {name}:", *end])
 
 
 def _fault(applier: Writer, source: Optional[str], module: str) -> Optional[str]:
