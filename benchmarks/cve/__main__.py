@@ -8,6 +8,7 @@ Each run is a process of its own. The floor is the same work for one node. See d
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime as dt
 import json
 import os
@@ -17,11 +18,14 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks import pages
+
+if TYPE_CHECKING:
+    from goldnode.cve.report import CveReport
 
 SECONDS, MIB = 2.0, 300  # the budget of 10,000 nodes and 400 vulnerabilities
 _POOL = 40  # kernels that the locks know
@@ -65,6 +69,7 @@ CASES: dict[str, tuple[str, Callable[[random.Random], dict[str, Any]]]] = {
     "own": ("a second kernel of its own on each node, which no lock has", _other),
     "second": (f"a random second kernel of {_POOL} that the locks have", _known),
     "both": (f"a random kernel and a random second one of {_POOL}", _both),
+    "apart": ("the same, and each vulnerability fixed in a version of its own", _both),
 }
 
 
@@ -128,8 +133,11 @@ def carriers() -> Any:
     return listed
 
 
-def tracker(cves: int) -> str:
-    """Return data in the tracker's format: nine of ten are of the kernel, each fixed in a version of its own."""
+def tracker(cves: int, *, apart: bool = False) -> str:
+    """Return data in the tracker's format: nine of ten are of the kernel, fixed in one of twice as many versions as locks know.
+
+    `apart`: each one of the kernel is fixed in a version of its own.
+    """
     draw = random.Random(7)  # noqa: S311 - no secret
     issues: dict[str, dict[str, Any]] = {}
     for number in range(cves):
@@ -137,6 +145,8 @@ def tracker(cves: int) -> str:
         version = (
             f"6.1.{100 + draw.randrange(_POOL * 2)}-1" if kernel else f"1.{draw.randrange(8)}-1"
         )
+        if apart and kernel:
+            version += f"+deb12u{number}"
         source = "linux" if kernel else f"source{number % 60}"
         row = {"status": "resolved", "fixed_version": version, "urgency": "medium"}
         issues.setdefault(source, {})[f"CVE-2026-{10_000 + number}"] = {
@@ -148,21 +158,34 @@ def tracker(cves: int) -> str:
 
 def judge(case: str, nodes: int, cves: int) -> dict[str, float]:
     """Return CPU seconds, peak memory and rows of one judgement in this process."""
+    import click
+
+    from goldnode.commands.output import emit_rows
     from goldnode.cve.debian import DebianTracker
     from goldnode.cve.feeds import Feed
     from goldnode.cve.match import Matcher, inventory
     from goldnode.cve.report import CveQuestion, build
 
     listed, facts = carriers(), fleet(case, nodes)
-    feed = Feed(
-        "debian", "made", "", "2026-11-27", "given", DebianTracker(tracker(cves), {"bookworm"})
-    )
+    text = tracker(cves, apart=case == "apart")
+    feed = Feed("debian", "made", "", "2026-11-27", "given", DebianTracker(text, {"bookworm"}))
     began, rows = time.process_time(), 0
-    report = build(CveQuestion(None, _AT), inventory(listed, facts), Matcher([feed]), facts)
-    with Path(os.devnull).open("w", encoding="utf-8") as sink:
+
+    def lines(report: CveReport) -> Iterator[str]:
+        nonlocal rows
         for entry in report.entries():
-            json.dump(entry.content(), sink, sort_keys=True)
             rows += len(entry.rows)
+            yield entry.text()
+
+    report = build(CveQuestion(None, _AT), inventory(listed, facts), Matcher([feed]), facts)
+    head = report.head.model_dump(mode="json", by_alias=True, exclude={"vulnerabilities"})
+    with (
+        Path(os.devnull).open("w", encoding="utf-8") as sink,
+        contextlib.redirect_stdout(sink),
+        click.Context(click.Command("show")) as context,
+    ):
+        context.meta["goldnode.schema"] = "goldnode.cve/1"
+        emit_rows(head, "vulnerabilities", lines(report))
     return {
         "cpu": time.process_time() - began,
         "mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
@@ -219,9 +242,17 @@ def tables(found: Mapping[str, Any]) -> str:
                 f"{row['cpu'] / floor['cpu']:.1f}",
                 f"{row['mib']:.0f}",
                 f"{row['rows']:,}",
+                "met" if row["cpu_worst"] <= SECONDS and row["mib"] <= MIB else "missed",
             ]
         )
-    head = ["Kernels", "CPU s, median (worst)", "of the floor", "Peak MiB", "Rows"]
+    head = [
+        "Kernels",
+        "CPU s, median (worst)",
+        "of the floor",
+        "Peak MiB",
+        "Rows",
+        f"{SECONDS:.0f} s and {MIB} MiB",
+    ]
     about = (
         f"{pages.about(found)} {found['nodes']:,} simulated nodes, {found['cves']} vulnerabilities, "
         f"{found['runs']} runs.\n\n"
@@ -245,7 +276,6 @@ def main() -> None:
     text = tables(found)
     pages.write("cve", found, text, chosen.out)
     print(text)
-    print(f"The budget is {SECONDS} s and {MIB} MiB, for one kernel and for a random second one.")
 
 
 if __name__ == "__main__":

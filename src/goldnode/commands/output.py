@@ -90,10 +90,10 @@ def emit(form: str, content: Mapping[str, Any], text: str | Callable[[], str] = 
         click.echo(shown, nl=not shown.endswith("\n"))
 
 
-def emit_rows(content: Mapping[str, Any], name: str, rows: Iterable[Mapping[str, Any]]) -> None:
+def emit_rows(content: Mapping[str, Any], name: str, rows: Iterable[str]) -> None:
     """Print `content` as the command's JSON document, with `rows` as its last field `name`, one a line.
 
-    The rows are written as they come: they need not fit in memory. `name` sorts after the other fields.
+    Each row is the text of a JSON value with sorted keys. The rows are written as they come: they need not fit in memory. `name` sorts after the other fields.
     """
     progress.stop()
     meta = click.get_current_context().meta
@@ -102,8 +102,7 @@ def emit_rows(content: Mapping[str, Any], name: str, rows: Iterable[Mapping[str,
     click.echo(f'{head.removesuffix("}").rstrip()},\n  "{name}": [', nl=False)
     before = "\n"
     for row in rows:
-        line = json.dumps(row, sort_keys=True, ensure_ascii=False, default=str)
-        click.echo(f"{before}    {line}", nl=False)
+        click.echo(f"{before}    {row}", nl=False)
         before = ",\n"
     click.echo("\n  ]\n}" if before != "\n" else "]\n}")
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import Protocol
 
 from goldnode.evidence.vulnerabilities import ecosystem_name
@@ -88,6 +89,8 @@ def compared(version: str, bound: str, order: Callable[[str, str], int] = compar
         return None
 
 
+# A kernel has hundreds of vulnerabilities, and few versions with fixes.
+@lru_cache(maxsize=1 << 16)
 def below(version: str, fixed: str) -> ClaimAnswer:
     """Return the answer of a claim that knows the first version with a fix."""
     order = compared(version, fixed)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from goldnode.cve.claims import DRIVER, TOOLKIT, AdvisoryClaim, ClaimAnswer, ClaimState, OsRelease
 from goldnode.cve.feeds import Feed
@@ -132,7 +132,6 @@ Component = PackageComponent | ProductComponent | WheelComponent
 _NAMES = 3  # binary packages that a row names
 _Candidates = tuple[tuple[str, str], ...]  # source and version
 _Answer = tuple[AdvisoryClaim, ClaimAnswer]
-_Split = tuple[tuple[str, ...], str | None, list[str]]  # releases, next boot, nodes
 _Key = TypeVar("_Key", bound=Hashable)
 
 
@@ -344,9 +343,9 @@ class Matcher:
         self, feeds: Sequence[Feed], wanted: Set[str] | None = None, modules: Set[str] = frozenset()
     ) -> None:
         self.feeds, self.wanted, self.modules = feeds, wanted, modules
-        self._known: dict[
-            tuple[int, OsRelease | None, _Candidates], dict[str, tuple[AdvisoryClaim, ClaimAnswer]]
-        ] = {}
+        self._known: dict[tuple[int, OsRelease | None, _Candidates], dict[str, _Answer]] = {}
+        # Equal answers are one object, so that vulnerabilities with the same answers are recognized by identity.
+        self._same: dict[ClaimAnswer, ClaimAnswer] = {}
 
     def verdicts(self, component: Component) -> Iterator[CveVerdict]:
         """Yield the verdicts of a component, one for each vulnerability and feed that has a claim."""
@@ -402,9 +401,20 @@ class Matcher:
         for source, version in rows:
             for claim in self._wanted(feed.source.claims(system, source)):
                 by_cve.setdefault(claim.cve, []).append((claim, claim.judge(version)))
-        answers = {cve: _agreed(given, rows) for cve, given in sorted(by_cve.items())}
+        answers = {}
+        for cve, given in sorted(by_cve.items()):
+            claim, judged = _agreed(given, rows)
+            answers[cve] = claim, self._same.setdefault(judged, judged)
         self._known[key] = answers
         return answers
+
+
+class KernelNodes(NamedTuple):
+    """Nodes of one running kernel in the same state. `note` follows what is known of the running kernel."""
+
+    state: str
+    note: str
+    names: list[str]
 
 
 @dataclass(frozen=True)
@@ -421,50 +431,50 @@ class KernelFleet:
     others: Mapping[str, Mapping[str, _Answer]]  # by release
     nodes: Mapping[OtherKernels, list[str]]
     modules: Set[str]
-    _splits: dict[tuple[bool, tuple[str, ...]], list[_Split]] = field(default_factory=dict)
+    _states: dict[tuple[ClaimState, tuple[str, ...]], list[KernelNodes]] = field(
+        default_factory=dict
+    )
 
-    def verdicts(self, cve: str) -> Iterator[tuple[CveVerdict, list[str]]]:
-        """Yield the verdicts on a vulnerability, each with its nodes. Raise KeyError if there is no answer."""
-        claim, judged = self.answers[cve]
-        verdict = _verdict(claim, self.feed, judged)
-        runs = f"kernel {self.kernel.release} runs: {judged.why}"
-        if judged.state is ClaimState.AFFECTED:
-            for good, next_boot, names in self._split(cve, _is_good):
-                state, note = self._affected(good, next_boot)
-                yield replace(verdict, state=state, why=runs + note), names
-            return
-        if judged.state is ClaimState.UNKNOWN:
-            yield replace(verdict, why=runs), self._split_by(False, ())[0][2]
-            return
-        for _, next_boot, names in self._split(cve, _is_affected, next_only=True):
-            if next_boot is None:
-                yield replace(verdict, why=runs), names
-            else:
-                note = f"; the next boot takes {next_boot}, which is affected"
-                yield replace(verdict, state=CarrierState.NEXT_BOOT, why=runs + note), names
+    def tables(self) -> Iterator[Mapping[str, _Answer]]:
+        """Yield all answers that the states depend on. Fleets share those of the same kernel."""
+        yield self.answers
+        yield from self.others.values()
 
-    def _split(
-        self, cve: str, test: Callable[[_Answer | None], bool], *, next_only: bool = False
-    ) -> list[_Split]:
-        """Return the nodes by those of their other kernels that pass a test, and by the next boot if it is one."""
-        chosen = tuple(release for release, rows in self.others.items() if test(rows.get(cve)))
-        return self._split_by(next_only, chosen)
+    def runs(self, cve: str) -> str:
+        """Return what is known of the running kernel. Raise KeyError if there is no answer."""
+        return f"kernel {self.kernel.release} runs: {self.answers[cve][1].why}"
 
-    def _split_by(self, next_only: bool, chosen: tuple[str, ...]) -> list[_Split]:
-        known = self._splits.get((next_only, chosen))
-        if known is not None:
-            return known
+    def states(self, cve: str) -> list[KernelNodes]:
+        """Return the nodes by their state for a vulnerability. Raise KeyError if there is no answer."""
+        state = self.answers[cve][1].state
+        chosen: tuple[str, ...] = ()
+        if state is not ClaimState.UNKNOWN:
+            test = _is_good if state is ClaimState.AFFECTED else _is_affected
+            chosen = tuple(release for release, rows in self.others.items() if test(rows.get(cve)))
+        known = self._states.get((state, chosen))
+        if known is None:
+            known = self._states[state, chosen] = self._split(state, frozenset(chosen))
+        return known
+
+    def _split(self, state: ClaimState, chosen: Set[str]) -> list[KernelNodes]:
+        """Return the nodes by their state, by the chosen ones among their other kernels."""
         groups: dict[tuple[tuple[str, ...], str | None], list[str]] = {}
-        members = frozenset(chosen)
         for others, names in self.nodes.items():
-            next_boot = others.next_boot if others.next_boot in members else None
+            next_boot = others.next_boot if others.next_boot in chosen else None
             installed: tuple[str, ...] = ()
-            if not next_only:
-                installed = tuple(release for release in others.installed if release in members)
+            if state is ClaimState.AFFECTED:
+                installed = tuple(release for release in others.installed if release in chosen)
             groups.setdefault((installed, next_boot), []).extend(names)
-        split = [(*key, sorted(names)) for key, names in groups.items()]
-        self._splits[next_only, chosen] = split
-        return split
+        merged: dict[tuple[str, str], list[str]] = {}
+        for (installed, next_boot), names in groups.items():
+            own, note = _OF_JUDGEMENT[state], ""
+            if state is ClaimState.AFFECTED:
+                own, note = self._affected(installed, next_boot)
+            elif next_boot is not None:
+                own = CarrierState.NEXT_BOOT
+                note = f"; the next boot takes {next_boot}, which is affected"
+            merged.setdefault((own.value, note), []).extend(names)
+        return [KernelNodes(*key, names=sorted(names)) for key, names in merged.items()]
 
     def _affected(self, good: Sequence[str], next_boot: str | None) -> tuple[CarrierState, str]:
         """Return the state of nodes whose kernel is affected, by the kernels with the fix that are installed."""

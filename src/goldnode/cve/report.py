@@ -1,14 +1,18 @@
 """The report of what carries vulnerabilities: by vulnerability, state and kind of carrier.
 
 A fleet has more rows than fit in memory at once, so that entries are made one by one, in the order of the document.
+Vulnerabilities that every component answers in the same way, as those of one security update, share their rows.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import json
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import NamedTuple
 
 from goldnode.cve.feeds import Feed
 from goldnode.cve.match import (
@@ -24,6 +28,8 @@ from goldnode.cve.nodes import NodeFacts
 from goldnode.documents.cve import CveDocument, CveFeed, NotJudged
 from goldnode.evidence.vulnerabilities import LEVELS, level
 
+_ROW = 30  # the text of a row is as long as that of some thirty names
+_CACHED = 4_000_000  # names in rows that wait for a further vulnerability, some 60 MB
 KINDS = ("lock", "disk", "image", "derived", "channel", "node")
 
 
@@ -49,24 +55,62 @@ class CarrierRow(NamedTuple):
     why: str
 
 
+@dataclass(frozen=True)
+class CarrierRows:
+    """Rows that vulnerabilities with the same answers share, the worst first. `counts`: kind -> state -> carriers."""
+
+    rows: list[CarrierRow]
+    counts: dict[str, dict[str, int]]
+
+    @cached_property
+    def open(self) -> list[CarrierRow]:
+        """Return the rows of carriers that have the vulnerability, or of which it is not known."""
+        return [row for row in self.rows if row.state in OPEN or row.state == "unknown"]
+
+    @cached_property
+    def text(self) -> str:
+        """Return the rows as JSON."""
+        return _json([row._asdict() for row in self.rows])
+
+    @property
+    def size(self) -> int:
+        """Return about how many names its text is as long as."""
+        return sum(len(row.names) + _ROW for row in self.rows)
+
+
 class CveSummary(NamedTuple):
-    """One vulnerability with its rows, the worst first. Its fields are those of an entry of the document."""
+    """One vulnerability with its rows."""
 
     id: str
     severity: str
     summary: str
     note: str
-    counts: dict[str, dict[str, int]]
-    rows: list[CarrierRow]
+    judged: CarrierRows
 
-    def content(self) -> dict[str, Any]:
-        """Return it as an entry of the document."""
-        return {**self._asdict(), "rows": [row._asdict() for row in self.rows]}
+    @property
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Return kind -> state -> number of carriers."""
+        return self.judged.counts
+
+    @property
+    def rows(self) -> list[CarrierRow]:
+        """Return the rows, the worst first."""
+        return self.judged.rows
 
     @property
     def open_rows(self) -> list[CarrierRow]:
         """Return the rows of carriers that have the vulnerability, or of which it is not known."""
-        return [row for row in self.rows if row.state in OPEN or row.state == "unknown"]
+        return self.judged.open
+
+    def text(self) -> str:
+        """Return it as an entry of the document: JSON on one line with sorted keys."""
+        head = _json({"counts": self.counts, "id": self.id, "note": self.note})
+        tail = _json({"severity": self.severity, "summary": self.summary})
+        return f'{head[:-1]}, "rows": {self.judged.text}, {tail[1:]}'
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, sort_keys=True, ensure_ascii=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,15 +138,22 @@ class CveReport:
     head: CveDocument
     _order: list[tuple[str, str, str]]  # name, severity, note
     _found: Mapping[str, _Found]
+    _fleets: Sequence[KernelFleet]
     _open_only: bool
 
     def entries(self) -> Iterator[CveSummary]:
         """Yield the vulnerabilities in order; without a question, only those that are open somewhere."""
-        rows = _Rows()
-        for name, severity, note in self._order:
-            entry = rows.entry(name, severity, note, self._found.get(name) or _Found())
-            if entry.open_rows or not self._open_only:
-                yield entry
+        rows = _Rows(self._fleets)
+        found = [self._found.get(name) or _Found() for name, *_ in self._order]
+        answers = [
+            rows.answers(name, known) for (name, *_), known in zip(self._order, found, strict=True)
+        ]
+        left = Counter(answers)
+        for (name, severity, note), known, key in zip(self._order, found, answers, strict=True):
+            left[key] -= 1
+            judged = rows.judged(name, known, key, again=left[key] > 0)
+            if judged.open or not self._open_only:
+                yield CveSummary(name, severity, _summary(name, known), note, judged=judged)
 
 
 def build(
@@ -116,7 +167,8 @@ def build(
             texts = texts or shown_package(component)
             placed = _Placed(verdict, *texts, carriers)
             by_cve.setdefault(verdict.cve, _Found()).placed.append(placed)
-    for fleet in matcher.kernels(listed):
+    fleets = list(matcher.kernels(listed))
+    for fleet in fleets:
         texts = shown_package(fleet.kernel)
         for cve in fleet.answers:
             by_cve.setdefault(cve, _Found()).kernels.append((fleet, texts))
@@ -142,7 +194,7 @@ def build(
             "simulated": len([node for node in nodes if node.simulated]),
         },
     )
-    return CveReport(head, order, by_cve, question.wanted is None)
+    return CveReport(head, order, by_cve, fleets, _open_only=question.wanted is None)
 
 
 def _note(name: str, feeds: Sequence[Feed]) -> str | None:
@@ -153,46 +205,57 @@ def _note(name: str, feeds: Sequence[Feed]) -> str | None:
 
 
 class _Rows:
-    """Makes the rows of vulnerabilities, and merges and counts each set of groups of carriers once."""
+    """Makes the rows of vulnerabilities, and merges and counts groups of carriers: each distinct set once."""
 
-    def __init__(self) -> None:
+    def __init__(self, fleets: Iterable[KernelFleet]) -> None:
         # By the identities of the groups, which the inventory and the kernels hold as long as this.
         self._merged: dict[tuple[int, ...], list[str]] = {}
         self._counted: dict[tuple[tuple[str, str, int], ...], dict[str, dict[str, int]]] = {}
+        tables = {id(table): table for fleet in fleets for table in fleet.tables()}
+        self._tables = list(tables.values())
+        self._cached: dict[Hashable, CarrierRows] = {}
+        self._size = 0
 
-    def entry(self, name: str, severity: str, note: str, known: _Found) -> CveSummary:
-        """Return the entry of a vulnerability."""
+    def answers(self, name: str, known: _Found) -> Hashable:
+        """Return a key of all that the rows of a vulnerability depend on. Equal answers on kernels are one object."""
+        placed = tuple(
+            (id(row.carriers), *_key(row.verdict, "", row.package, row.version))
+            for row in known.placed
+        )
+        kernels = tuple(id(table[name][1]) if name in table else 0 for table in self._tables)
+        return placed, kernels
+
+    def judged(self, name: str, known: _Found, key: Hashable, *, again: bool) -> CarrierRows:
+        """Return the rows of a vulnerability. `again`: another one with the same key comes."""
+        judged = self._cached.pop(key, None)
+        if judged is None:
+            judged = self._judged(name, known)
+        else:
+            self._size -= judged.size
+        if again and self._size + judged.size <= _CACHED:
+            self._cached[key] = judged
+            self._size += judged.size
+        return judged
+
+    def _judged(self, name: str, known: _Found) -> CarrierRows:
         grouped: dict[tuple[str, ...], list[list[str]]] = {}
         for row in known.placed:
             for kind, groups in row.carriers.items():
                 key = _key(row.verdict, kind, row.package, row.version)
                 grouped.setdefault(key, []).extend(groups)
         for fleet, texts in known.kernels:
-            for verdict, names in fleet.verdicts(name):
-                grouped.setdefault(_key(verdict, "node", *texts), []).append(names)
+            answer, runs = fleet.answers[name][1], fleet.runs(name)
+            shared = ("node", *texts, answer.fixed or "", answer.word, fleet.feed)
+            for state, note, names in fleet.states(name):
+                grouped.setdefault((state, *shared, runs + note), []).append(names)
         listed = [
-            CarrierRow(
-                key[0],
-                kind=key[1],
-                names=self._names(groups),
-                package=key[2],
-                version=key[3],
-                fixed=key[4] or None,
-                word=key[5],
-                feed=key[6],
-                why=key[7],
+            CarrierRow._make(
+                (state, kind, self._names(groups), package, version, fixed or None, *rest)
             )
-            for key, groups in grouped.items()
+            for (state, kind, package, version, fixed, *rest), groups in grouped.items()
         ]
         listed.sort(key=_order)
-        return CveSummary(
-            name,
-            severity,
-            summary=_summary(name, known),
-            note=note,
-            counts=self._counts(listed),
-            rows=listed,
-        )
+        return CarrierRows(listed, self._counts(listed))
 
     def _names(self, groups: Sequence[list[str]]) -> list[str]:
         """Return the names of groups, sorted. Each group is sorted by itself."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -86,7 +87,7 @@ def report(
     matcher = Matcher(feeds, set(names) or None, modules)
     made = build(CveQuestion(names or None, AT), listed, matcher, [])
     content = made.head.model_dump(by_alias=True)
-    content["vulnerabilities"] = [one.content() for one in made.entries()]
+    content["vulnerabilities"] = [json.loads(one.text()) for one in made.entries()]
     return CveDocument.model_validate(content)
 
 

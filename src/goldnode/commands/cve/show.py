@@ -82,7 +82,7 @@ def show(
     seen = _Seen(report.entries())
     if form == "json":
         content = report.head.model_dump(mode="json", by_alias=True, exclude={"vulnerabilities"})
-        emit_rows(content, "vulnerabilities", (entry.content() for entry in seen))
+        emit_rows(content, "vulnerabilities", (entry.text() for entry in seen))
     else:
         lines = [feed.line(now.date()) for feed in feeds]
         emit(form, {}, _text(report.head, seen, lines, full=not everything))
