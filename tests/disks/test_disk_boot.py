@@ -129,7 +129,7 @@ NAMES = {
 
 def boots(built: BuiltDisk, work: Path, *, clones: bool) -> verify.BootReport:
     """Verify an image in emulated machines, and return the report. Fail if a check has failed."""
-    report = verify.verify(built, work=work, clones=clones)
+    report = verify.verify(built, verify.VerifyOptions(work=work, clones=clones))
     failures = [
         f"{where}: {check.id}: {check.got} (want {check.expected})"
         for where, check in report.checks()

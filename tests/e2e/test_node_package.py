@@ -71,7 +71,7 @@ class System:
 
     def run(self, script: str, check: bool = True) -> str:
         status, output = self.container.exec_run(["sh", "-c", script])
-        text = str(output.decode())
+        text = b"".join([output] if isinstance(output, bytes) else output).decode()
         assert not check or status == 0, f"{script}: {status}\n{text}"
         return text.strip()
 

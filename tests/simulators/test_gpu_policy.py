@@ -51,7 +51,7 @@ class Machine(Host):
         self.place = root / "opt/goldnode-simulator"
         (self.place / "run").mkdir(parents=True)
         (root / "run").mkdir()
-        (root / "run/goldnode-simulator").symlink_to(self.place / "run")
+        (root / "run/goldnode-simulator").symlink_to("../opt/goldnode-simulator/run")
         write(scenario, self.place)
         self.program = str(root / "goldnode-node")
         Path(self.program).write_bytes(nodefile.build())

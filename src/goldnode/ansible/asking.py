@@ -16,6 +16,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -208,14 +209,21 @@ class HostAction:
         return self.connection.target(configuration, self.name, self.variables)
 
 
+@dataclass(frozen=True)
+class Sources:
+    """Ansible's loader of files, its inventory, and its manager of variables."""
+
+    loader: Any
+    inventory: Any
+    manager: Any
+
+
 class Run:
     """Inventory, play and task of a run, shared by all hosts that are asked."""
 
     def __init__(
         self,
-        loader: Any,
-        inventory: Any,
-        manager: Any,
+        sources: Sources,
         *,
         play_context: PlayContext,
         play: Any,
@@ -223,7 +231,8 @@ class Run:
         hosts: list[Any],
         names: tuple[list[str], list[str]] | None = None,
     ) -> None:
-        self.loader, self.inventory, self.manager = loader, inventory, manager
+        self.loader, self.inventory = sources.loader, sources.inventory
+        self.manager = sources.manager
         self.plugins = get_plugin_loader_namespace()
         self.play_context, self.play, self.task, self.hosts = play_context, play, task, hosts
         self.names = [host.name for host in hosts]

@@ -32,7 +32,7 @@ from ansible.playbook.block import Block
 from ansible.playbook.play import Play
 from ansible.playbook.play_context import PlayContext
 
-from goldnode.ansible.asking import AUDIT, FEW, HostAction, Run, ask_all, hosts_in_flight
+from goldnode.ansible.asking import AUDIT, FEW, HostAction, Run, Sources, ask_all, hosts_in_flight
 from goldnode.core.errors import InventoryError
 from goldnode.core.extras import is_installed
 from goldnode.fleet.nodes.plan import LISTING, NOTES
@@ -93,9 +93,7 @@ class AuditCLI(AdHocCLI, _StartedOnce):
         passwords = {"conn_pass": connection, "become_pass": become}
         wanted = context.CLIARGS["module_name"]
         return Run(
-            loader,
-            inventory,
-            manager,
+            Sources(loader, inventory, manager),
             play_context=PlayContext(play, passwords, None),
             play=play,
             # A play has tasks of its own too, which flush handlers.

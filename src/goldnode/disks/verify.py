@@ -247,36 +247,47 @@ def check_files(built: BuiltDisk, say: Say = lambda text: None) -> str:
     return digest
 
 
+@dataclass(frozen=True)
+class VerifyOptions:
+    """Guests to boot, and what is left of them.
+
+    - `work` is the directory for overlays and logs. The default is the parent of the build, since overlays
+      are large.
+    - `clones` also boots a second overlay, at the same time where this machine has two processors.
+    - `gpus` adds two boots with simulated GPUs.
+    - `memory` of each guest is in MiB.
+    - `keep` leaves consoles and the collected facts in `work`.
+    """
+
+    work: Path | None = None
+    clones: bool = True
+    gpus: bool = False
+    memory: int = 2048
+    keep: bool = False
+
+
 def verify(
     built: BuiltDisk,
+    options: VerifyOptions | None = None,
     *,
-    work: Path | None = None,
-    clones: bool = True,
-    gpus: bool = False,
-    memory: int = 2048,
     say: Say = lambda text: None,
-    keep: bool = False,
     estimate: Estimate | None = None,
 ) -> BootReport:
     """Boot an image and check the guest against its class.
 
     Nothing is written into the build: :func:`write` does that.
 
-    - `work` is the directory for overlays and logs. The default is the parent of the build, since overlays
-      are large.
-    - `clones` also boots a second overlay, at the same time where this machine has two processors.
-    - `gpus` adds two boots with simulated GPUs.
-    - `keep` leaves consoles and the collected facts in `work`.
-    - `estimate` is informed when a boot begins.
+    `estimate` is informed when a boot begins.
 
     Raises DiskError before anything is started: if the image does not match its manifest, or if this machine
     lacks a tool or space. The same applies if GPUs are requested, but the class has no GPU or the simulator
     is not available. A guest that does not boot is not an error: the report contains it.
     """
+    chosen = options or VerifyOptions()
     check_tools()
-    if gpus:
+    if chosen.gpus:
         simulated.check(built)
-    place = work or built.directory.parent
+    place = chosen.work or built.directory.parent
     place.mkdir(parents=True, exist_ok=True)
     if shutil.disk_usage(place).free < ROOM:
         free = shutil.disk_usage(place).free // MIB
@@ -297,13 +308,13 @@ def verify(
     with (directory / GUARD).open("w") as guard:
         fcntl.flock(guard, fcntl.LOCK_EX)  # released when this process ends, for any reason
         try:
-            run = BootRun(built, report, directory, memory, say)
+            run = BootRun(built, report, directory, chosen.memory, say)
             run.estimate = estimate or Estimate({}, 0)
-            run.all(clones=clones, gpus=gpus)
+            run.all(clones=chosen.clones, gpus=chosen.gpus)
         except MachineError as error:
             report.error = str(error)
         finally:
-            if keep:
+            if chosen.keep:
                 (directory / GUARD).unlink()
                 say(f"kept: {directory}")
             else:

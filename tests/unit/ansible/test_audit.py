@@ -244,7 +244,11 @@ def test_a_run_has_the_recap_and_the_record_of_ansible(fleet: Fleet) -> None:
     fleet.add("drifted", Behaviour(drift(fleet)))
     fleet.add("refusing", Behaviour(fleet.plan(refusals=[refusal])))
     fleet.add("changed", Behaviour(fleet.plan()), key="changed")
-    become = {"ansible_become": True, "ansible_become_password": "x", "ansible_user": "admin"}
+    become: dict[str, Any] = {
+        "ansible_become": True,
+        "ansible_become_password": "x",
+        "ansible_user": "admin",
+    }
     fleet.add("right", Behaviour(fleet.plan(), sudo="x"), **become)
     fleet.hosts["closed"] = {"ansible_host": ADDRESS, "ansible_port": 1}
     recap, left = assert_played_as_by_ansible(fleet)

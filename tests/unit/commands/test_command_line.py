@@ -36,7 +36,12 @@ FILES = (
     "cve rehearse",
     "cve roll-out",
     "fleet serve",
+    "man",
     "node-program",
+    "package deb",
+    "package kubernetes",
+    "package publish",
+    "package rpm",
     "rollout events",
     "schema",
 )

@@ -122,7 +122,7 @@ def test_every_variable_that_is_used_is_known() -> None:
         "goldnode_state",
         "goldnode_drain",
     }
-    plugins |= {"goldnode_slurm", "goldnode_kubernetes"}
+    plugins |= {"goldnode_linear", "goldnode_slurm", "goldnode_kubernetes"}
     assert (documented | used) - set(SETTINGS) - set(OWN) - plugins <= {
         "goldnode_modules",
         "goldnode_drian",

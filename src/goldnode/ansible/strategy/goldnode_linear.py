@@ -34,6 +34,7 @@ from goldnode.ansible.asking import (
     FEW,
     HostAction,
     Run,
+    Sources,
     answers_in,
     ask_all,
     hosts_in_flight,
@@ -136,9 +137,7 @@ class StrategyModule(Linear):
         if len(hosts) < FEW or off or not is_installed("asyncssh"):
             return {}
         about = Run(
-            self._loader,
-            self._inventory,
-            self._variable_manager,
+            Sources(self._loader, self._inventory, self._variable_manager),
             play_context=play_context,
             play=self._iterator._play,
             task=task.copy(),

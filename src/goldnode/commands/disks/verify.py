@@ -113,11 +113,13 @@ def verify(
         estimate = verification.Estimate(known, boots=4 if guests.simulated_gpu else 2)
         report = verification.verify(
             built,
-            work=guests.work,
-            clones=guests.clones,
-            gpus=guests.simulated_gpu,
-            memory=guests.memory,
-            keep=guests.keep,
+            verification.VerifyOptions(
+                work=guests.work,
+                clones=guests.clones,
+                gpus=guests.simulated_gpu,
+                memory=guests.memory,
+                keep=guests.keep,
+            ),
             say=_reporter(built.name, estimate),
             estimate=estimate,
         )
