@@ -81,6 +81,7 @@ def test_canary_whose_module_does_not_build_goes_back_although_other_parts_chang
     world.publish((*apt_archive.DEFAULT, "newer", "broken"))
     world.lock(site, nodes[0], STACK)
     (classes / f"{CLASS}.yml").write_text(AFTER)
+    assert site.locks is not None
     bare, new = (load_lock(site.locks / f"{name}.lock.yml").digest for name in (BARE, STACK))
     document = tmp_path / "gains.yml"
     document.write_text(DOCUMENT.format(origin=bare, target=new))
