@@ -164,7 +164,7 @@ def test_a_cut_while_the_firmware_counts_leaves_an_image_that_boots(
     """systemd-boot renames an entry before it starts it, and the firmware's FAT writes that: parts of it, in any order."""
     size, room = ESPS[kind]
     if not room:
-        monkeypatch.setattr(esp, "_SMALL", 0)  # then no room is made, and clusters are as small
+        monkeypatch.setattr(esp, "SMALL", 0)  # then no room is made, and clusters are as small
     names = ("a", "new a", "new b", "newer b")
     versions = powercut.real(tree, names)
     loader = powercut.from_tree(tree, "usr/lib/systemd/boot/efi/systemd-bootx64.efi")

@@ -144,12 +144,12 @@ class CveReport:
     def entries(self) -> Iterator[CveSummary]:
         """Yield the vulnerabilities in order; without a question, only those that are open somewhere."""
         rows = _Rows(self._fleets)
-        found = [self._found.get(name) or _Found() for name, *_ in self._order]
+        seen = [self._found.get(name) or _Found() for name, *_ in self._order]
         answers = [
-            rows.answers(name, known) for (name, *_), known in zip(self._order, found, strict=True)
+            rows.answers(name, known) for (name, *_), known in zip(self._order, seen, strict=True)
         ]
         left = Counter(answers)
-        for (name, severity, note), known, key in zip(self._order, found, answers, strict=True):
+        for (name, severity, note), known, key in zip(self._order, seen, answers, strict=True):
             left[key] -= 1
             judged = rows.judged(name, known, key, again=left[key] > 0)
             if judged.open or not self._open_only:

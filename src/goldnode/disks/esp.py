@@ -20,7 +20,7 @@ Content = bytes | Path
 
 # FAT32 as Microsoft's tools and all firmware define it: fewer clusters than this mean FAT16.
 LEAST = 34 << 20
-_SMALL = 260 << 20  # up to this size Microsoft's tools use one-sector clusters
+SMALL = 260 << 20  # up to this size Microsoft's tools use one-sector clusters
 _RESERVED = 3  # number of 200-character names that every directory of a small ESP has room for
 _FIRST_DATE = 315_532_800  # 1980-01-01, the earliest date of FAT
 
@@ -64,7 +64,7 @@ def make(
         )
     # mkfs.vfat derives the cluster size from the whole file, not from the partition. A small ESP would then
     # have too few clusters for FAT32, and mtools would read it as FAT16.
-    clusters = ("-s", "1") if size < _SMALL else ()
+    clusters = ("-s", "1") if size < SMALL else ()
     run(
         "mkfs.vfat",
         *clusters,
