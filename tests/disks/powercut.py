@@ -324,7 +324,7 @@ def logged(disk: Path, log: Path) -> list[str]:
 
 
 def recorded(scratch: Path, size: int) -> Recording:
-    """What :func:`record` has left in a directory."""
+    """The files that :func:`record` has written to a directory."""
     root = ((START + size + MIB) // SECTOR, len(ROOT))
     return Recording(scratch / "disk.raw", scratch / "writes.log", size, root)
 
@@ -372,7 +372,7 @@ def events(log: Path) -> Iterator[Write | Mark | str]:
 
 @dataclass
 class Window:
-    """What was written between two flushes, or up to a mark. `before`: each sector as it surely is; `versions`: what else it may be."""
+    """Writes between two flushes, or up to a mark. `before`: each sector as it surely is; `versions`: what else it may be."""
 
     step: str
     ended: bool  # the step has come to its end: what it did may not be lost

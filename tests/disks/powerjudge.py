@@ -1,4 +1,4 @@
-"""What comes of a disk that a power cut can leave (powerrun.py): repair, what boots, and what goldnode reports."""
+"""Judgement of a disk that a power cut can leave (powerrun.py): its repair, the entry that boots, and goldnode's report."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from goldnode.node.ground.host import PROGRAM, Host
 from goldnode.node.slots import identity
 from goldnode.node.state import slots
 
-# What may be started in a step, and once it is over: slot, and number of the kernel (0: the image's, 1: the other).
+# Systems that may start during a step, and after it: slot, and number of the kernel (0: the image's, 1: the other).
 MAY: Mapping[str, Sequence[str]] = {
     "identity": ("a0",),
     "write": ("a0", "b0"),
@@ -109,7 +109,7 @@ def opened(path: Path) -> Iterator[Volume]:
 
 
 def survey(volume: Volume, slot: str, place: Path) -> Mapping[str, Any]:
-    """What goldnode reports of an ESP, in a boot of a slot; kernels are cut to their headers."""
+    """Return goldnode's report of an ESP, in a boot of a slot; kernels are cut to their headers."""
 
     def fill(folder: str) -> None:
         for name, (directory, _, _) in volume.list(folder).items():

@@ -173,7 +173,7 @@ class LoggedWrite:
 
 @dataclass(frozen=True)
 class Epoch:
-    """What was written between two flushes: `writes` are lost, kept or torn if the power goes before the second flush."""
+    """Writes between two flushes: `writes` are lost, kept or torn if the power goes before the second flush."""
 
     number: int
     step: str  # the step of its first write

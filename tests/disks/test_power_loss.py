@@ -215,7 +215,7 @@ def counted(disk: Path, scratch: Path) -> list[list[tuple[int, bytes]]]:
 def outcomes(
     image: Path, epochs: list[list[tuple[int, bytes]]], may: Mapping[Any, str]
 ) -> Iterator[str]:
-    """What an ESP starts after each part of each epoch's sectors, in any order; the image is left as at the end."""
+    """Return the kernels that an ESP starts after each part of each epoch's sectors, in any order; the image is left as at the end."""
     first = powercut.START // powercut.SECTOR
     for epoch in epochs:
         content = image.read_bytes()
@@ -240,7 +240,7 @@ def outcomes(
 
 
 def first_line(disk: Path, scratch: Path, name: str) -> str:
-    """What the initramfs prints in a boot of a disk. On a busy machine the emulated timer may fail: then it boots again."""
+    """Return the output of the initramfs in a boot of a disk. On a busy machine the emulated timer may fail: then it boots again."""
     text = ""
     for _ in range(3):
         with slotdisk.guest(disk, scratch / "none", scratch, "-no-reboot", name=name) as machine:

@@ -143,7 +143,7 @@ def test_disks_of_a_real_run_boot_under_real_firmware(place: Path, tmp_path: Pat
 
 
 def outcome(row: dict[str, Any], console: list[str], until: str) -> dict[str, Any]:
-    """What a boot shows, and what of it is wrong."""
+    """Return the slot and kernel that a boot started, and its faults."""
     match = next(found for found in map(CHOSEN.search, console) if found)
     slot, bad = "?ab"[int(match[2]) - 1], []
     wanted = row["raw"].partition(" ")[0].partition("+")[0].removesuffix(".conf")[-1]

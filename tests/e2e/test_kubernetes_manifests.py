@@ -48,6 +48,7 @@ def installed(requirement: str, directory: Path) -> dict[str, str]:
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
+        # The validator is a package of the index, and a run without a network has none. CI has one.
         pytest.skip(f"{requirement} cannot be had here: {done.stderr.strip().splitlines()[-1:]}")
     return {"PYTHONPATH": str(directory), "PATH": "/usr/bin:/bin"}
 
@@ -145,8 +146,6 @@ def test_kustomize_writes_the_manifest_and_the_program(program: Path, tmp_path: 
     assert CliRunner().invoke(main, words).exit_code == 0
     command = [str(program), "kustomize", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if "unknown command" in done.stderr:
-        pytest.skip("this kubectl has no kustomize")
     assert done.returncode == 0, done.stderr
     rows = documents(done.stdout)
     by_kind = {row["kind"]: row for row in rows}

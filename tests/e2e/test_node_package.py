@@ -92,6 +92,7 @@ def image(client: DockerClient, suite: str, directory: Path) -> str:
         command += [suite, str(tar), debian_archive()]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
+            # An archive can lack a suite, or its index can have expired: the page of proofs has when each one ran.
             pytest.skip(f"{suite} cannot be had here: {done.stderr.strip().splitlines()[-1:]}")
         client.api.import_image_from_file(str(tar), repository=name)
         tar.unlink()
