@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import tarfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -12,10 +13,14 @@ from docker import DockerClient
 from docker.models.containers import Container
 from release import provenance
 from tests.images.registry_server import PASSWORD, USER, DockerRegistry
+from tests.unit.disks.disk_trees import EPOCH, RELEASE, tree
 from tests.unit.images.registries import make_ecdsa_key, make_image, make_key, prove
 
 from goldnode import evidence
 from goldnode.core.errors import ImageError
+from goldnode.core.files import sha256_of
+from goldnode.disks import formats
+from goldnode.disks.model import FORMATS
 from goldnode.evidence import cosign, release_files
 from goldnode.evidence.signatures import load_public, load_signer, statement
 from goldnode.evidence.trust import load_trust
@@ -34,7 +39,7 @@ PROVENANCE = {
     "runDetails": {"builder": {"id": "urn:goldnode:builder"}},
 }
 KINDS = ("ed25519", "ecdsa")
-PACKAGES = ("cosign", "oras", "skopeo")
+PACKAGES = ("cosign", "oras", "skopeo", "umoci")
 
 
 def inside(
@@ -371,3 +376,76 @@ def test_goldnode_pulls_an_image_that_only_cosign_signed(
         pull(
             Layout(tmp_path / "third"), image.target, digest, ImagePull(load_trust([image.public]))
         )
+
+
+# -- disk images in a registry, as docs/how-to/disk-platforms.md has them
+
+
+@pytest.fixture(scope="module")
+def disk(tools: VerifierContainer) -> Path:
+    """A small disk and its root in the forms for registries, where the tools see them."""
+    place = tools.directory / "disk"
+    place.mkdir()
+    raw, root = place / "disk.raw", tree(place / "root")
+    with raw.open("wb") as file:
+        file.write(b"content" * 100_000)
+        file.truncate(16 << 20)
+    for kind in ("oci", "containerdisk", "vmdk"):
+        out = place / f"cpu_only-0123456789ab{FORMATS[kind]}"
+        formats.write(raw, root, kind, out, epoch=EPOCH, release=RELEASE)
+    return place
+
+
+@pytest.mark.parametrize("kind", ["oci", "containerdisk"])
+def test_skopeo_copies_a_disk_with_its_digest(
+    tools: VerifierContainer, disk: Path, kind: str
+) -> None:
+    archive = f"oci-archive:/t/disk/cpu_only-0123456789ab{FORMATS[kind]}"
+    name = f"docker://{tools.registry.host}/ecdsa/{kind}:0123456789ab"
+    status, text = tools.run("skopeo", "copy", "--preserve-digests", archive, name)
+    assert status == 0, text
+    status, digest = tools.run("skopeo", "inspect", "--format", "{{.Digest}}", name)
+    assert status == 0, digest
+    with tarfile.open(disk / f"cpu_only-0123456789ab{FORMATS[kind]}") as tar:
+        index = tar.extractfile("index.json")
+        assert index is not None
+        (row,) = json.load(index)["manifests"]
+    assert digest.strip() == row["digest"]
+
+
+def test_umoci_unpacks_the_root_as_warewulf_does(tools: VerifierContainer, disk: Path) -> None:
+    archive = f"oci-archive:/t/disk/cpu_only-0123456789ab{FORMATS['oci']}"
+    for command in (
+        ["skopeo", "copy", "--preserve-digests", archive, "oci:/tmp/layout:root"],
+        ["umoci", "raw", "unpack", "--image", "/tmp/layout:root", "/tmp/unpacked"],
+        ["diff", "-r", "--no-dereference", "-x", "fifo", "/t/disk/root", "/tmp/unpacked"],
+    ):
+        status, text = tools.run(*command)
+        assert status == 0, text
+    status, text = tools.run("stat", "-c", "%a %u %g", "/tmp/unpacked/etc/shadow")
+    assert (status, text.strip()) == (0, "640 0 0")
+    status, text = tools.run(
+        "skopeo", "copy", archive, "docker-archive:/tmp/docker.tar:cpu_only:0123456789ab"
+    )
+    assert status == 0, text
+
+
+def test_oras_pushes_a_disk_with_one_digest(tools: VerifierContainer, disk: Path) -> None:
+    repository = f"{tools.registry.host}/ecdsa/disks"
+    file = f"cpu_only-0123456789ab{FORMATS['vmdk']}"
+    push = (
+        f"cd /t/disk && oras push --artifact-type application/vnd.goldnode.disk "
+        f"--annotation org.opencontainers.image.created=2026-11-29T00:00:00Z --format go-template='{{{{.digest}}}}' {repository}:TAG "
+        f"{file}:application/octet-stream"
+    )
+    digests = set()
+    for tag in ("one", "two"):
+        status, text = tools.run("sh", "-ec", push.replace("TAG", tag))
+        assert status == 0, text
+        digests.add(text.strip().splitlines()[-1])
+    (digest,) = digests
+    status, text = tools.run("oras", "pull", "-o", "/tmp/pulled", f"{repository}@{digest}")
+    assert status == 0, text
+    status, text = tools.run("sha256sum", f"/tmp/pulled/{file}")
+    assert status == 0, text
+    assert text.split()[0] == sha256_of(disk / file)

@@ -33,6 +33,12 @@ FORMATS: Mapping[str, str] = {
     "tar": ".root.tar.zst",
     "vmlinuz": ".vmlinuz",
     "initrd": ".initrd.img",
+    "vhd": ".vhd",
+    "vmdk": ".vmdk",
+    "gce": ".gce.tar.gz",
+    "squashfs": ".squashfs",
+    "oci": ".oci.tar",
+    "containerdisk": ".containerdisk.tar",
 }
 DEFAULT_FORMATS = ("raw", "qcow2")
 
@@ -260,7 +266,7 @@ class BuiltDisk:
         raise DiskError(
             f"{self.name} has no file of format {form}",
             file=self.directory,
-            remedy=f"run `goldnode disks build {self.class_} --format {form}`",
+            remedy=f"run `goldnode disks build {self.class_} --image-format {form}`",
         )
 
     def manifest(self) -> dict[str, Any]:

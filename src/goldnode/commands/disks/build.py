@@ -168,7 +168,8 @@ def lock(
     multiple=True,
     metavar="FORMAT",
     show_default="raw and qcow2",
-    help="Format to write besides raw: raw.zst, qcow2, tar, vmlinuz or initrd. Repeatable.",
+    help="Format to write besides raw: raw.zst, qcow2, tar, vmlinuz, initrd, vhd, vmdk, gce, squashfs, oci or "
+    "containerdisk. Repeatable.",
 )
 @build_options("images")
 @reports("disk-builds", hint=IMAGE_FORMAT)
