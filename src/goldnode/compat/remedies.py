@@ -243,10 +243,7 @@ def drivers(least: str) -> list[RemedyOption]:
     versions = [least]
     later = [name for name in facts.fixed_branches() if numbers(name) > numbers(branch)]
     for name in (branch, *later):
-        try:
-            floor = facts.security_floor(name).floor
-        except FactsError:
-            floor = None
+        floor = facts.floor_of(name)
         if floor is not None and numbers(floor) > numbers(least):
             versions.append(floor)
     first = f"driver {'' if '.' in least else 'branch '}{{}} or later"

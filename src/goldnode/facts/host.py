@@ -802,6 +802,13 @@ def security_floor(name: str) -> SecurityFloor:
     )
 
 
+@cache
+def floor_of(name: str) -> str | None:
+    """Return the version of :func:`security_floor`, or None also for an unknown branch: no error with a hint is made."""
+    rows = load("security.yml")["floor_per_branch"]
+    return next((row["floor"] for row in rows if str(row["branch"]) == name), None)
+
+
 def distribution(os: str) -> dict[str, Any] | None:
     """Return the row of an OS ("debian 12") in distros.yml, or None."""
     name = re.sub(r"[ .]", "", os)
@@ -1067,6 +1074,7 @@ def forget() -> None:
         branches,
         fixed_branches,
         security_floor,
+        floor_of,
         kernels_built,
         kernel_build,
         _release_dates,

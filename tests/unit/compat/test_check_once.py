@@ -42,6 +42,18 @@ def test_host_is_judged_once(judged: list[CompatHost]) -> None:
     assert judged == [host]
 
 
+def test_remedies_look_for_no_spelling_of_a_branch_without_a_floor(
+    judged: list[CompatHost], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[str] = []
+    monkeypatch.setattr(facts, "nearest", lambda name, known: looked.append(name) or "")
+    facts.forget()
+    host = node(None, "535.309.01", auto=True, name="it")
+    check.check(host)
+    assert judged == [host, host]
+    assert not looked
+
+
 def test_models_of_a_class_without_a_model_are_judged_once(judged: list[CompatHost]) -> None:
     host = node(None, "535.309.01", auto=True, name="it")
     for image in IMAGES:

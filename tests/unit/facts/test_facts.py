@@ -197,6 +197,9 @@ def test_branch_has_its_end_of_life_and_security_floor() -> None:
     assert (floor.floor, floor.fixed, floor.bulletin) == ("535.309.01", False, "5821")
     assert facts.security_floor("580").fixed
     assert facts.security_floor("620").floor is None
+    assert facts.floor_of("535") == floor.floor
+    assert facts.floor_of("620") is None
+    assert facts.floor_of("999") is None
     assert floor.origins[0].key == "ps"
 
 
