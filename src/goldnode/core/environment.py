@@ -165,7 +165,7 @@ ON_NODES = (
     Variable(
         "GOLDNODE_PROGRAM",
         "`/usr/lib/goldnode/goldnode-node`",
-        "Program that `slurm-prolog` and `slurm-task-prolog` call.",
+        "Program that `slurm-prolog`, `slurm-task-prolog` and `goldnode.nhc` call.",
     ),
     Variable(
         "GOLDNODE_COHORT",
