@@ -15,9 +15,13 @@ MEASURES = (
     ("node_cpu", "CPU of the node, s", 1.0),
     ("bytes", "bytes the node received, MB", 1e6),
 )
-# What this was built to reach: how many times less wall time.
 SHARE = "driver's share of a first run"
-TARGETS = {SHARE: 8.0, "driver step": 8.0, "first run": 2.5}
+# Goals, as how many times less the prebuilt way takes. Wall time means little where other work shares the machine.
+TIMES = {SHARE: 8.0, "driver step": 7.0, "first run": 4.5}
+GOALS = {
+    **{(leg, measure): least for leg, least in TIMES.items() for measure in ("node_cpu", "wall")},
+    ("first run", "bytes"): 1 / 0.6,
+}
 
 
 def write(found: Mapping[str, Any], directory: Path, peers: Path) -> None:
@@ -58,7 +62,7 @@ def tables(found: Mapping[str, Any]) -> str:
     ratios, verdicts = [], []
     for leg in legs:
         cells = []
-        for measure, _, _ in MEASURES:
+        for measure, title, _ in MEASURES:
             pairs = [
                 a / b
                 for a, b in zip(
@@ -68,11 +72,11 @@ def tables(found: Mapping[str, Any]) -> str:
                 )
             ]
             cells.append(f"**{statistics.median(pairs):.1f}x** ({min(pairs):.1f}-{max(pairs):.1f})")
-            if measure == "wall" and leg in TARGETS:
-                middle, target = statistics.median(pairs), TARGETS[leg]
-                met = "met" if middle >= target else "MISSED"
+            if goal := GOALS.get((leg, measure)):
+                middle = statistics.median(pairs)
+                met = "met" if middle >= goal else "MISSED"
                 verdicts.append(
-                    f"- {leg}: {target:g} times less wall time was the aim: {met}, with {middle:.1f}.\n"
+                    f"- {leg}: {goal:.3g} times less {title.partition(',')[0]} was the aim: {met}, with {middle:.3g}.\n"
                 )
         ratios.append([leg, *cells])
     head = [title for _, title, _ in MEASURES]
