@@ -46,7 +46,12 @@ def test_remedies_look_for_no_spelling_of_a_branch_without_a_floor(
     judged: list[CompatHost], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked: list[str] = []
-    monkeypatch.setattr(facts, "nearest", lambda name, known: looked.append(name) or "")
+
+    def nearest(name: str, _known: object) -> str:
+        looked.append(name)
+        return ""
+
+    monkeypatch.setattr(facts, "nearest", nearest)
     facts.forget()
     host = node(None, "535.309.01", auto=True, name="it")
     check.check(host)
