@@ -63,6 +63,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "diagnose",
         "serve",
         "follow",
+        "install",
         "cachekey",
         "preflight",
         "program",

@@ -30,8 +30,15 @@ START = b"#!/usr/bin/env -S python3 -I -S\n" + OLD_PYTHON % ((b"goldnode-node",)
 BINDING = "pynvml.py"
 # Only type checkers import these.
 TYPES = ("goldnode/node/ground/document.py", "goldnode/node/state/contract.py")
-# Sent along with an image that is written to a node; never installed there.
-WRITER = ("goldnode/node/slots/builder.py", "goldnode/node/slots/write.py")
+# Sent along with an image that is written to a node, or part of an installer; never installed on a node.
+WRITER = (
+    "goldnode/node/slots/builder.py",
+    "goldnode/node/slots/write.py",
+    *(
+        f"goldnode/node/install/{name}.py"
+        for name in ("firmware", "machine", "orders", "published", "target", "write")
+    ),
+)
 
 
 def sources(*, writer: bool = False) -> dict[str, bytes]:

@@ -2,7 +2,7 @@
 
 - `build`: `list`, `lock`, `build`
 - `publish`: evidence, channels and the published directory
-- `compare`, `verify`, `update`: the commands of these names
+- `compare`, `netboot`, `reinstall`, `update`, `verify`: the commands of these names
 """
 
 from __future__ import annotations
@@ -52,6 +52,14 @@ _SECTIONS = {
         "update": (
             "disks.update",
             "Write an image to the inactive slot of a node and boot it next.",
+        ),
+        "netboot": (
+            "disks.netboot",
+            "Write what machines need to install themselves from the network.",
+        ),
+        "reinstall": (
+            "disks.reinstall",
+            "Boot a node from the network once, by its BMC, to install it again.",
         ),
     },
 }

@@ -18,6 +18,7 @@ from goldnode.catalog.models import FILES
 from goldnode.classdoc.mitigations import Mitigation
 from goldnode.core.site import Site
 from goldnode.disks.definition import DefinitionFile
+from goldnode.disks.netboot import InstallPlan
 from goldnode.documents.cache_key import CacheKeyDocument
 from goldnode.documents.canary import CanaryDocument
 from goldnode.documents.canary_cohort import CanaryCohortDocument
@@ -54,6 +55,7 @@ WRITTEN: Mapping[str, type[BaseModel]] = {
     "derive": DeriveFile,
     "disks": DefinitionFile,
     "images": MatrixFile,
+    "install": InstallPlan,
     "mitigation": Mitigation,
     "site": Site,
 }

@@ -50,6 +50,10 @@ FILES: Mapping[str, tuple[str, str]] = {
         "Definition of disk images",
         "`images/disks/disks.yml`, or `--definition`, `GOLDNODE_DISK_DEFINITION`: [disk images](../how-to/disks.md).",
     ),
+    "install": (
+        "Plan of installations",
+        "`install.yml`, for `goldnode disks netboot`: [install from the network](../how-to/install-from-network.md).",
+    ),
 }
 OWN_SECTION = 6  # keys below one that has more of them get a table of their own
 LONG = 40  # longer regular expressions are left out: they do not help the reader

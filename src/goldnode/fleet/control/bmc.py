@@ -42,6 +42,9 @@ class Bmc(Protocol):
     def switch(self, on: bool) -> None:
         """Order power on, or off at once. The effect comes later, or not at all."""
 
+    def boot_from_network(self) -> str:
+        """Let the next boot be from the network, once. Return what was ordered."""
+
 
 @dataclass(frozen=True)
 class PowerTimes:
@@ -68,6 +71,23 @@ def cycle(
         sleep(times.poll)
     finally:
         ensure_on(bmc, times, sleep, clock)
+
+
+def netboot(
+    bmc: Bmc,
+    times: PowerTimes = DEFAULT_TIMES,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> str:
+    """Switch a node off, and on with a boot from the network. Return what was ordered. Raises BmcError; see :func:`cycle`."""
+    try:
+        # Some BMCs forget the order when the power goes, so it is given while the node is off.
+        _reach(bmc, False, times, sleep, clock)
+        ordered = bmc.boot_from_network()
+        sleep(times.poll)
+    finally:
+        ensure_on(bmc, times, sleep, clock)
+    return ordered
 
 
 def ensure_on(
@@ -177,6 +197,29 @@ class RedfishBmc(_Settings):
                 )
             system.reset_system(kind)
 
+    def boot_from_network(self) -> str:
+        """See Bmc."""
+        with self._system() as (sushy, system):
+            source = sushy.resources.system.constants.BootSource
+            allowed = system.get_allowed_system_boot_source_values()
+            wanted = next((one for one in (source.PXE, source.UEFI_HTTP) if one in allowed), None)
+            if wanted is None:
+                raise BmcError(
+                    f"the BMC of {self.node} boots nothing from the network",
+                    remedy="run `goldnode-node slot netboot` on the node, and restart it",
+                )
+            system.set_system_boot_options(
+                target=wanted,
+                enabled=sushy.resources.system.constants.BootSourceOverrideEnabled.ONCE,
+            )
+            system.refresh(force=True)
+            if system.boot.target != wanted:
+                raise BmcError(
+                    f"the BMC of {self.node} has not taken the order to boot by {wanted.value}",
+                    remedy="look at its boot options with a Redfish client",
+                )
+            return f"boot by {wanted.value}, once"
+
     @contextmanager
     def _system(self) -> Iterator[tuple[Any, Any]]:
         extras.require("redfish")
@@ -217,14 +260,19 @@ class IpmiBmc(_Settings):
 
     def is_on(self) -> bool | None:
         """See Bmc."""
-        said = self._call("status")
+        said = self._call("power", "status")
         return {"Chassis Power is on": True, "Chassis Power is off": False}.get(said.strip())
 
     def switch(self, on: bool) -> None:
         """See Bmc."""
-        self._call("on" if on else "off")
+        self._call("power", "on" if on else "off")
 
-    def _call(self, word: str) -> str:
+    def boot_from_network(self) -> str:
+        """See Bmc."""
+        self._call("bootdev", "pxe", "options=efiboot")
+        return "boot by pxe, once"
+
+    def _call(self, *command: str) -> str:
         own = self.credentials()
         host, _, port = (
             self.address.rpartition(":") if ":" in self.address else (self.address, "", "623")
@@ -234,7 +282,7 @@ class IpmiBmc(_Settings):
             secret.write(own.password + "\n")
             secret.flush()
             words = ["ipmitool", "-I", "lanplus", "-H", host, "-p", port or "623", "-U", own.user]
-            words += ["-f", secret.name, "chassis", "power", word]
+            words += ["-f", secret.name, "chassis", *command]
             try:
                 path = os.environ.get("PATH", "")
                 done = _ran(words, {**without_secrets(), "LC_ALL": "C", "PATH": path})

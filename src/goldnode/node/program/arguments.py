@@ -50,6 +50,10 @@ ELSEWHERE_RUN = {
         "slots.command",
         "Show or change the two root partitions of the disk, and which one boots next.",
     ),
+    "install": (
+        "install.command",
+        "Write the image of a channel to a disk of this machine (in the installer of a network).",
+    ),
     "follow": ("follow.command", "Follow a signed channel: ask for leave, apply, boot and report."),
     "cache": ("cachekey.command", "Make keys and directories for caches of compiled GPU code."),
     "slurm": (
@@ -66,7 +70,7 @@ ELSEWHERE_RUN = {
     ),
 }
 # Commands that report nothing that a program would read: `capture` and `report` print JSON always.
-WITHOUT_FORMAT = ("capture", "report", "act", "watch-log", "serve")
+WITHOUT_FORMAT = ("capture", "report", "act", "watch-log", "serve", "install")
 
 
 class CommandParser(argparse.ArgumentParser):

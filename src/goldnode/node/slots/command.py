@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 VERBS = """status: show the image of each slot and which slot boots next. back: boot the last good image of the other slot next.
 write: write an image from standard input to the other slot. sync: update the boot entry of the running slot after a kernel change.
 identity: complete the identity of the disk that runs, or give the disks that are named their own; the first boot does both.
+netboot: boot from the network at the next start, once.
 good: judge the boot of an image on trial; exit status 1 if it is not good. failed: record why such a boot failed."""
 
 
@@ -28,7 +29,7 @@ def arguments(parser: Any) -> None:
     parser.epilog = VERBS
     parser.add_argument(
         "verb",
-        choices=("status", "good", "failed", "sync", "back", "write", "identity"),
+        choices=("status", "good", "failed", "sync", "back", "write", "identity", "netboot"),
         help="see below",
     )
     parser.add_argument(
@@ -66,6 +67,12 @@ def run(host: Host, options: Any) -> int:
         from . import identity  # start-up time: once in the life of a disk
 
         text = identity.named(host, options.disks) if options.disks else identity.complete(host)
+        show(options, {"message": text}, text)
+        return 0
+    if verb == "netboot":
+        from . import netboot  # start-up time: once in a while
+
+        text = netboot.boot_once(host)
         show(options, {"message": text}, text)
         return 0
     if verb == "good":

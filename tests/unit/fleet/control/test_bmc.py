@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
@@ -19,7 +20,7 @@ from pydantic import ValidationError
 
 from goldnode.core.errors import GoldnodeError, SigningKeyError
 from goldnode.core.site import SiteBmc
-from goldnode.fleet.control.bmc import BmcError, PowerTimes, bmc_of, cycle, ensure_on
+from goldnode.fleet.control.bmc import BmcError, PowerTimes, bmc_of, cycle, ensure_on, netboot
 
 SECRET = "s3cr3t-of-bmc"  # noqa: S105 - IPMI has 16 bytes
 FAST = PowerTimes(poll=1.0, again=45.0, settle=15.0, limit=240.0)
@@ -36,6 +37,7 @@ class LateBmc:
     now: float = 0.0
     pending: list[tuple[float, bool]] = field(default_factory=list)
     orders: list[bool] = field(default_factory=list)
+    networks: int = 0
 
     def _pass(self) -> None:
         for at, on in sorted(self.pending):
@@ -61,6 +63,12 @@ class LateBmc:
             return
         self.pending = [(self.now + self.late, on)]
 
+    def boot_from_network(self) -> str:
+        self._pass()
+        assert not self.on, "some BMCs forget the order when the power goes"
+        self.networks += 1
+        return "boot by Pxe, once"
+
     def sleep(self, seconds: float) -> None:
         self.now += seconds
 
@@ -76,6 +84,23 @@ def test_cycle_ends_with_power_on(late: float, lost: int) -> None:
     assert bmc.on
     assert False in bmc.orders
     assert not bmc.pending
+
+
+def test_node_boots_from_the_network_once() -> None:
+    bmc = LateBmc(lost=1, faults=1)
+    assert netboot(bmc, FAST, bmc.sleep, bmc.clock) == "boot by Pxe, once"
+    assert (bmc.on, bmc.networks) == (True, 1)
+
+
+def test_node_is_on_again_where_its_bmc_boots_nothing_from_the_network() -> None:
+    class DiskBmc(LateBmc):
+        def boot_from_network(self) -> str:
+            raise BmcError("it boots nothing from the network")
+
+    bmc = DiskBmc()
+    with pytest.raises(BmcError, match="nothing from the network"):
+        netboot(bmc, FAST, bmc.sleep, bmc.clock)
+    assert bmc.on
 
 
 def test_node_that_an_earlier_order_switches_off_is_switched_on_again() -> None:
@@ -242,6 +267,15 @@ def emulated(sushy_tools: Path, tmp_path: Path, driver: str, **environ: str) -> 
         process.wait()
 
 
+def boot_target(emulator: Emulator) -> str:
+    """Return from where the only system boots, as Redfish has it."""
+    systems = f"{emulator.address}/redfish/v1/Systems"
+    with urllib.request.urlopen(systems, timeout=5) as answer:  # noqa: S310 - http
+        path = json.load(answer)["Members"][0]["@odata.id"]
+    with urllib.request.urlopen(f"{emulator.address}{path}", timeout=5) as answer:  # noqa: S310 - http
+        return str(json.load(answer)["Boot"]["BootSourceOverrideTarget"])
+
+
 @pytest.mark.real
 @pytest.mark.long
 @pytest.mark.skipif(shutil.which("qemu-system-x86_64") is None, reason="QEMU is not installed")
@@ -254,6 +288,9 @@ def test_redfish_cycles_a_real_machine(emulator: Emulator, tmp_path: Path) -> No
     assert first is not None
     cycle(bmc, FAST)
     assert emulator.machine not in (None, first)
+    # The emulator has no `Once`: the target is what it takes of the order.
+    assert netboot(bmc, FAST) == "boot by Pxe, once"
+    assert boot_target(emulator) == "Pxe"
     # A controller that dies right after its `off`: the next one brings the machine back.
     bmc.switch(False)
     ensure_on(bmc, FAST)

@@ -1,0 +1,41 @@
+"""Command `goldnode disks reinstall`."""
+
+from __future__ import annotations
+
+import click
+
+from goldnode.commands.output import emit, reports
+from goldnode.core.errors import DiskError
+
+
+@click.command()
+@click.argument("node")
+@click.option(
+    "--drained",
+    is_flag=True,
+    help="State that nothing runs on NODE: it is switched off without a shutdown.",
+)
+@reports("reinstallation")
+def reinstall(node: str, *, drained: bool, form: str) -> None:
+    """Boot NODE from the network once, by its BMC, so that the installer carries out its order.
+
+    Raise `erase` of NODE in the plan and run `goldnode disks netboot` first: without that, the installer leaves the disk
+    as it is. The BMC is `ladder.bmc` of the site file (Redfish or IPMI).
+    """
+    from goldnode.core.site import load_site
+    from goldnode.fleet.control.bmc import bmc_of
+    from goldnode.fleet.control.bmc import netboot as boot
+
+    site = load_site()
+    if site.ladder.bmc is None:
+        raise DiskError(
+            "the site file has no ladder.bmc",
+            remedy=f"add it, or run `goldnode-node slot netboot` on {node} and restart it",
+        )
+    if not drained:
+        raise DiskError(
+            f"{node} would be switched off while it may have work",
+            remedy=f"drain it, and run `goldnode disks reinstall {node} --drained`",
+        )
+    ordered = boot(bmc_of(site.ladder.bmc, node, site.resolve))
+    emit(form, {"node": node, "ordered": ordered}, f"{node} is on: {ordered}")
