@@ -285,6 +285,22 @@ def test_the_name_of_a_lease_is_taken_when_it_is_one(tmp_path: Path, lease: str,
     assert name_of(tmp_path) == name
 
 
+def test_a_lease_names_no_node_that_has_a_name_and_its_service_is_never_skipped(
+    tmp_path: Path,
+) -> None:
+    """A service that its condition skips is started again by its path unit, until that fails (Debian 12: `trigger-limit-hit`)."""
+    (tmp_path / "run/systemd/netif/leases").mkdir(parents=True)
+    (tmp_path / "run/systemd/netif/leases/2").write_text("HOSTNAME=lease\n")
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/hostname").write_text("seed\n")
+    run(tmp_path, "lease")
+    assert name_of(tmp_path) == ""
+    units = firstboot.FILES / "common/usr/lib/systemd/system"
+    service = (units / "goldnode-lease-name.service").read_text().splitlines()
+    assert "RemainAfterExit=yes" in service
+    assert not [line for line in service if line.startswith("Condition")]
+
+
 def test_the_seed_gives_name_and_keys(tmp_path: Path) -> None:
     seed = tmp_path / "efi/goldnode/seed"
     seed.mkdir(parents=True)
