@@ -16,6 +16,7 @@ from goldnode.fleet.ingest.report import (
     NodeReport,
     ReportOrigin,
     attached,
+    brief,
     load,
     report_of,
 )
@@ -26,7 +27,7 @@ from goldnode.node.ground.changes import CHANGES
 
 @dataclass(frozen=True)
 class CaptureArrival:
-    """The result of one document: whether it was new, and its report; None for a canary result."""
+    """The result of one document: whether it was new, and its report without the capture (`report.brief`); None for a canary result."""
 
     added: bool
     report: NodeReport | None = None
@@ -65,7 +66,7 @@ class CaptureArrivals:
     def _report(self, report: NodeReport, whole: bool = False) -> CaptureArrival:
         # Events have no names either.
         report = self._names.report(report) if self._names else report
-        return CaptureArrival(self._out.add(report, whole), report)
+        return CaptureArrival(self._out.add(report, whole), brief(report))
 
     def _changes(self, changes: WireChanges, data: bytes) -> CaptureArrival:
         """Add a report by its changed rows if that can be, else make the whole report."""
@@ -93,7 +94,7 @@ class CaptureArrivals:
         report = report_of(base | {"node": changes.node}, b"", self._origin, self._now)
         own = self._out.base(report)
         if own is not None:
-            self._quick.make(changes.base, base, report, own)
+            self._quick.make(changes.base, base, report, own.packed)
 
 
 def whole_report(

@@ -42,10 +42,13 @@ class CaptureBase(NamedTuple):
         return np.concatenate([self.keys, self.items, self.values]).astype("<u8").tobytes()
 
 
-def unpacked(time: int, data: bytes) -> CaptureBase | None:
-    """Return the base in these bytes; None for bytes of another form."""
-    if not data or len(data) % 24:
-        return None
+def is_packed(data: bytes) -> bool:
+    """Return whether bytes have the form of packed digests."""
+    return bool(data) and len(data) % 24 == 0
+
+
+def unpacked(time: int, data: bytes) -> CaptureBase:
+    """Return the base in packed digests."""
     keys, items, values = np.frombuffer(data, "<u8").astype(np.uint64, copy=False).reshape(3, -1)
     return CaptureBase(time, keys, items, values)
 

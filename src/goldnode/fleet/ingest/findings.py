@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from goldnode.fleet.ingest.refused import RefusedReportError
@@ -27,6 +28,11 @@ def finding_columns(report: NodeReport) -> dict[str, list[str | None]]:
         for key, texts in columns.items():
             texts.append(_text(row.get(key), key))
     return columns
+
+
+def text_size(columns: Mapping[str, Sequence[str | None]]) -> int:
+    """Return the number of characters of findings."""
+    return sum(sum(map(len, filter(None, texts))) for texts in columns.values())
 
 
 _CHECK = "record it again with `goldnode-node check`"

@@ -19,25 +19,27 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache, cached_property
-from itertools import accumulate
+from itertools import accumulate, compress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from pydantic_core import from_json
 
 from goldnode.fleet.ingest import keys, precision
 from goldnode.fleet.ingest.bases import BASES, ROWS, base_file, write_cache
-from goldnode.fleet.ingest.blocks import COMPARED, BlockReader, CaptureBase, Ordered
-from goldnode.fleet.ingest.findings import finding_columns
+from goldnode.fleet.ingest.blocks import COMPARED, BlockReader, Ordered
+from goldnode.fleet.ingest.findings import finding_columns, text_size
 from goldnode.fleet.ingest.flatten import Flattener, constant, joined
+from goldnode.fleet.ingest.node_columns import node_columns, uptime_seconds
 from goldnode.fleet.ingest.refused import RefusedReportError
-from goldnode.fleet.ingest.report import NodeReport, ReportOrigin, moment
+from goldnode.fleet.ingest.report import NodeReport, ReportOrigin, brief, moment
 from goldnode.fleet.ingest.text import clean
 from goldnode.fleet.ingest.wire import WireChanges
 from goldnode.node.ground.changes import REPORTED, is_branch
 
-_FORM = 1  # of the files
+_FORM = 2  # of the files
 NOTHING, NUMBER, FACT, LONG = range(
     4
 )  # what a value is in the rows; LONG: its change takes the long way
@@ -57,8 +59,8 @@ _UNSTORED = frozenset(
     }
 )
 _NODE = ("identity", "simulated", "schema")  # of the capture: columns of the node
-_EVENT = ("id", "outcome")
-_VERDICT = ("schema", "status", "class", "class_digest", "lock_digest", "boot_identity")
+_MOST_SHARED = 2_000  # texts that rows of bases share, in memory
+_WORD = 8  # bytes of a number
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,11 @@ class ReportShape:
         return int(self.number_counts.sum() + self.fact_counts.sum())
 
     @cached_property
+    def numbers(self) -> int:
+        """Number of rows of numbers."""
+        return int(self.number_counts.sum())
+
+    @cached_property
     def number_blocks(self) -> npt.NDArray[np.int64]:
         """Block of each row of numbers."""
         return np.repeat(np.arange(len(self.number_keys)), self.number_counts)
@@ -90,6 +97,11 @@ class ReportShape:
     def steps(self) -> npt.NDArray[np.float64]:
         """Step of each block of numbers; 0 for numbers that are stored as they are."""
         return np.array([precision.step(key) or 0.0 for key in self.number_keys])
+
+    @cached_property
+    def joined(self) -> dict[str, str]:
+        """Texts of lists, by their representation."""
+        return {}
 
     @cached_property
     def _fact_starts(self) -> list[int]:
@@ -134,18 +146,34 @@ class ReportShape:
         )
 
 
+class SharedHead(NamedTuple):
+    """What reports of many nodes have in common beside their rows. `text`: characters of the findings."""
+
+    class_: str
+    engine: str | None
+    verdict: Mapping[str, Any] | None  # as `report.brief` has it
+    gate: Mapping[str, Any] | None
+    findings: Mapping[str, list[str | None]]
+    text: int
+
+
 class BaseRows(NamedTuple):
     """The rows of a base: numbers in the order of the shape, and the texts of the facts that may change."""
 
     shape: ReportShape
-    head: Mapping[str, Any]
+    time: int
+    check: int
+    node: Mapping[str, Any]  # columns of the table of nodes
+    texts: Mapping[str, list[str]]
+    shared: SharedHead
     numbers: npt.NDArray[np.float64]
 
 
 class QuickChanges(NamedTuple):
-    """The rows of a capture that differ from those of its base, and the report without its other values."""
+    """The rows of a capture that differ from those of its base, and the report without its capture."""
 
     report: NodeReport
+    node: dict[str, Any]  # columns of the table of nodes
     base: BaseRows
     number_blocks: npt.NDArray[np.bool_]
     numbers: npt.NDArray[np.float64]
@@ -160,6 +188,7 @@ class QuickBases:
         self._folder = f"{data}/{BASES}"
         self._shapes: dict[str, ReportShape | None] = {}
         self._marked: dict[str, ReportShape | None] = {}
+        self._shared: dict[bytes, SharedHead] = {}
         self._flattener = Flattener()
         self._reader = BlockReader(self._flattener, exact)
 
@@ -171,20 +200,31 @@ class QuickBases:
         except FileNotFoundError:
             return None
         try:
-            first, _, rest = data.partition(b"\n")
-            if int(first, 16) != zlib.crc32(rest):
+            if int(data[:8], 16) != zlib.crc32(memoryview(data)[9:]):
                 return None
-            line, _, numbers = rest.partition(b"\n")
-            head = json.loads(line)
-            if head["rules"] != rules(self._exact):
+            middle = data.index(b"\n", 9)
+            end = data.index(b"\n", middle + 1)
+            own = from_json(data[9:middle])
+            if own["rules"] != rules(self._exact):
                 return None
-            shape = self._shape(head["shape"])
-            values = np.frombuffer(numbers, "<f8")
+            shape = self._shape(own["shape"])
+            values = np.frombuffer(data, "<f8", offset=end + 1)
+            shared = self._head(data[middle + 1 : end])
+            rows = (own["time"], own["check"], own["node"], own["texts"])
         except (ValueError, KeyError, TypeError):
             return None
-        if shape is None or len(values) != shape.number_counts.sum():
+        if shape is None or len(values) != shape.numbers:
             return None
-        return BaseRows(shape, head, values)
+        return BaseRows(shape, *rows, shared, values)
+
+    def _head(self, line: bytes) -> SharedHead:
+        """Return what a line of JSON has. Raise an error of any kind for one of another form."""
+        head = self._shared.get(line)
+        if head is None:
+            if len(self._shared) >= _MOST_SHARED:
+                self._shared.clear()
+            head = self._shared[line] = SharedHead(**json.loads(line))
+        return head
 
     def _shape(self, id_: str) -> ReportShape | None:
         if id_ not in self._shapes:
@@ -198,19 +238,14 @@ class QuickBases:
     def _file(self, id_: str) -> Path:
         return self._data / BASES / ".shapes" / f"{id_}.z"
 
-    def make(
-        self, digest: str, base: Mapping[str, Any], report: NodeReport, own: CaptureBase
-    ) -> None:
-        """Store the rows of a base whose capture is stored whole with the digests `own`, if changes can be made of them."""
+    def make(self, digest: str, base: Mapping[str, Any], report: NodeReport, packed: bytes) -> None:
+        """Store the rows of a base whose capture is stored whole with these digests, if changes can be made of them."""
         try:
             self._flattener.add(report.capture)
         except RefusedReportError:
             return
         blocks = self._reader.take(report.milliseconds)
-        names = ("keys", "items", "values")
-        if not all(
-            np.array_equal(getattr(blocks.base, name), getattr(own, name)) for name in names
-        ):
+        if blocks.base.packed() != packed:
             return
         facts = _sorted(blocks.facts, self._reader.fact_keys)
         numbers = _sorted(blocks.numbers, self._flattener.key_list)
@@ -225,22 +260,17 @@ class QuickBases:
             )
             if not is_compared(key) and all(listed[code][2] is None for code in codes.tolist())
         }
-        head = {
+        own = {
             "rules": rules(self._exact),
             "shape": shape.id,
-            "check": _check(own),
+            "time": report.milliseconds,
+            "check": zlib.crc32(packed),
+            "node": node_columns(report),
             "texts": texts,
-            "findings": finding_columns(report),
-            **_head(report),
         }
-        rest = (
-            json.dumps(head, separators=(",", ":")).encode()
-            + b"\n"
-            + numbers.values.astype("<f8").tobytes()
-        )
-        write_cache(
-            base_file(self._data, report.node, digest, ROWS), b"%08x\n" % zlib.crc32(rest) + rest
-        )
+        content = _lines(own, _shared_head(report)) + numbers.values.astype("<f8").tobytes()
+        file = base_file(self._data, report.node, digest, ROWS)
+        write_cache(file, b"%08x\n" % zlib.crc32(content) + content)
 
     def _shape_of(
         self, base: Mapping[str, Any], facts: _Sorted, numbers: _Sorted
@@ -413,27 +443,26 @@ def rules(exact: bool) -> str:
     return hashlib.sha256(repr(own).encode()).hexdigest()[:16]
 
 
-def _check(base: CaptureBase) -> int:
-    """Return a number that two different bases of one time have by chance only."""
-    return int(base.values.sum() ^ base.items.sum())
+def _lines(own: Mapping[str, Any], shared: SharedHead) -> bytes:
+    """Return the two lines of JSON in a file of rows, with spaces after the first so that numbers begin at a word."""
+    first, second = (
+        json.dumps(content, separators=(",", ":")).encode() for content in (own, shared._asdict())
+    )
+    gap = -(len("00000000\n\n\n") + len(first) + len(second)) % _WORD
+    return first + b" " * gap + b"\n" + second + b"\n"
 
 
-def _head(report: NodeReport) -> dict[str, Any]:
-    """Return what a report has beside its rows."""
-    verdict = report.verdict
-    if verdict is not None:
-        # Events of nodes are made of these (report.brief); all else is in the columns.
-        rows = [{key: row.get(key) for key in _EVENT} for row in verdict.get("findings", ())]
-        verdict = {**{key: verdict.get(key) for key in _VERDICT}, "findings": rows}
-    capture = {key: report.capture[key] for key in (*_NODE, "uptime") if key in report.capture}
-    return {
-        "time": report.milliseconds,
-        "class": report.class_,
-        "engine": report.origin.engine,
-        "capture": capture,
-        "verdict": verdict,
-        "gate": report.gate,
-    }
+def _shared_head(report: NodeReport) -> SharedHead:
+    """Return what a report has beside its rows and the columns of its node."""
+    findings = finding_columns(report)
+    return SharedHead(
+        report.class_,
+        engine=report.origin.engine,
+        verdict=brief(report).verdict,
+        gate=report.gate,
+        findings=findings,
+        text=text_size(findings),
+    )
 
 
 @dataclass(frozen=True)
@@ -449,34 +478,44 @@ class QuickReport:
 def quick(base: BaseRows, one: QuickReport, exact: bool) -> QuickChanges | None:
     """Return the rows of changes; None where they take the long way. Raise RefusedReportError for what is no report."""
     shape, changes = base.shape, one.changes
-    numbers = list(accumulate(changes.at))
-    if changes.trees or not numbers or numbers[-1] >= len(shape.kinds):
+    numbers = np.array(changes.at, np.int64).cumsum()
+    if changes.trees or not len(numbers) or numbers[-1] >= len(shape.kinds):
         return None
-    kinds = shape.kinds[numbers].tolist()
-    types = [_TYPES.get(type(value), -1) for value in changes.to]
-    if LONG in kinds or types != shape.types[numbers].tolist():
+    kinds = shape.kinds[numbers]
+    types = list(map(_TYPES.get, map(type, changes.to)))
+    if (kinds == LONG).any() or types != shape.types[numbers].tolist():
         return None
-    columns: dict[int, tuple[list[int], list[Any]]] = {kind: ([], []) for kind in range(LONG)}
-    for number, kind, value in zip(numbers, kinds, changes.to, strict=True):
-        of_kind = columns[kind]
-        of_kind[0].append(number)
-        of_kind[1].append(value)
-    others = dict(zip(*columns[NOTHING], strict=True))
-    if shape.time not in others:
+    counted = kinds == NUMBER
+    left = {
+        number: (kind, value)
+        for number, kind, value in zip(
+            numbers[~counted].tolist(),
+            kinds[~counted].tolist(),
+            compress(changes.to, (~counted).tolist()),
+            strict=True,
+        )
+    }
+    if shape.time not in left:
         return None
-    report = _report(base, one, others)
-    facts = _facts(base, *columns[FACT])
-    chosen = _numbers(base, *columns[NUMBER], exact)
-    return None if facts is None or chosen is None else QuickChanges(report, base, *chosen, facts)
+    report = _report(base, one, left[shape.time][1])
+    node = {**base.node, "source": one.source}
+    if shape.uptime in left:
+        node["uptime"] = uptime_seconds(left[shape.uptime][1])
+    facts = _facts(base, {number: value for number, (kind, value) in left.items() if kind == FACT})
+    given = list(compress(changes.to, counted.tolist()))
+    chosen = _numbers(base, numbers[counted], given, exact)
+    if facts is None or chosen is None:
+        return None
+    return QuickChanges(report, node, base, *chosen, facts)
 
 
 def _numbers(
-    base: BaseRows, numbers: list[int], given: list[Any], exact: bool
+    base: BaseRows, numbers: npt.NDArray[np.int64], given: list[Any], exact: bool
 ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.float64]] | None:
     """Return the blocks of numbers that differ, and their values; None for what is no finite number."""
     shape = base.shape
     hit = np.zeros(len(shape.number_keys), np.bool_)
-    if not numbers:
+    if not given:
         return hit, np.empty(0)
     rows = shape.rows[numbers]
     try:
@@ -496,18 +535,28 @@ def _numbers(
     return hit, own[hit[shape.number_blocks]]
 
 
-def _facts(base: BaseRows, numbers: list[int], values: list[Any]) -> dict[str, list[str]] | None:
-    """Return the texts of each key whose facts differ. `numbers` are those of the values."""
-    shape, own = base.shape, base.head["texts"]
+def _facts(base: BaseRows, values: Mapping[int, Any]) -> dict[str, list[str]] | None:
+    """Return the texts of each key whose facts differ. `values` are by their numbers."""
+    own, known = base.texts, base.shape.joined
+    if len(known) > _MOST_SHARED:
+        known.clear()
     changed: dict[str, list[str]] = {}
-    for number, value in zip(numbers, values, strict=True):
-        key, place = shape.fact_place(number)
+    for number, value in values.items():
+        key, place = base.shape.fact_place(number)
         if key not in own:
             return None
         texts = changed.get(key)
         if texts is None:
             texts = changed[key] = list(own[key])
-        texts[place] = _text(value, key)
+        if (
+            type(value) is list
+        ):  # most are lists of a few reasons: joining them takes ten times as long
+            text = known.get(repr(value))
+            if text is None:
+                text = known[repr(value)] = _text(value, key)
+        else:
+            text = _text(value, key)
+        texts[place] = text
     return {key: texts for key, texts in changed.items() if texts != own[key]}
 
 
@@ -520,29 +569,21 @@ def _text(value: Any, key: str) -> str:
     return clean(value if type(value) is str else constant(value, key))
 
 
-def _report(base: BaseRows, one: QuickReport, values: Mapping[int, Any]) -> NodeReport:
-    """Return the report without the values that are rows."""
-    head, shape = base.head, base.shape
-    capture = dict(head["capture"])
-    if shape.uptime in values:
-        capture["uptime"] = values[shape.uptime]
+def _report(base: BaseRows, one: QuickReport, time: Any) -> NodeReport:
+    """Return the report without its capture, as `report.brief` does. Raise RefusedReportError for a time that is none."""
+    node, shared = one.changes.node, base.shared
     return NodeReport(
-        one.changes.node,
-        class_=head["class"],
-        time=moment(values[shape.time], one.now),
-        origin=ReportOrigin(
-            one.source,
-            node=one.changes.node,
-            class_=head["class"],
-            engine=head["engine"],
-        ),
-        capture=capture,
-        verdict=head["verdict"],
+        node,
+        class_=shared.class_,
+        time=moment(time, one.now),
+        origin=ReportOrigin(one.source, node=node, class_=shared.class_, engine=shared.engine),
+        capture={"simulated": base.node["simulated"]},
+        verdict=shared.verdict,
         digest=hashlib.sha256(one.data).hexdigest(),
-        gate=head["gate"],
+        gate=shared.gate,
     )
 
 
-def fits(base: BaseRows, own: CaptureBase) -> bool:
-    """Return whether the rows of a base are those that are stored."""
-    return bool(base.head["time"] == own.time and base.head["check"] == _check(own))
+def fits(base: BaseRows, time: int, check: int) -> bool:
+    """Return whether the rows of a base are those that are stored: its time, and the check of its digests."""
+    return base.time == time and base.check == check

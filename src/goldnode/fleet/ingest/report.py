@@ -29,7 +29,6 @@ GATES = ("report", "drain", "block")
 _MOST_REASONS, _LONGEST_REASON = 32, 500  # of a gate
 _NODE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
-_PLACES = re.compile(r"\d+", re.ASCII).findall
 
 
 @dataclass(frozen=True)
@@ -243,8 +242,7 @@ def moment(text: Any, now: datetime) -> datetime:
     if not isinstance(text, str) or not _MOMENT.fullmatch(text):
         raise RefusedReportError("its time is not of the form 2026-11-26T10:00:00Z", remedy=_RECORD)
     try:
-        year, month, day, hour, minute, second = map(int, _PLACES(text))
-        parsed = datetime(year, month, day, hour, minute, second, tzinfo=UTC)
+        parsed = datetime.fromisoformat(text)
     except ValueError:
         raise RefusedReportError(f"its time {text} does not exist", remedy=_RECORD) from None
     if parsed > now + AHEAD:

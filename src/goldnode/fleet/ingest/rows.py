@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -16,12 +16,14 @@ from goldnode.fleet.ingest.blocks import (
     CaptureBase,
     CaptureBlocks,
     Ordered,
+    is_packed,
+    unpacked,
 )
-from goldnode.fleet.ingest.findings import FINDING, finding_columns
+from goldnode.fleet.ingest.findings import FINDING, finding_columns, text_size
 from goldnode.fleet.ingest.flatten import Flattener
+from goldnode.fleet.ingest.node_columns import node_columns
 from goldnode.fleet.ingest.precision import STATED
-from goldnode.fleet.ingest.quick import QuickChanges, fits
-from goldnode.fleet.ingest.refused import AGAIN, RefusedReportError
+from goldnode.fleet.ingest.quick import QuickChanges, ReportShape, fits
 from goldnode.fleet.ingest.report import NodeReport
 from goldnode.fleet.ingest.tables import (
     BASE_DAYS,
@@ -32,8 +34,6 @@ from goldnode.fleet.ingest.tables import (
     NUMBERS,
     SCHEMAS,
 )
-from goldnode.fleet.ingest.text import clean
-from goldnode.node.ground.json_lines import as_dict
 from goldnode.node.ground.optional import optional
 
 _TEXT = 32  # characters of new texts that count as one row
@@ -63,62 +63,55 @@ class Group:
         self._finding_counts: list[int] = []
         # Number of each capture with its rows.
         self._whole: dict[str, list[tuple[int, Ordered]]] = {FACTS: [], NUMBERS: []}
-        self._changed: dict[str, list[tuple[int, Ordered, Any]]] = {FACTS: [], NUMBERS: []}
+        self._changed: dict[str, list[_ChangedBlocks]] = {FACTS: [], NUMBERS: []}
+        self._quick = _QuickRows()
         self._digested: list[tuple[int, str, str]] = []
-        self._number_codes: dict[str, Any] = {}  # of the keys of a shape
 
     def add(self, report: NodeReport, whole: bool = False) -> None:
         """Add a report. Raise RefusedReportError, with nothing added, for one that cannot be stored.
 
         :param whole: store it whole: a node sends changes from it.
         """
-        findings, node = finding_columns(report), _node_row(report)
+        findings, node = finding_columns(report), node_columns(report)
         self._flattener.add(report.capture)  # the last one that may refuse the report
         time = report.milliseconds
         number, blocks = len(self.members), self._reader.take(time)
         base = self.bases.fitting(report.node, time)
-        changes = None if base is None or whole else blocks.compared(base)
+        changes = None if base is None or whole else blocks.compared(self.bases.digests(base))
+        packed = None
         if base is None or changes is None or changes.rows * _MOST_CHANGED > blocks.rows:
-            base = None
+            base, packed = None, blocks.base.packed()
             self._add_whole(number, blocks)
-            self.bases.add(report.node, blocks.base)
+            self.bases.add(report.node, HeldBase(time, packed))
         else:
             self._add_changes(number, blocks, changes)
-        packed = blocks.base.packed() if base is None else None
-        self._add_row(report, node, findings, optional(lambda one: one.time, base), packed)
+        node |= {"base": optional(lambda one: one.time, base), "blocks": packed}
+        self._add_row(report, node, findings, text_size(findings))
 
     def add_quick(self, changes: QuickChanges) -> bool:
         """Add a report whose changed rows are known. Return False for one that must be added as a whole.
 
         Raise RefusedReportError, with nothing added, for one that cannot be stored.
         """
-        report, shape = changes.report, changes.base.shape
-        base = self.bases.fitting(report.node, report.milliseconds)
-        if base is None or not fits(changes.base, base):
+        report, base = changes.report, changes.base
+        held = self.bases.fitting(report.node, report.milliseconds)
+        if held is None or not fits(base, held.time, held.check):
             return False
-        facts = changes.facts
-        rows = len(changes.numbers) + sum(map(len, facts.values()))
-        if rows * _MOST_CHANGED > shape.size:
+        rows = len(changes.numbers) + sum(map(len, changes.facts.values()))
+        if rows * _MOST_CHANGED > base.shape.size:
             return False
-        node = _node_row(report)
         number = len(self.members)
-        if shape.id not in self._number_codes:
-            codes = [self._flattener.number_code(key) for key in shape.number_keys]
-            self._number_codes[shape.id] = np.array(codes, np.int32)
-        hit = changes.number_blocks
         if len(changes.numbers):
-            keys, counts = self._number_codes[shape.id][hit], shape.number_counts[hit]
-            ordered = _without_items(keys, counts, changes.numbers)
-            self._changed[NUMBERS].append((number, ordered, np.zeros(len(keys), np.bool_)))
-        if facts:
-            values = [self._flattener.fact_code(key, text) for key in facts for text in facts[key]]
-            counts = np.array([len(texts) for texts in facts.values()], np.int64)
-            every = np.array(values, np.int32)
-            keys = self._reader.fact_blocks(every)[np.cumsum(counts) - counts]
-            ordered = _without_items(keys, counts, every)
-            self._changed[FACTS].append((number, ordered, np.zeros(len(keys), np.bool_)))
+            self._quick.numbers.setdefault(
+                base.shape.id, _QuickNumbers(base.shape, [], [], [])
+            ).add(number, changes)
+        for key, texts in changes.facts.items():
+            self._quick.captures.append(number)
+            self._quick.counts.append(len(texts))
+            self._quick.facts += [self._flattener.fact_code(key, text) for text in texts]
         self._count += rows
-        self._add_row(report, node, changes.base.head["findings"], base.time, None)
+        node = {**changes.node, "base": held.time, "blocks": None}
+        self._add_row(report, node, base.shared.findings, base.shared.text)
         return True
 
     def _add_row(
@@ -126,16 +119,15 @@ class Group:
         report: NodeReport,
         node: dict[str, Any],
         findings: Mapping[str, Sequence[str | None]],
-        base: int | None,
-        blocks: bytes | None,
+        text: int,
     ) -> None:
-        """Add the rows of nodes and findings, and count."""
-        who = {"node": report.node, "time": report.milliseconds}
-        own = {"base": base, "precision": self._precision, "blocks": blocks}
-        self._nodes.append(who | node | own)
+        """Add the rows of nodes and findings, whose texts have this many characters, and count."""
+        node["node"], node["time"] = report.node, report.milliseconds
+        node["precision"] = self._precision
+        self._nodes.append(node)
         for name, texts in findings.items():
             self._findings[name] += texts
-            self._text += sum(map(len, filter(None, texts)))
+        self._text += text
         self._finding_counts.append(len(findings["id"]))
         self.members.append((report.digest, report.node))
         self.size = self._count + len(self._findings["id"]) + len(self.members)
@@ -149,14 +141,14 @@ class Group:
 
     def _add_changes(self, number: int, blocks: CaptureBlocks, changes: BlockChanges) -> None:
         if len(changes.facts.keys):
-            self._changed[FACTS].append((number, changes.facts, changes.fact_items))
+            self._changed[FACTS].append(_changed(number, changes.facts, changes.fact_items))
             compared = self._reader.compared
             keys = [code for code in changes.facts.keys.tolist() if compared[code]]
             if keys:
                 sections = self._reader.sections(blocks.facts, keys)
                 self._digested += [(number, *one) for one in sections.items()]
         if len(changes.numbers.keys):
-            self._changed[NUMBERS].append((number, changes.numbers, changes.number_items))
+            self._changed[NUMBERS].append(_changed(number, changes.numbers, changes.number_items))
         self._count += changes.rows
 
     def nodes(self) -> list[dict[str, Any]]:
@@ -226,21 +218,18 @@ class Group:
 
     def _changed_blocks(self, name: str) -> pa.Table:
         """Return a row for each changed block of one table, in the order of the keys."""
-        chosen = self._changed[name]
-        counts = _joined([rows.counts for _, rows, _ in chosen], np.int64)
-        keys = _joined([rows.keys for _, rows, _ in chosen], np.int32)
-        with_items = _joined([items for _, _, items in chosen], np.bool_)
-        captures = np.repeat(
-            np.array([number for number, _, _ in chosen], np.int32),
-            [len(rows.keys) for _, rows, _ in chosen],
-        )
+        chosen = [*self._changed[name], *self._quick_blocks(name)]
+        counts = _joined([one.rows.counts for one in chosen], np.int64)
+        keys = _joined([one.rows.keys for one in chosen], np.int32)
+        with_items = _joined([one.items for one in chosen], np.bool_)
+        captures = _joined([one.captures for one in chosen], np.int32)
         order = np.argsort(_rank(self._keys(name))[keys], kind="stable")
         places, offsets = _list_places(counts, order)
         values = _joined(
-            [rows.values for _, rows, _ in chosen], np.int32 if name == FACTS else np.float64
+            [one.rows.values for one in chosen], np.int32 if name == FACTS else np.float64
         )[places]
         own = np.repeat(with_items[order], counts[order])
-        items = _joined([rows.items for _, rows, _ in chosen], np.int32)[places][own]
+        items = _joined([one.rows.items for one in chosen], np.int32)[places][own]
         item_counts = np.where(with_items[order], counts[order], 0)
         empty = np.zeros(len(order) + 1, np.int32)
         lists: dict[str, tuple[Any, Any]] = {
@@ -266,6 +255,25 @@ class Group:
         schema = SCHEMAS[CHANGES]
         return pa.table([columns[column] for column in schema.names], schema.names).cast(schema)
 
+    def _quick_blocks(self, name: str) -> Iterator[_ChangedBlocks]:
+        """Yield the changed blocks that came without their whole captures."""
+        quick = self._quick
+        if name == FACTS and quick.facts:
+            counts, codes = np.array(quick.counts, np.int64), np.array(quick.facts, np.int32)
+            keys = self._reader.fact_blocks(codes)[np.cumsum(counts) - counts]
+            yield _without_items(np.array(quick.captures, np.int32), keys, counts, codes)
+        for one in quick.numbers.values() if name == NUMBERS else ():
+            captures, blocks = np.stack(one.blocks).nonzero()
+            codes = np.array(
+                [self._flattener.number_code(key) for key in one.shape.number_keys], np.int32
+            )
+            yield _without_items(
+                np.array(one.captures, np.int32)[captures],
+                codes[blocks],
+                one.shape.number_counts[blocks],
+                np.concatenate(one.values),
+            )
+
     def _digests(self) -> pa.Table:
         """Return a digest of the facts of each section of each capture, of one with a base only where it differs."""
         rows = sorted(self._digested, key=lambda row: (row[1], row[0]))
@@ -278,30 +286,96 @@ class Group:
         return pa.table([columns[column] for column in schema.names], schema.names)
 
 
+class _ChangedBlocks(NamedTuple):
+    """Changed blocks of captures. `captures`: their number, for each block; `items`: whether its items differ too."""
+
+    captures: Any
+    rows: Ordered
+    items: Any
+
+
+def _changed(number: int, rows: Ordered, items: Any) -> _ChangedBlocks:
+    return _ChangedBlocks(np.full(len(rows.keys), number, np.int32), rows, items)
+
+
+def _without_items(captures: Any, keys: Any, counts: Any, values: Any) -> _ChangedBlocks:
+    """Return blocks whose items are those of the base."""
+    starts, rows = np.cumsum(counts) - counts, len(values)
+    items, places = np.zeros(rows, np.int32), np.zeros(rows, np.int16)
+    ordered = Ordered(keys, starts, counts, items=items, values=values, places=places)
+    return _ChangedBlocks(captures, ordered, np.zeros(len(keys), np.bool_))
+
+
+class _QuickNumbers(NamedTuple):
+    """Changed numbers of captures of one shape: which of its blocks, and their values. Arrays wait to be joined at once."""
+
+    shape: ReportShape
+    captures: list[int]
+    blocks: list[Any]
+    values: list[Any]
+
+    def add(self, number: int, changes: QuickChanges) -> None:
+        self.captures.append(number)
+        self.blocks.append(changes.number_blocks)
+        self.values.append(changes.numbers)
+
+
+class _QuickRows:
+    """Changed rows that came without their whole captures. Of facts: number of the capture and of texts of each key, and codes."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, _QuickNumbers] = {}  # by the id of the shape
+        self.captures: list[int] = []
+        self.counts: list[int] = []
+        self.facts: list[int] = []
+
+
+class HeldBase:
+    """A capture that is stored whole: its time in milliseconds, and its digests as bytes (`CaptureBase.packed`)."""
+
+    __slots__ = ("_check", "packed", "time")
+
+    def __init__(self, time: int, packed: bytes) -> None:
+        self.time, self.packed = time, packed
+        self._check = -1
+
+    @property
+    def check(self) -> int:
+        """Number that the digests of two captures have by chance only."""
+        if self._check < 0:
+            self._check = zlib.crc32(self.packed)
+        return self._check
+
+
 class Bases:
     """The newest capture of each node of a class that is stored whole."""
 
     def __init__(self) -> None:
-        self._bases: dict[str, CaptureBase] = {}
-        self._added: dict[str, CaptureBase] = {}
+        self._bases: dict[str, HeldBase] = {}
+        self._added: dict[str, HeldBase] = {}
         self._shared: dict[bytes, Any] = {}  # keys that captures of equal nodes have in common
 
-    def fitting(self, node: str, time: int) -> CaptureBase | None:
+    def fitting(self, node: str, time: int) -> HeldBase | None:
         """Return the base for a capture of this time (ms): one of less than seven days before or after it."""
         base = self._added.get(node) or self._bases.get(node)
         return base if base is not None and abs(time - base.time) < BASE_MILLISECONDS else None
 
-    def add(self, node: str, base: CaptureBase) -> None:
+    def digests(self, base: HeldBase) -> CaptureBase:
+        """Return the digests of a base."""
+        own = unpacked(base.time, base.packed)
+        return own._replace(keys=self._shared.setdefault(own.keys.tobytes(), own.keys))
+
+    def add(self, node: str, base: HeldBase) -> None:
         """Add a base that is not yet in a file with a name: captures of other files must not refer to it."""
         last = self._added.get(node)
         if last is None or last.time <= base.time:
-            self._added[node] = self._with_shared(base)
+            self._added[node] = base
 
-    def load(self, node: str, base: CaptureBase) -> None:
-        """Add a base that is in a file with a name."""
+    def load(self, node: str, base: HeldBase) -> None:
+        """Add a base that is in a file with a name. Bytes of another form are none."""
         last = self._bases.get(node)
-        if last is None or last.time <= base.time:
-            self._bases[node] = self._with_shared(base)
+        if is_packed(base.packed) and (last is None or last.time <= base.time):
+            self._bases[node] = base
 
     def opened(self) -> Bases:
         """Return the bases for another group: its own are added to none of the others."""
@@ -313,17 +387,6 @@ class Bases:
         """Take over the bases of a group whose files have their names."""
         for node, base in other._added.items():
             self.load(node, base)
-
-    def _with_shared(self, base: CaptureBase) -> CaptureBase:
-        return base._replace(keys=self._shared.setdefault(base.keys.tobytes(), base.keys))
-
-
-def _without_items(keys: Any, counts: Any, values: Any) -> Ordered:
-    """Return blocks whose items are those of the base."""
-    rows = len(values)
-    starts = np.cumsum(counts) - counts
-    items, places = np.zeros(rows, np.int32), np.zeros(rows, np.int16)
-    return Ordered(keys, starts, counts, items=items, values=values, places=places)
 
 
 def _joined(columns: list[Any], kind: Any) -> Any:
@@ -356,36 +419,3 @@ def text_order(column: Any) -> Any:
 
 def _texts(codes: Any, texts: Sequence[str | None]) -> Any:
     return pa.DictionaryArray.from_arrays(codes, pa.array(texts, pa.string()))
-
-
-def _node_row(report: NodeReport) -> dict[str, Any]:
-    identity = report.capture.get("identity")
-    identity = as_dict(identity)
-    verdict = report.verdict or {}
-    return {
-        "cohort": report.origin.cohort,
-        "boot_id": _own(identity.get("boot_id")),
-        "uptime": _seconds(report.capture.get("uptime")),
-        "simulated": report.capture.get("simulated") is True,
-        "status": verdict.get("status"),
-        "class_digest": _own(verdict.get("class_digest") or identity.get("class_digest")),
-        "lock_digest": _own(verdict.get("lock_digest") or identity.get("lock_digest")),
-        "engine": report.origin.engine,
-        "source": report.origin.source,
-    }
-
-
-def _seconds(value: Any) -> float | None:
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return None
-    try:
-        seconds = float(value)
-    except OverflowError:
-        seconds = math.inf
-    if not math.isfinite(seconds):
-        raise RefusedReportError("uptime is not a finite number", remedy=AGAIN)
-    return seconds
-
-
-def _own(value: Any) -> str | None:
-    return clean(value) if isinstance(value, str) else None

@@ -18,13 +18,12 @@ import pyarrow.parquet as pq
 from goldnode.core.errors import GoldnodeError
 from goldnode.core.files import sync
 from goldnode.fleet.ingest import compact, results
-from goldnode.fleet.ingest.blocks import CaptureBase, unpacked
 from goldnode.fleet.ingest.compact import formatted
 from goldnode.fleet.ingest.precision import EXACT
 from goldnode.fleet.ingest.quick import QuickChanges
 from goldnode.fleet.ingest.report import NodeReport
 from goldnode.fleet.ingest.results import CanaryResult
-from goldnode.fleet.ingest.rows import Bases, Group
+from goldnode.fleet.ingest.rows import Bases, Group, HeldBase
 from goldnode.fleet.ingest.tables import (
     CANARY,
     NODES,
@@ -129,8 +128,8 @@ class PartWriter:
         self._added(report, group.size - before)
         return True
 
-    def base(self, report: NodeReport) -> CaptureBase | None:
-        """Return the digests of a report that is stored whole in a file with a name; None for another one."""
+    def base(self, report: NodeReport) -> HeldBase | None:
+        """Return a report that is stored whole in a file with a name; None for another one."""
         if (report.class_, report.day) not in self._loaded:
             self._stored_bases(report.class_, report.day)
         base = self._bases[report.class_].fitting(report.node, report.milliseconds)
@@ -343,12 +342,12 @@ def _load_bases(bases: Bases, directory: Path, part: PartName) -> None:
     if "blocks" not in nodes_columns(directory, part):
         return
     rows = columns_of(part.file(directory, NODES), "node", "time", "blocks")
-    rows = rows.filter(rows["blocks"].is_valid())
     times = rows["time"].cast(pa.int64()).to_pylist()
-    for node, time, data in zip(rows["node"].to_pylist(), times, rows["blocks"], strict=True):
-        base = unpacked(time, data.as_py())
-        if base is not None:
-            bases.load(node, base)
+    for node, time, data in zip(
+        rows["node"].to_pylist(), times, rows["blocks"].to_pylist(), strict=True
+    ):
+        if data is not None:  # a whole capture
+            bases.load(node, HeldBase(time, data))
 
 
 def nodes_columns(directory: Path, part: PartName) -> list[str]:

@@ -477,9 +477,9 @@ def test_a_report_that_another_ingest_has_just_stored_is_not_refused(
         inbox.put(data, name, {"class": CLASS, "source": "http", "capture": capture(name)})
     gone, open_ = sorted((data / "inbox").iterdir())[0], files.read
 
-    def read_(file: Path) -> bytes:
-        if file == gone:
-            file.unlink()
+    def read_(file: str) -> bytes:
+        if file == str(gone):
+            gone.unlink()
         return open_(file)
 
     monkeypatch.setattr(files, "read", read_)

@@ -268,7 +268,7 @@ class Network:
                 return wrapped
 
             for name in ("replace", "unlink"):
-                setattr(Path, name, counted(getattr(Path, name)))
+                setattr(os, name, counted(getattr(os, name)))  # those of Path call these
             self.take()
             os._exit(0)
         os.waitpid(pid, 0)
