@@ -78,13 +78,15 @@ def stored(dialect: ListDialect, table: str, files: Sequence[Path], rows: str) -
     )
 
 
-def views(dialect: ListDialect) -> Iterator[tuple[str, str]]:
+def views(dialect: ListDialect, by_change: bool = True) -> Iterator[tuple[str, str]]:
     """Yield the name and the SELECT of each view: facts, numbers and digests, and those that they are made of.
 
     `replaced_TABLE` has the keys of captures whose rows are not those of the base, and
     `replacing_TABLE` these rows.
 
     In `stored_nodes`, the column `held` is the time whose rows a capture has.
+
+    :param by_change: False where no capture has a base, and the joins would only take as long again.
     """
     for table, (first, others) in _LISTS.items():
         yield (
@@ -92,11 +94,13 @@ def views(dialect: ListDialect) -> Iterator[tuple[str, str]]:
             f'SELECT class, node, time, key FROM stored_changes WHERE length("{first}") > 0',
         )
         yield f"replacing_{table}", _changed(dialect, table, first, others)
-        yield table, _whole(table)
+        yield table, _whole(table) if by_change else f"SELECT * FROM stored_{table}"
     yield (
         DIGESTS,
+        f"SELECT * FROM stored_{DIGESTS}"
+        if not by_change
         # A capture with a base has rows of its own only for the sections that differ from it.
-        "SELECT d.class AS class, d.day AS day, d.node AS node, d.time AS time, d.section AS section, d.digest AS digest "
+        else "SELECT d.class AS class, d.day AS day, d.node AS node, d.time AS time, d.section AS section, d.digest AS digest "
         "FROM stored_digests AS d INNER JOIN stored_nodes AS c ON c.class = d.class AND c.node = d.node AND c.time = d.time "
         "UNION ALL "
         "SELECT c.class AS class, c.day AS day, c.node AS node, c.time AS time, d.section AS section, d.digest AS digest "

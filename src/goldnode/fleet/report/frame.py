@@ -222,7 +222,7 @@ def stored_views(
     if named[CHANGES]:
         changes = f"SELECT * FROM {dialect.file_table(named[CHANGES])}"
     yield f"stored_{CHANGES}", changes
-    yield from expanded.views(dialect.lists)
+    yield from expanded.views(dialect.lists, by_change=bool(named[CHANGES]))
     yield FINDINGS, f"SELECT * FROM {dialect.file_table(named[FINDINGS])}"
 
 

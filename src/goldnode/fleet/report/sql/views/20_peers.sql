@@ -1,4 +1,4 @@
--- Known nodes with the platform (model of the machine) that they are compared within.
+-- Known nodes with the platform (model of the machine) that they are compared within. place: a number, which groups faster than a name.
 -- stored
 WITH platforms AS (
     SELECT l.node AS node, max(f.value) AS platform
@@ -8,7 +8,8 @@ WITH platforms AS (
     GROUP BY l.node
 )
 
-SELECT l.node AS node, l.class AS class, l.time AS time, coalesce(p.platform, '') AS platform
+SELECT l.node AS node, l.class AS class, l.time AS time, coalesce(p.platform, '') AS platform,
+    row_number() OVER (ORDER BY l.node) AS place
 FROM latest AS l
 LEFT JOIN platforms AS p ON p.node = l.node
 WHERE l.known = 1

@@ -2,20 +2,24 @@
 -- A value that could not be read is not missing. Missing values of several topics on one node are one topic: GPU values.
 -- stored
 WITH held AS (
-    SELECT f.node AS node, f.key AS key, f.time AS time
+    SELECT p.place AS place, f.key AS key, count(*) AS n
     FROM facts AS f
     INNER JOIN part_keys AS k ON k.key = f.key
+    INNER JOIN peers AS p ON p.node = f.node AND p.time = f.time
+    GROUP BY p.place, f.key
     UNION ALL
-    SELECT n.node AS node, n.key AS key, n.time AS time
+    SELECT p.place AS place, n.key AS key, count(*) AS n
     FROM numbers AS n
     INNER JOIN part_keys AS k ON k.key = n.key
+    INNER JOIN peers AS p ON p.node = n.node AND p.time = n.time
+    GROUP BY p.place, n.key
 ),
 
 counted AS (
-    SELECT h.node AS node, h.key AS key, count(*) AS n
+    SELECT p.node AS node, h.key AS key, sum(h.n) AS n
     FROM held AS h
-    INNER JOIN peers AS p ON p.node = h.node AND p.time = h.time
-    GROUP BY h.node, h.key
+    INNER JOIN peers AS p ON p.place = h.place
+    GROUP BY p.node, h.key
 ),
 
 boards AS (

@@ -2,25 +2,25 @@
 -- slot: the part by name, such as a mount; empty where parts are interchangeable, such as GPUs.
 -- stored
 WITH present AS (
-    SELECT f.node AS node, f.key AS key, '' AS slot, f.value AS value
+    SELECT p.place AS place, f.key AS key, '' AS slot, f.value AS value
     FROM facts AS f
     INNER JOIN keys AS k ON k.key = f.key
     INNER JOIN peers AS p ON p.node = f.node AND p.time = f.time
     WHERE k.kind = 'fact' AND k.compared = 1 AND k.loose = 1 AND f.fault IS NULL
-    GROUP BY f.node, f.key, f.value
+    GROUP BY p.place, f.key, f.value
 ),
 
 loose AS (
     SELECT p.class AS class, p.platform AS platform, r.key AS key, r.slot AS slot, r.value AS value, count(*) AS n
     FROM present AS r
-    INNER JOIN peers AS p ON p.node = r.node
+    INNER JOIN peers AS p ON p.place = r.place
     GROUP BY p.class, p.platform, r.key, r.slot, r.value
 ),
 
 loose_total AS (
-    SELECT p.class AS class, p.platform AS platform, r.key AS key, count(DISTINCT r.node) AS total
+    SELECT p.class AS class, p.platform AS platform, r.key AS key, count(DISTINCT r.place) AS total
     FROM present AS r
-    INNER JOIN peers AS p ON p.node = r.node
+    INNER JOIN peers AS p ON p.place = r.place
     GROUP BY p.class, p.platform, r.key
 ),
 
