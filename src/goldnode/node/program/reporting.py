@@ -32,6 +32,11 @@ def arguments(parser: Any) -> None:
         help="check the node now, even if the last check still holds",
     )
     parser.add_argument(
+        "--recorded",
+        action="store_true",
+        help="only the report of the last check, and an error if that does not hold: needs none of the rights of a check",
+    )
+    parser.add_argument(
         "--to",
         metavar="URL",
         help="send it to the fleet's service, as what has changed since the last whole report",
@@ -45,7 +50,9 @@ def run(host: Host, options: Any) -> int:
     """Print the report of the node as one line of JSON, or send it and print how."""
     if host.live and os.geteuid() != 0:
         raise NodeError("the capture can be read by root alone. Run `sudo goldnode-node report`.")
-    content = report(host, fresh=options.fresh)
+    if options.recorded and options.fresh:
+        raise NodeError("--fresh checks the node and --recorded does not. Give one of them.")
+    content = _recorded_alone(host) if options.recorded else report(host, fresh=options.fresh)
     if options.to:
         from .sending import send  # start-up time: only to send needs a client
 
@@ -75,6 +82,16 @@ def recorded(host: Host, engine: Optional[str] = None) -> Optional[Json]:
     if identity.get("boot_identity") != verdict["boot_identity"]:
         return None
     return {**report_of(capture, verdict, engine), "gate": _gate(host)}
+
+
+def _recorded_alone(host: Host) -> Json:
+    found = recorded(host)
+    if found is None:
+        why = current.load(host.root)[1] or "its capture is of another boot"
+        raise NodeError(
+            f"there is no report of a check that holds: {why}. Run `goldnode-node check` first."
+        )
+    return found
 
 
 def _gate(host: Host) -> Optional[Json]:

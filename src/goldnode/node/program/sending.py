@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import ssl
 import time
 import urllib.error
@@ -35,6 +36,7 @@ SILENCE = 30.0  # seconds
 _LIMIT = 64 * 1024  # bytes of an answer
 _DAYS = 6.0  # age of a base that is renewed: the service stores changes from one of less than seven
 _SHARE = 4  # changes that take more than a quarter of the whole report are not sent
+_TITLE = re.compile("<title>([^<]{1,200})", re.IGNORECASE)  # of a page of nginx, for instance
 # Answers that a whole report cannot change: too often, busy, a full disk, another certificate.
 _WAIT = (403, 408, 429)
 
@@ -80,7 +82,7 @@ def send(host: Host, report: Json, options: Any) -> Dict[str, Any]:
 
 
 def _remedy(status: int) -> str:
-    if status == 403:
+    if status in (400, 401, 403):
         return "Use a certificate that names this node."
     if status == 404:
         return "Start the service with `goldnode fleet serve --data DIRECTORY`, or correct --to."
@@ -153,7 +155,11 @@ def _post(
 
 
 def _json(data: bytes) -> Dict[str, Any]:
+    """Return the answer of the service; of a proxy before it, which answers by a page, the title as the reason."""
     try:
         return as_dict(json.loads(data))
     except ValueError:
-        return {}
+        title = _TITLE.search(data.decode("utf-8", "replace"))
+        return {
+            "value": " ".join(title[1].split()) if title else "an answer that is not the service's"
+        }
