@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -256,6 +257,24 @@ def test_an_old_check_is_no_report_and_the_node_is_checked_again(
     examined[:] = [checked(host, "570")]
     assert reporting.recorded(host) is None
     assert reporting.report(host)["capture"]["driver"]["loaded"] == "570"
+
+
+def test_recorded_report_is_that_of_the_last_check_or_an_error(
+    host: Host, examined: list[checking.Checked], capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = SimpleNamespace(recorded=True, fresh=False, to=None)
+    with pytest.raises(NodeError, match="there is no report of a check that holds: there is no"):
+        reporting.run(host, options)
+    judging.judge(host, DOCUMENT, act=True)
+    examined[:] = [checked(host, "570")]
+    assert reporting.run(host, options) == 0
+    assert json.loads(capsys.readouterr().out)["capture"]["driver"]["loaded"] == "580"
+    host.write("/proc/uptime", b"9000.00 5.0\n")
+    with pytest.raises(NodeError, match=r"s old.*Run `goldnode-node check` first"):
+        reporting.run(host, options)
+    host.remove(CAPTURE)
+    with pytest.raises(NodeError, match="Give one of them"):
+        reporting.run(host, SimpleNamespace(recorded=True, fresh=True, to=None))
 
 
 def test_a_fresh_report_shows_what_changed_since_the_last_check(

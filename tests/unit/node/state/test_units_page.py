@@ -30,7 +30,7 @@ SCORED_BY, NEWER = "252", "257"
 LIMIT = 4.0
 LOCKS = "goldnode-follow.service (class with `apply`)"
 # The newest option that they use: `ProtectClock=` of systemd 245. Ubuntu 22.04 has 249.
-PAGES = ("fleet-service", "events", "monitoring", "canary")
+PAGES = ("fleet-service", "fleet-data", "events", "monitoring", "canary")
 
 
 class UnitRow(NamedTuple):
@@ -133,6 +133,7 @@ ROWS: Mapping[str, UnitRow] = {
     "goldnode-report.service": UnitRow(
         9.2, 0.9, "ingests captures, writes metrics of the report", "", _CONTAINER
     ),
+    "goldnode-send-report.service": UnitRow(9.6, 1.6, "sends the report of the last check"),
     "goldnode-return-tests.service": UnitRow(9.2, 1.7, "runs tests on nodes over ssh"),
 }
 
