@@ -147,7 +147,7 @@ class ReportShape:
 
 
 class SharedHead(NamedTuple):
-    """What reports of many nodes have in common beside their rows. `text`: characters of the findings."""
+    """Content of a report beside its rows, which many nodes share. `text`: characters of the findings."""
 
     class_: str
     engine: str | None
@@ -570,7 +570,7 @@ def _text(value: Any, key: str) -> str:
 
 
 def _report(base: BaseRows, one: QuickReport, time: Any) -> NodeReport:
-    """Return the report without its capture, as `report.brief` does. Raise RefusedReportError for a time that is none."""
+    """Return the report without its capture, as `report.brief` does. Raise RefusedReportError for a time of another form."""
     node, shared = one.changes.node, base.shared
     return NodeReport(
         node,

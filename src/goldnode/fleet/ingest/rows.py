@@ -372,7 +372,7 @@ class Bases:
             self._added[node] = base
 
     def load(self, node: str, base: HeldBase) -> None:
-        """Add a base that is in a file with a name. Bytes of another form are none."""
+        """Add a base that is in a file with a name. Bytes of another form are left out."""
         last = self._bases.get(node)
         if is_packed(base.packed) and (last is None or last.time <= base.time):
             self._bases[node] = base

@@ -27,7 +27,7 @@ from goldnode.fleet.store.database import StoreDatabase
 
 __all__ = ["authority"]
 NGINX = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
-# What `docs/how-to/fleet-data.md` shows, with a port and files of this test.
+# As `docs/how-to/fleet-data.md` says, with a port and files of this test.
 SITE = """\
 server {{
     listen 127.0.0.1:{port} ssl;
