@@ -109,13 +109,15 @@ def _converge(found: Json) -> Figures:
 
 
 def _hosts(found: Json) -> Figures:
-    cost: dict[str, list[float]] = {}
+    cost: dict[tuple[str, str], float] = {}
     for row in found["rows"]:
-        cost.setdefault(f"{row['name']}, {row['hosts']}", []).append(row["cpu"])
+        key = (row["name"], row["kind"])
+        cost[key] = min(row["cpu"] / row["hosts"], cost.get(key, float("inf")))
+    floor = cost["the role", "cold"]
     return {
-        name: min(values) / min(cost[f"empty play, {name.rpartition(', ')[2]}"])
-        for name, values in cost.items()
-        if not name.startswith("empty play")
+        f"{name}, {kind}": cpu / floor
+        for (name, kind), cpu in cost.items()
+        if name not in ("the role", "empty play")
     }
 
 
@@ -149,7 +151,7 @@ FORMS: Mapping[str, ShortForm] = {
     "sanity": ShortForm(("--runs", "7"), _floor("check", "cached")),
     "inspect": ShortForm(("--runs", "3", "--root", "/usr/lib/python3"), _inspect, heavy=True),
     "converge": ShortForm(("--nodes", "1", "--runs", "1"), _converge, heavy=True),
-    "hosts": ShortForm(("--hosts", "20", "--runs", "2"), _hosts, heavy=True),
+    "hosts": ShortForm(("--hosts", "20", "--peer-hosts", "4", "--runs", "2"), _hosts, heavy=True),
     "images": ShortForm(("--runs", "1"), _images, heavy=True),
     "provision": ShortForm(("--runs", "1", "--leg", "first run without a driver"), _provision, heavy=True),
     "disks": ShortForm(("--runs", "1", "--no-verify"), _disks, heavy=True),

@@ -122,7 +122,9 @@ def contenders(
         Contender(
             "pyinfra",
             title="pyinfra",
-            command=_pyinfra(nodes, state, peers, work),
+            command=pyinfra(
+                {node.name: (node.port, node.key) for node in nodes}, state, peers, work
+            ),
             env={},
             verbose=["-vv"],
             remote=r"(?m)^\s*\[[^\]]+\] >>> ",
@@ -155,14 +157,17 @@ def _mitogen(peers: Path, work: Path) -> Path:
     return work / "mitogen/ansible_mitogen/plugins/strategy"
 
 
-def _pyinfra(nodes: Sequence[LabNode], state: Path, peers: Path, work: Path) -> list[str]:
-    hosts = [
-        (node.name, {"ssh_hostname": "127.0.0.1", "ssh_port": node.port, "ssh_user": "root", "ssh_key": str(node.key),
-                     "ssh_strict_host_key_checking": "no", "ssh_known_hosts_file": "/dev/null"})
-        for node in nodes
+def pyinfra(
+    hosts: Mapping[str, tuple[int, Path]], state: Path, peers: Path, work: Path
+) -> list[str]:
+    """Return the command of pyinfra for hosts of this machine: their ssh ports and keys by name."""
+    rows = [
+        (name, {"ssh_hostname": "127.0.0.1", "ssh_port": port, "ssh_user": "root", "ssh_key": str(key),
+                "ssh_strict_host_key_checking": "no", "ssh_known_hosts_file": "/dev/null"})
+        for name, (port, key) in hosts.items()
     ]  # fmt: skip
-    file = work / f"pyinfra{len(nodes)}.py"
-    file.write_text(f"hosts = {hosts!r}\n", encoding="utf-8")
+    file = work / f"pyinfra{len(hosts)}.py"
+    file.write_text(f"hosts = {rows!r}\n", encoding="utf-8")
     return [
         str(peers / "bin/pyinfra"),
         "-y",

@@ -12,6 +12,11 @@ from pathlib import Path
 
 from benchmarks.converge.contenders import ROOT, clean
 
+# On a busy machine a login may take more than the ten seconds that Ansible gives it.
+PATIENT = {"ANSIBLE_TIMEOUT": "60"}
+# In the recap of Ansible, and in the results of pyinfra.
+CHANGED = r"(changed|unreachable|failed)=[1-9]|\] Success"
+
 
 def run(command: Sequence[str], env: Mapping[str, str], directory: Path = ROOT) -> dict[str, float]:
     """Run a command to its end. Return seconds of wall time and CPU, and the MiB of its largest process."""
@@ -20,7 +25,7 @@ def run(command: Sequence[str], env: Mapping[str, str], directory: Path = ROOT) 
         process = subprocess.Popen(
             command,
             cwd=directory,
-            env={**clean(), **env},
+            env={**clean(), **PATIENT, **env},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -29,6 +34,14 @@ def run(command: Sequence[str], env: Mapping[str, str], directory: Path = ROOT) 
         wall = time.perf_counter() - began
         output.seek(0)
         text = output.read()
-    if status != 0 or re.search(r"changed=[1-9]", text):
-        raise SystemExit(f"{' '.join(command)} failed, or changed something:\n{text[-4000:]}")
+    if status != 0 or re.search(CHANGED, text):
+        file = ROOT / ".goldnode/benchmarks/failed.log"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+        of_hosts = [line for line in text.splitlines() if re.search(CHANGED, line)]
+        told = "\n".join([*of_hosts[:20], text[-4000:]])
+        code = os.waitstatus_to_exitcode(status)
+        raise SystemExit(
+            f"{' '.join(command)} ended with {code}, or changed something; all of it is in {file}:\n{told}"
+        )
     return {"wall": wall, "cpu": used.ru_utime + used.ru_stime, "mib": used.ru_maxrss / 1024}

@@ -14,12 +14,13 @@ import asyncio
 import gc
 import json
 import os
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ansible import constants as C  # noqa: N812 - its name everywhere in Ansible
 from ansible import context
 from ansible._internal._templating._engine import TemplateEngine
 from ansible.executor.task_executor import TaskExecutor
@@ -28,15 +29,14 @@ from ansible.plugins.loader import get_plugin_loader_namespace
 from ansible.template import Templar
 from ansible.utils.display import Display
 
+from goldnode.ansible.answers import TaskAnswers
 from goldnode.audit.ssh_options import SshConfiguration, SshTarget, UnsupportedError, split
-from goldnode.fleet.nodes.plan import ANSWERS
+from goldnode.fleet.nodes.asked import ANSWERS, asked_by_ansible_lines
 from goldnode.inventory.variables import UnknownVariables
 
 if TYPE_CHECKING:
     from goldnode.audit.sessions import Become, SessionAnswer, SessionError
 
-AUDIT = "GOLDNODE_AUDIT"
-FEW = 4  # hosts that Ansible asks faster
 IN_FLIGHT = 64
 COLLECTED = (
     100  # hosts after which what is left of closed connections is collected: about 40 kB each
@@ -396,14 +396,31 @@ def _behind(problem: SessionError) -> dict[str, Any]:
     return {"unreachable": True, "msg": message}
 
 
-def answers_in(place: Path) -> Iterator[Any]:
-    """Yield what the lines of all files of answers have."""
-    for file in sorted(place.glob(f"{ANSWERS}*")):
-        with file.open(encoding="utf-8") as lines:
-            for line in lines:
-                # The last one may be half written.
-                with suppress(ValueError):
-                    yield json.loads(line)
+def ask_task(about: Run) -> TaskAnswers:
+    """Ask the hosts of a task. Return their answers, which last as long as the run of Ansible, and name those that Ansible has to ask."""
+    place = Path(tempfile.mkdtemp(dir=C.DEFAULT_LOCAL_TMP))
+    limited = context.CLIARGS.get("forks") != C.DEFAULT_FORKS
+    # What was read so far stays: a collector has nothing to find in it, and processes share its pages.
+    gc.collect()
+    gc.freeze()
+    try:
+        notes = ask_all(about, place, hosts_in_flight(limited=limited), _command_line)
+    finally:
+        gc.unfreeze()
+    for line in asked_by_ansible_lines(notes):
+        display.display(f"note: {line}.", stderr=True)
+    return TaskAnswers(about.task._uuid, sorted(place.glob(f"{ANSWERS}*")))
+
+
+def _command_line(action: HostAction, answer: dict[str, Any] | SessionAnswer) -> str:
+    """Return the line of a host: the command, why it is not asked again, and the answer; or no command if the action asked nothing."""
+    row: list[Any] = [action.name, action.command]
+    if isinstance(answer, dict):
+        row += [answer, 0, "", ""]
+    else:
+        texts = (answer.stdout.decode("latin-1"), answer.stderr.decode("latin-1"))
+        row += [None, answer.status, *texts]
+    return f"{json.dumps(row)}\n"
 
 
 def hosts_in_flight(*, limited: bool) -> int:

@@ -32,11 +32,11 @@ from ansible.playbook.block import Block
 from ansible.playbook.play import Play
 from ansible.playbook.play_context import PlayContext
 
-from goldnode.ansible.asking import AUDIT, FEW, HostAction, Run, Sources, ask_all, hosts_in_flight
+from goldnode.ansible.answers import AUDIT, FEW
+from goldnode.ansible.asking import HostAction, Run, Sources, ask_all, hosts_in_flight
 from goldnode.core.errors import InventoryError
 from goldnode.core.extras import is_installed
-from goldnode.fleet.nodes.plan import LISTING, NOTES
-from goldnode.inventory.listing import check_names
+from goldnode.fleet.nodes.asked import LISTING, NOTES
 
 if TYPE_CHECKING:
     from goldnode.audit.sessions import SessionAnswer
@@ -107,11 +107,8 @@ class AuditCLI(AdHocCLI, _StartedOnce):
         tree = Path(context.CLIARGS["tree"])
         notes: dict[str, Any] = {"asked": 0, "by_ansible": {}, "missing": False}
         about = self._about(context.CLIARGS["args"])
-        try:
-            check_names(None, about.names)
-        except InventoryError as problem:
-            # The caller finds no listing, and says more of it.
-            raise AnsibleError(str(problem)) from problem
+        if any(" " in name for name in about.names):
+            _refuse(about.names)
         tree.with_name(LISTING).write_text(json.dumps(about.groups()), encoding="utf-8")
         # All that was read is there to the end: a collector has nothing to find in it, and processes share its pages.
         gc.collect()
@@ -132,6 +129,17 @@ class AuditCLI(AdHocCLI, _StartedOnce):
         if notes["asked"] == len(about.hosts):
             return 0
         return super().run()
+
+
+def _refuse(names: list[str]) -> None:
+    # Its imports take 0.1 s, and hardly any run needs them.
+    from goldnode.inventory.listing import check_names
+
+    try:
+        check_names(None, names)
+    except InventoryError as problem:
+        # The caller finds no listing, and says more of it.
+        raise AnsibleError(str(problem)) from problem
 
 
 def _loaded(

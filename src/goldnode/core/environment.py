@@ -44,7 +44,8 @@ VARIABLES = (
     Variable(
         "GOLDNODE_AUDIT",
         "none",
-        "`off` has Ansible ask each host of `goldnode plan` in a process of its own.",
+        "`off` has Ansible ask each host of `goldnode plan` and `site.yml` over an `ssh` of its own. `on` also saves the process that "
+        "`site.yml` takes for each host, with a strategy of which Ansible warns.",
     ),
     Variable(
         "GOLDNODE_RUNS",

@@ -114,7 +114,7 @@ def test_warnings_are_reported_once_per_class_before_any_host(
     assert output.count("class cpu_only, checked:") == output.count("class b200, checked:") == 1
     assert output.count("[os-support] standard support of Debian 12") == 2
     assert output.index("class cpu_only, checked:") < output.index(
-        "TASK [node_class : Get the plan of the node]"
+        "TASK [Get the plan of every node]"
     )
 
 

@@ -1,12 +1,12 @@
-"""Conditions of site.yml that end the play of a host: which hosts end, and that most need no variable of the play;
-and the list of the hosts that have ended.
+"""The facts by which site.yml ends the play of a host, and the list of the hosts that have ended.
 
-Ansible compiles each condition, and each variable of the play that it uses, again for each host.
+Ansible compiles each condition, and each variable of the play that it uses, again for each host. So a fact is the condition.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,37 +14,64 @@ import yaml
 from ansible.playbook.play import Play
 from hypothesis import given
 from hypothesis import strategies as st
-from jinja2 import Environment, StrictUndefined
 
+from goldnode.ansible.action.goldnode_state import ActionModule
 from goldnode.ansible.ended import EndedHosts, index_ended_hosts
 
 SITE = Path(__file__).parents[3] / "site.yml"
-CONVERGED = "Skip hosts that match their class"
-NOTHING = "Skip hosts where nothing may be finished now"
-
-
-def ends(task: str, **variables: Any) -> bool:
-    """Return whether the task ends the play of a host with these variables. Any other variable is an error."""
-    found = [
-        one for play in yaml.safe_load(SITE.read_text(encoding="utf-8")) for one in play["tasks"]
-    ]
-    (condition,) = (one["when"] for one in found if one["name"] == task)
-    environment = Environment(undefined=StrictUndefined, autoescape=True)
-    environment.filters["bool"] = lambda value: value in (True, "true", "yes", 1)
-    return bool(environment.compile_expression(condition, undefined_to_none=False)(**variables))
+EMPTY: dict[str, Any] = {
+    "state": "present",
+    "actions": [],
+    "parts": {},
+    "refusals": [],
+    "notes": [],
+    "waiting": [],
+    "holders": [],
+    "drain": "",
+    "reboot": {"required": False, "reasons": [], "after": [], "held": []},
+}
+ACTION = {"part": "sanity", "kind": "link", "target": "/x", "reason": "want it", "data": {}}
+ACTION = {**ACTION, "phase": "image", "before": None, "after": None, "reboot": None}
 
 
 def facts(
-    actions: int = 0, required: bool = False, waiting: int = 0, left: str | None = None
+    monkeypatch: pytest.MonkeyPatch, left: str = "", check: bool = False, **changes: Any
 ) -> dict[str, Any]:
-    plan = {"actions": [{}] * actions, "reboot": {"required": required}, "waiting": [{}] * waiting}
-    return {"goldnode_plan": plan, **({} if left is None else {"goldnode_left": left})}
+    """Return the facts that the action plugin gives for a plan, and `variables` of the host beside it."""
+    variables = changes.pop("variables", {})
+    action = object.__new__(ActionModule)
+    action._task, action._templar = (
+        SimpleNamespace(check_mode=check),
+        SimpleNamespace(template=bool),
+    )
+    action._display = SimpleNamespace(verbosity=0)
+    monkeypatch.setattr(action, "left", lambda plan, task_vars: left)
+    result = {"plan": {**EMPTY, **changes}}
+    hosts = {"ansible_play_hosts_all": ["a", "b", "c", "d", "e"]}
+    found: dict[str, Any] = action.planned(result, {}, {**hosts, **variables})["ansible_facts"]
+    return found
+
+
+def conditions() -> dict[str, str]:
+    """Return the condition of each task of site.yml that ends hosts, by the name of the task."""
+    plays = yaml.safe_load(SITE.read_text(encoding="utf-8"))
+    tasks = [task for play in plays for task in play["tasks"]]
+    return {
+        task["name"]: task["when"]
+        for task in tasks
+        if task.get("ansible.builtin.meta") == "end_host"
+    }
+
+
+def test_hosts_of_a_converged_fleet_end_by_a_fact_each() -> None:
+    named = conditions()
+    assert named["Skip hosts that match their class"] == "ansible_facts['goldnode_matches']"
+    assert named["Skip hosts with nothing to finish"] == "ansible_facts['goldnode_settled']"
 
 
 @pytest.mark.parametrize(
     ("actions", "left", "verify", "check", "ended"),
     [
-        (0, None, False, False, True),
         (0, "", False, False, True),
         (1, "", False, False, False),
         (0, "", True, False, False),
@@ -54,24 +81,34 @@ def facts(
     ],
 )
 def test_host_that_matches_its_class_ends(
-    actions: int, left: str | None, verify: bool, check: bool, ended: bool
+    actions: int,
+    left: str,
+    verify: bool,
+    check: bool,
+    *,
+    ended: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    given = {"sanity_verify": verify, "ansible_check_mode": check}
-    assert ends(CONVERGED, ansible_facts=facts(actions, left=left), **given) is ended
+    variables = {"sanity_verify": verify}
+    found = facts(
+        monkeypatch, left=left, check=check, variables=variables, actions=[ACTION] * actions
+    )
+    assert found["goldnode_matches"] is ended
 
 
-def test_host_that_matches_its_class_needs_no_variable() -> None:
-    assert ends(CONVERGED, ansible_facts=facts(left=""), ansible_check_mode=False)
-    assert ends(NOTHING, ansible_facts=facts())
-
-
-@pytest.mark.parametrize("finishes", [True, False])
-@pytest.mark.parametrize(("required", "waiting"), [(True, 0), (False, 1), (True, 2)])
-def test_host_with_something_to_finish_ends_only_without_permission(
-    required: bool, waiting: int, finishes: bool
+@pytest.mark.parametrize(
+    ("required", "waiting", "settled"),
+    [(False, 0, True), (True, 0, False), (False, 1, False), (True, 2, False)],
+)
+def test_host_with_nothing_to_finish_is_settled(
+    required: bool, waiting: int, *, settled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = facts(required=required, waiting=waiting)
-    assert ends(NOTHING, ansible_facts=found, site_finishes=finishes) is not finishes
+    found = facts(
+        monkeypatch,
+        reboot={**EMPTY["reboot"], "required": required},
+        waiting=[{"subject": "x", "message": "y"}] * waiting,
+    )
+    assert found["goldnode_settled"] is settled
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 3))), st.lists(st.integers(0, 3)))

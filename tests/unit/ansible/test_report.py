@@ -38,6 +38,8 @@ import time
 from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 
+from goldnode.ansible.action.goldnode_state import facts_of
+
 class ActionModule(ActionBase):
     _supports_check_mode = True
 
@@ -55,6 +57,11 @@ class ActionModule(ActionBase):
         if not task_vars["answers"]:
             return self._execute_module("ansible.builtin.ping", {}, task_vars=task_vars)
         answer = self._templar.template(task_vars["answers"])[key]
+        if found := answer.get("ansible_facts", {}).get("goldnode_plan"):
+            left = answer["ansible_facts"].get("goldnode_left")
+            matches = not found["actions"] and (not left or self._task.check_mode)
+            facts = {**answer["ansible_facts"], **facts_of(found), "goldnode_matches": matches}
+            answer = {**answer, "ansible_facts": facts}
         return {**answer, **({"part": part} if part else {})}
 """
 

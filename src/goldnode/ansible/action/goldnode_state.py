@@ -22,6 +22,7 @@ from goldnode.node.ground.optional import optional
 from goldnode.node.ground.text import phrase
 
 try:
+    from goldnode.ansible import answers
     from goldnode.ansible.follow import counted, followed
     from goldnode.ansible.release import require_ansible
     from goldnode.classdoc.cache import ClassDocuments, Compiler
@@ -52,6 +53,8 @@ except ModuleNotFoundError as problem:  # Ansible of another Python environment
     ) from None
 
 FACT, BACK, LEFT = "goldnode_plan", "goldnode_rollback", "goldnode_left"
+# Conditions that end a host. Ansible compiles a condition again for each host, and that of a fact is the cheapest.
+MATCHES, SETTLED = "goldnode_matches", "goldnode_settled"
 FEW = 4  # hosts whose plans a person still reads
 
 
@@ -105,6 +108,11 @@ def locate_parts(plan: dict[str, Any], node_class: str) -> None:
     for note in notes:
         if note["subject"] in lines:
             note["message"] += f" It is declared at {lines[note['subject']]}."
+
+
+def facts_of(plan: dict[str, Any]) -> dict[str, Any]:
+    """Return the facts of a plan: the plan, and whether neither a reboot nor a change waits."""
+    return {FACT: plan, SETTLED: not plan["reboot"]["required"] and not plan["waiting"]}
 
 
 def codes(refusals: list[dict[str, Any]]) -> str:
@@ -571,7 +579,10 @@ class ActionModule(ActionBase):
             return result
         if document:
             locate_parts(plan, document["class"])
-        result["ansible_facts"] = {FACT: plan, LEFT: self.left(plan, task_vars)}
+        left_by = self.left(plan, task_vars)
+        verify = boolean(self.option(task_vars, "sanity_verify", False), strict=False)
+        matches = not plan["actions"] and not verify and (not left_by or self._task.check_mode)
+        result["ansible_facts"] = {**facts_of(plan), LEFT: left_by, MATCHES: matches}
         result["msg"] = summary(plan)
         result["resources"] = runs.planned(plan)
         result["changed"] = False
@@ -614,6 +625,9 @@ class ActionModule(ActionBase):
         # With a terminal (ssh -t) warnings would be mixed into the plan.
         script = f"exec 2>/dev/null\n{guarded.script(words, engine)}"
         self._question = (script, document, task_vars)
+        answers.execute_first(
+            self._connection, self._task._uuid, str(task_vars.get("inventory_hostname"))
+        )
         return self.plan_in(self._low_level_execute_command(script), document, task_vars)
 
     def plan_in(
@@ -763,7 +777,7 @@ class ActionModule(ActionBase):
         if result.get("failed"):
             result["changed"] = any(row["changed"] for row in result["resources"])
             return result
-        result["ansible_facts"] = {FACT: untagged(result.pop("plan"))}
+        result["ansible_facts"] = facts_of(untagged(result.pop("plan")))
         result["diff"] = diffs(done)
         result["msg"] = [
             *(line(row) for row in done),

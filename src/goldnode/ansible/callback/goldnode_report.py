@@ -24,10 +24,12 @@ from ansible.plugins.callback import CallbackBase
 from ansible.plugins.loader import strategy_loader
 
 try:
+    from goldnode.ansible import answers
     from goldnode.ansible.ended import index_ended_hosts
     from goldnode.ansible.release import too_old
     from goldnode.core.data import PACKAGE
     from goldnode.core.errors import GoldnodeError, candidates
+    from goldnode.core.extras import is_installed
     from goldnode.fleet.nodes import runs
     from goldnode.fleet.shared import identity
     from goldnode.inventory import cohorts
@@ -68,7 +70,7 @@ options:
 """
 
 # Operations of goldnode_state that change no node, and are not in the record.
-AUDIT, LINEAR = "GOLDNODE_AUDIT", ("linear", "ansible.builtin.linear")
+LINEAR = ("linear", "ansible.builtin.linear")
 STRATEGIES = PACKAGE / "ansible" / "strategy"
 TAGS, REPORT = "tags", "report"
 ACTIONS = ("goldnode_state", "goldnode_drain")
@@ -114,14 +116,19 @@ class CallbackModule(CallbackBase):
         atexit.register(self._interrupted)
         self._check_selection(playbook)
 
+    def set_play_context(self, play_context: Any) -> None:
+        """Store what the command line sets for the connections of the play that starts."""
+        self.play_context = play_context
+
     def v2_playbook_on_play_start(self, play: Any) -> None:
         """Register every host of the play, including those whose turn never comes."""
         inventory = play.get_variable_manager()._inventory
         index_ended_hosts(play)
         # Asked for only: Ansible warns of each strategy that is not its own.
-        if os.environ.get(AUDIT) == "on" and play.strategy in LINEAR:
+        if os.environ.get(answers.AUDIT) == "on" and play.strategy in LINEAR:
             strategy_loader.add_directory(str(STRATEGIES))
             play.strategy = "goldnode_linear"
+        self.asked: set[str] = set()  # tasks of the play
         self.play, self.hosts = play, inventory.get_hosts(play.hosts, ignore_restrictions=True)
         self.turn = {host.name for host in self.hosts}
         self.empty = not inventory.hosts
@@ -209,6 +216,36 @@ class CallbackModule(CallbackBase):
             self.managed = True
             for name in self.turn:
                 self.run.host(name)
+        answers.begin(None)
+        if answers.is_asked(task) and self.play.strategy in LINEAR and task._uuid not in self.asked:
+            self.asked.add(task._uuid)
+            self._ask(task)
+
+    def _ask(self, task: Any) -> None:
+        """Ask the nodes of a task from this process. Those that Ansible asks faster, or has to ask, are asked by its processes."""
+        manager = self.play.get_variable_manager()
+        inventory, ended = manager._inventory, self.play._removed_hosts
+        batch = inventory.get_hosts(self.play.hosts, order=self.play.order)
+        hosts = [host for host in batch if host.name not in ended and not self._failed(host.name)]
+        off = os.environ.get(answers.AUDIT) == "off" or self._display.verbosity >= answers.SHOWN
+        if len(hosts) < answers.PLAYED or off or not is_installed("asyncssh"):
+            return
+        # It takes as long as the plans of some hosts, and needs asyncssh.
+        from goldnode.ansible import asking
+
+        about = asking.Run(
+            asking.Sources(manager._loader, inventory, manager),
+            play_context=self.play_context,
+            play=self.play,
+            task=task.copy(),
+            hosts=hosts,
+            names=([host.name for host in batch], [host.name for host in self.hosts]),
+        )
+        answers.begin(asking.ask_task(about))
+
+    def _failed(self, name: str) -> bool:
+        row = self.run.host(name)
+        return row.error is not None or row.unreachable is not None
 
     def v2_runner_on_start(self, host: Any, task: Any) -> None:
         """Announce a reboot, for which Ansible waits in silence."""

@@ -159,6 +159,8 @@ ansible_facts:
   type: dict
   contains:
     goldnode_plan: {description: The plan (schema goldnode.plan/1)., type: dict}
+    goldnode_settled: {description: Whether neither a reboot nor a change that waits is left., type: bool}
+    goldnode_matches: {description: Of a plan, whether this run has nothing to do on the host in its first play., type: bool}
 verdict:
   description: The verdict of the boot check (schema goldnode.verdict/1), of a new check.
   returned: when O(operation=apply) changed something, with O(state=present); when O(operation=check) and the program gave one

@@ -11,36 +11,19 @@ tasks are Ansible's. With `GOLDNODE_AUDIT=on` the callback plugin sets this stra
 
 from __future__ import annotations
 
-import gc
-import json
 import os
-import re
-import tempfile
-from pathlib import Path
 from typing import Any
 
-from ansible import constants as C  # noqa: N812 - its name everywhere in Ansible
-from ansible import context
 from ansible._internal import _task
-from ansible.errors import AnsibleConnectionFailure, AnsibleError
 from ansible.executor.task_executor import TaskExecutor
 from ansible.executor.task_result import _RawTaskResult
 from ansible.plugins.loader import get_plugin_loader_namespace
 from ansible.plugins.strategy.linear import StrategyModule as Linear
 from ansible.utils.display import Display
 
-from goldnode.ansible.asking import (
-    AUDIT,
-    FEW,
-    HostAction,
-    Run,
-    Sources,
-    answers_in,
-    ask_all,
-    hosts_in_flight,
-)
+from goldnode.ansible.answers import AUDIT, FEW, SHOWN, NodeAnswer, TaskAnswers, is_asked
+from goldnode.ansible.asking import Run, Sources, ask_task
 from goldnode.core.extras import is_installed
-from goldnode.fleet.nodes.plan import asked_by_ansible_lines
 
 DOCUMENTATION = """
 name: goldnode_linear
@@ -50,11 +33,6 @@ description:
 author: goldnode
 """
 
-ACTIONS = ("goldnode_state", "goldnode.node.goldnode_state")
-PLAYED = 3  # -vvv: a person looks at the ssh commands of Ansible
-# The parts of a command that differ each time that it is built.
-RANDOM = re.compile(r"BECOME-SUCCESS-[a-z]+|key=[a-z]+")
-
 display = Display()
 
 
@@ -62,33 +40,23 @@ class _AnotherError(BaseException):
     """The action wants something else executed than the node was asked. No handler for errors may hold it up."""
 
 
-class _Answer:
-    """The answer of a node to a command, or why the node is not asked again."""
-
-    def __init__(self, row: list[Any]) -> None:
-        self._command, self._problem, self._status, self._stdout, self._stderr = row[1:]
-
-    def exec_command(
-        self, command: str, in_data: Any = None, sudoable: bool = True
-    ) -> tuple[int, bytes, bytes]:
-        """Return the answer, as a connection of Ansible does."""
-        if in_data or RANDOM.sub("", command) != RANDOM.sub("", self._command):
-            raise _AnotherError
-        if self._problem:
-            kind = AnsibleConnectionFailure if self._problem.get("unreachable") else AnsibleError
-            raise kind(self._problem["msg"].removeprefix("Task failed: "))
-        return self._status, self._stdout.encode("latin-1"), self._stderr.encode("latin-1")
-
-
 class _Executor(TaskExecutor):
     """Ansible's executor of a task, with a connection that has the answer."""
 
-    answer: _Answer
+    answer: NodeAnswer
 
     def _get_connection(self, *given: Any, **named: Any) -> Any:
         connection = super()._get_connection(*given, **named)
-        connection.exec_command = self.answer.exec_command
+        connection.exec_command = self._exec_command
         return connection
+
+    def _exec_command(
+        self, command: str, in_data: Any = None, sudoable: bool = True
+    ) -> tuple[int, bytes, bytes]:
+        known = None if in_data else self.answer.to(command)
+        if known is None:
+            raise _AnotherError
+        return known
 
 
 class StrategyModule(Linear):
@@ -97,7 +65,7 @@ class StrategyModule(Linear):
     def __init__(self, tqm: Any) -> None:
         super().__init__(tqm)
         self._iterator: Any = None
-        self._answers: dict[str, _Answer] = {}
+        self._answers: TaskAnswers | None = None
         self._asked: set[str] = set()
 
     def run(self, iterator: Any, play_context: Any) -> Any:
@@ -109,11 +77,11 @@ class StrategyModule(Linear):
         self, host: Any, task: Any, task_vars: dict[str, Any], play_context: Any
     ) -> None:
         result = None
-        if _is_asked(task) and not self._step:
+        if is_asked(task) and not self._step:
             if task._uuid not in self._asked:
                 self._asked.add(task._uuid)
                 self._answers = self._ask(task, play_context)
-            if answer := self._answers.pop(host.name, None):
+            if answer := self._answers and self._answers.take(host.name):
                 result = self._executed(answer, host, task, task_vars, play_context=play_context)
         if result is None:
             super()._queue_task(host, task, task_vars, play_context)
@@ -129,13 +97,13 @@ class StrategyModule(Linear):
         self._final_q.send_task_result(result)
         self._pending_results += 1
 
-    def _ask(self, task: Any, play_context: Any) -> dict[str, _Answer]:
-        """Return the answers of the hosts of a task, by name."""
+    def _ask(self, task: Any, play_context: Any) -> TaskAnswers | None:
+        """Return the answers of the hosts of a task, None if Ansible asks them."""
         ended = self._iterator._play._removed_hosts
         hosts = [host for host in self.get_hosts_left(self._iterator) if host.name not in ended]
-        off = os.environ.get(AUDIT) == "off" or display.verbosity >= PLAYED
+        off = os.environ.get(AUDIT) == "off" or display.verbosity >= SHOWN
         if len(hosts) < FEW or off or not is_installed("asyncssh"):
-            return {}
+            return None
         about = Run(
             Sources(self._loader, self._inventory, self._variable_manager),
             play_context=play_context,
@@ -144,23 +112,11 @@ class StrategyModule(Linear):
             hosts=hosts,
             names=(self._hosts_cache, self._hosts_cache_all),
         )
-        limited = context.CLIARGS.get("forks") != C.DEFAULT_FORKS
-        gc.collect()
-        gc.freeze()
-        try:
-            with tempfile.TemporaryDirectory(dir=C.DEFAULT_LOCAL_TMP) as place:
-                in_flight = hosts_in_flight(limited=limited)
-                notes = ask_all(about, Path(place), in_flight, _line)
-                answers = {row[0]: _Answer(row) for row in answers_in(Path(place)) if row[1]}
-        finally:
-            gc.unfreeze()
-        for line in asked_by_ansible_lines(notes):
-            display.display(f"note: {line}.", stderr=True)
-        return answers
+        return ask_task(about)
 
     def _executed(
         self,
-        answer: _Answer,
+        answer: NodeAnswer,
         host: Any,
         task: Any,
         task_vars: dict[str, Any],
@@ -187,22 +143,3 @@ class StrategyModule(Linear):
         except _AnotherError:
             return None
         return _RawTaskResult(host=host, task=own, return_data=data, task_fields=own.dump_attrs())
-
-
-def _is_asked(task: Any) -> bool:
-    """Return whether a task gets the plan of each host, of all hosts of the play and of nothing else."""
-    if task.action not in ACTIONS or task.args.get("operation", "plan") != "plan":
-        return False
-    apart = task.loop or task.loop_with or task.when or task.delegate_to or task.async_val
-    return not (apart or task.run_once or task.args.get("rollback") or task.environment)
-
-
-def _line(action: HostAction, answer: Any) -> str:
-    """Return the line of a host: the command, why it is not asked again, and the answer; or nothing if the action asked nothing."""
-    row: list[Any] = [action.name, action.command]
-    if isinstance(answer, dict):
-        row += [answer, 0, "", ""]
-    else:
-        texts = (answer.stdout.decode("latin-1"), answer.stderr.decode("latin-1"))
-        row += [None, answer.status, *texts]
-    return f"{json.dumps(row)}\n"

@@ -29,18 +29,17 @@ from goldnode.core.errors import GoldnodeError
 from goldnode.core.extras import require
 from goldnode.core.logins import masked
 from goldnode.fleet.nodes import runs
+from goldnode.fleet.nodes.asked import ANSWERS, LISTING, NOTES, asked_by_ansible_lines
 from goldnode.fleet.nodes.plan_document import PlanError, read_plan
 from goldnode.inventory import variables
 from goldnode.inventory.listing import check_names, refuse_misread
 from goldnode.inventory.selection import check_inventory, no_host
-from goldnode.node.ground.text import and_more, clean, phrase
+from goldnode.node.ground.text import phrase
 
 SCHEMA = "goldnode.plans/1"
 
 # It asks the nodes. Only its own process imports Ansible.
-AUDIT, NOTES = "goldnode.ansible.audit", "asked.json"
-# Beside the directory of Ansible's answers: the groups, and the answers to the process itself by its number.
-LISTING, ANSWERS = "groups.json", "answered-"
+AUDIT = "goldnode.ansible.audit"
 
 # States of a host, the worst first; with one of the first three site.yml would not finish on it.
 UNREACHABLE, FAILED, REFUSED = "unreachable", "failed", "refused"
@@ -285,20 +284,6 @@ def asked_by_ansible(notes: Path) -> list[str]:
     if not notes.is_file():
         return []
     return asked_by_ansible_lines(json.loads(notes.read_text(encoding="utf-8")))
-
-
-def asked_by_ansible_lines(asked: Mapping[str, Any]) -> list[str]:
-    """Return the same as :func:`asked_by_ansible`, of notes that have been read."""
-    if asked["missing"]:
-        return [
-            "asyncssh is not installed, so Ansible asked each host in a process of its own: install goldnode[audit]"
-        ]
-    lines = []
-    for reason, hosts in sorted(asked["by_ansible"].items()):
-        more = and_more(len(hosts) - runs.NAMES)
-        names = ", ".join(sorted(hosts)[: runs.NAMES])
-        lines.append(f"Ansible itself asked {names}{more}: {masked(clean(reason)).rstrip('.')}")
-    return lines
 
 
 def hosts_of(
