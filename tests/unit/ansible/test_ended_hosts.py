@@ -30,8 +30,14 @@ EMPTY: dict[str, Any] = {
     "drain": "",
     "reboot": {"required": False, "reasons": [], "after": [], "held": []},
 }
-ACTION = {"part": "sanity", "kind": "link", "target": "/x", "reason": "want it", "data": {}}
-ACTION = {**ACTION, "phase": "image", "before": None, "after": None, "reboot": None}
+ACTION: dict[str, Any] = {
+    "part": "sanity",
+    "kind": "link",
+    "target": "/x",
+    "reason": "want it",
+    "data": {},
+}
+ACTION |= {"phase": "image", "before": None, "after": None, "reboot": None}
 
 
 def facts(
