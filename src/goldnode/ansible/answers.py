@@ -34,7 +34,7 @@ class NodeAnswer:
         self._command, self._problem, self._status, self._stdout, self._stderr = row[1:]
 
     def to(self, command: str) -> tuple[int, bytes, bytes] | None:
-        """Return the answer to a command, None if the node was asked something else. Raises AnsibleError where there was none."""
+        """Return the answer to a command, None if the node was asked something else. Raises AnsibleError without an answer."""
         if RANDOM.sub("", command) != RANDOM.sub("", self._command):
             return None
         if self._problem:
@@ -51,7 +51,7 @@ class TaskAnswers:
         self._places = {name: place for file in files for name, place in _places(file)}
 
     def take(self, host: str) -> NodeAnswer | None:
-        """Return the answer of a host once, None if there is none: a second attempt asks the node."""
+        """Return the answer of a host once, else None: a second attempt asks the node."""
         place = self._places.pop(host, None)
         if place is None:
             return None

@@ -90,9 +90,9 @@ def test_a_host_that_is_not_asked_again_has_the_error_of_ansible(
     assert not node.executed
 
 
-PLAIN: dict[str, Any] = {"action": "goldnode_state", "args": {}, "loop": None, "loop_with": None}
-PLAIN |= {"when": [], "delegate_to": None, "async_val": 0, "throttle": 0, "timeout": 0}
-PLAIN |= {"debugger": None, "run_once": False, "environment": []}
+DEFAULTS: dict[str, Any] = {"action": "goldnode_state", "args": {}, "loop": None, "loop_with": None}
+DEFAULTS |= {"when": [], "delegate_to": None, "async_val": 0, "throttle": 0, "timeout": 0}
+DEFAULTS |= {"debugger": None, "run_once": False, "environment": []}
 
 
 @pytest.mark.parametrize(
@@ -119,4 +119,4 @@ PLAIN |= {"debugger": None, "run_once": False, "environment": []}
 def test_a_task_is_asked_whole_only_if_it_is_a_plan_of_each_host(
     changed: dict[str, Any], *, asked: bool
 ) -> None:
-    assert answers.is_asked(SimpleNamespace(**{**PLAIN, **changed})) is asked
+    assert answers.is_asked(SimpleNamespace(**{**DEFAULTS, **changed})) is asked
