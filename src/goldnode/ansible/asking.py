@@ -400,7 +400,7 @@ def ask_task(about: Run) -> TaskAnswers:
     """Ask the hosts of a task. Return their answers, which last as long as the run of Ansible, and name those that Ansible has to ask."""
     place = Path(tempfile.mkdtemp(dir=C.DEFAULT_LOCAL_TMP))
     limited = context.CLIARGS.get("forks") != C.DEFAULT_FORKS
-    # What was read so far stays: a collector has nothing to find in it, and processes share its pages.
+    # The objects that were read so far stay: a collector has nothing to find in them, and processes share their pages.
     gc.collect()
     gc.freeze()
     try:

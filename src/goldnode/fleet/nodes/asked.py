@@ -1,4 +1,4 @@
-"""What a process that asks many nodes leaves: its files, and which hosts Ansible asked.
+"""Files of a process that asks many nodes, and the hosts that Ansible asked.
 
 Ansible's processes import this and not :mod:`goldnode.fleet.nodes.plan`, whose imports take 0.1 s.
 """
