@@ -95,12 +95,13 @@ def views(dialect: ListDialect, by_change: bool = True) -> Iterator[tuple[str, s
         )
         yield f"replacing_{table}", _changed(dialect, table, first, others)
         yield table, _whole(table) if by_change else f"SELECT * FROM stored_{table}"
+    if not by_change:
+        yield DIGESTS, f"SELECT * FROM stored_{DIGESTS}"
+        return
     yield (
         DIGESTS,
-        f"SELECT * FROM stored_{DIGESTS}"
-        if not by_change
         # A capture with a base has rows of its own only for the sections that differ from it.
-        else "SELECT d.class AS class, d.day AS day, d.node AS node, d.time AS time, d.section AS section, d.digest AS digest "
+        "SELECT d.class AS class, d.day AS day, d.node AS node, d.time AS time, d.section AS section, d.digest AS digest "
         "FROM stored_digests AS d INNER JOIN stored_nodes AS c ON c.class = d.class AND c.node = d.node AND c.time = d.time "
         "UNION ALL "
         "SELECT c.class AS class, c.day AS day, c.node AS node, c.time AS time, d.section AS section, d.digest AS digest "

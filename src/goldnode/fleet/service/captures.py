@@ -47,7 +47,7 @@ _WAITING = 256  # complete reports that wait for their turn
 _PATIENCE = 30.0  # seconds for one body
 _MOST = 100_000  # reports in the inbox; ingest takes 500 a second
 _MOST_BYTES = 8 << 30  # of them: 80 KiB a report, and less than a disk
-_APART = 10.0  # seconds between two reports of one node
+APART = 10.0  # seconds between two reports of one node
 _PERIOD = 60.0  # seconds between two ingests
 
 
@@ -138,9 +138,9 @@ class CaptureReceiver:
         self._check_peer(node, sent.peer)
         # Not after it: a clock that was set back would refuse all reports until it is there again.
         last = (document.schema, node)
-        if 0 <= now - self._last.get(last, -_APART) < _APART:
+        if 0 <= now - self._last.get(last, -APART) < APART:
             raise RefusedRequestError(
-                429, "too_often", f"{node} has just reported", {"Retry-After": f"{_APART:.0f}"}
+                429, "too_often", f"{node} has just reported", {"Retry-After": f"{APART:.0f}"}
             )
         answer = {"node": node}
         content = document.content

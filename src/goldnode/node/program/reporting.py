@@ -85,13 +85,13 @@ def recorded(host: Host, engine: Optional[str] = None) -> Optional[Json]:
 
 
 def _recorded_alone(host: Host) -> Json:
-    found = recorded(host)
-    if found is None:
+    content = recorded(host)
+    if content is None:
         why = current.load(host.root)[1] or "its capture is of another boot"
         raise NodeError(
             f"there is no report of a check that holds: {why}. Run `goldnode-node check` first."
         )
-    return found
+    return content
 
 
 def _gate(host: Host) -> Optional[Json]:

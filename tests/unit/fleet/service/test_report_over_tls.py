@@ -98,7 +98,7 @@ def proxied(work: Path, tls: Path, to: int) -> Iterator[int]:
 @pytest.fixture
 def send(tmp_path: Path, authority: Path, monkeypatch: pytest.MonkeyPatch) -> Send:
     """Run `goldnode-node report --to` of the built program on a root with the name n00."""
-    monkeypatch.setattr(captures, "_APART", 0.0)
+    monkeypatch.setattr(captures, "APART", 0.0)
     program, root = tmp_path / "goldnode-node", tmp_path / "root"
     (root / "etc").mkdir(parents=True)
     (root / "etc/hostname").write_text("n00\n")
