@@ -42,6 +42,9 @@ while [ -e /run/goldnode/identify ] && [ "$(systemctl is-active goldnode-identit
     i=$((i + 1))
 done
 
+# Retries and recovery are written once the boot is up; they have the lock of the slots.
+i=0; while [ $i -lt 900 ]; do case $(systemctl is-active goldnode-retries.service) in active | failed) break ;; esac; sleep 1; i=$((i + 1)); done
+
 if [ "$mode" = observe ]; then
     say "STATUS $($program slot status --format json | tr -d '\n')"
     say "MODULES $(modprobe -n -v dummy 2>&1 | head -1)"

@@ -12,6 +12,9 @@ say "BOOT slot=$slot root=$(findmnt -no SOURCE /) step=$step state=$(state)"
 while [ "$(state)" = indeterminate ]; do sleep 1; done
 i=0; while [ "$(systemctl is-active goldnode-sanity.service)" != active ] && [ $i -lt 600 ]; do sleep 1; i=$((i + 1)); done
 
+# Retries and recovery are written once the boot is up; they have the lock of the slots.
+i=0; while [ $i -lt 900 ]; do case $(systemctl is-active goldnode-retries.service) in active | failed) break ;; esac; sleep 1; i=$((i + 1)); done
+
 tell() {
     say "SLOTS $($program slot status --format json | tr -d '\n')"
     say "FINDINGS $(python3 -c 'import json; print(json.dumps([f for f in json.load(open("/run/goldnode/verdict.json"))["findings"] if f["outcome"] != "match"]))')"
@@ -72,7 +75,7 @@ written)
     say "SIZE $(df -BM --output=size / | tail -1)"
     # What the kernel's hooks do when the initramfs of this slot is made anew.
     update-initramfs -u >/run/initramfs.txt 2>&1; say "INITRAMFS $? $($program slot status --format json | tr -d '\n')"
-    say "COPIES $(grep -E 'linux|initrd' /efi/loader/entries/goldnode-*-$slot.conf | tr '\n' '|')"
+    say "COPIES $(grep -E 'linux|initrd' /efi/loader/entries/goldnode-*-$slot[.+]* | tr '\n' '|')"
     attempt
     ;;
 after-*)

@@ -101,10 +101,10 @@ def _build(place: Path) -> None:
     (place / "image").unlink()
 
 
-def remake_esp(disk: Path) -> None:
+def remake_esp(disk: Path, size: int = SIZES[0]) -> None:
     """Have the ESP be as that of every image: with room in its directories, so that they do not grow."""
     copy = disk.with_suffix(".esp")
-    powercut.sparse(disk, copy, MIB, SIZES[0])
+    powercut.sparse(disk, copy, MIB, size)
     volume, files = powercut.Volume(copy), {}
     folders = [""]
     for folder in folders:
@@ -116,10 +116,8 @@ def remake_esp(disk: Path) -> None:
                 files[path] = volume.read(path)
     volume.close()
     copy.unlink()
-    run("fallocate", "--punch-hole", "--offset", str(MIB), "--length", str(SIZES[0]), disk)
-    esp.make(
-        disk, MIB, SIZES[0], files, label="ESP", volume=SHIPPED.replace("-", "")[:8], epoch=EPOCH
-    )
+    run("fallocate", "--punch-hole", "--offset", str(MIB), "--length", str(size), disk)
+    esp.make(disk, MIB, size, files, label="ESP", volume=SHIPPED.replace("-", "")[:8], epoch=EPOCH)
 
 
 # A GUID of version 5, as every disk has that was built and has not booted.

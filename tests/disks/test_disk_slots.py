@@ -193,7 +193,7 @@ def test_broken_image_falls_back_automatically_and_reports_the_cause(
             "b",
             "good",
         )
-        assert found["slots"]["b"]["entry"] == "goldnode-bbb-b.conf"
+        assert found["slots"]["b"]["entry"] == "goldnode-bbb-b+3.conf"
         # The GPU that it lacks drains the node, and is no reason to take the image back.
         findings, at = reported(machine, "FINDINGS", at)
         assert [row["outcome"] for row in json.loads(findings) if row["id"] == "gpu.count"] == [

@@ -22,6 +22,7 @@ from tests.disks import slotdisk
 from tests.disks.test_disk_slots import apply, document, tree, with_gpu
 from tests.e2e.qemu.disk import run
 
+from goldnode.node.ground import boot as ground
 from goldnode.node.ground.boot import VARIABLES, VENDOR
 from goldnode.node.state import slots
 
@@ -59,6 +60,9 @@ BROKEN = {
         "the boot did not complete (emergency mode",
     ),
 }
+# A good image with retries: only emergency mode gives up a boot of it.
+ARMED = f"sed -i 's/$/ {ground.ARMED}/' /cmdline; sed -i 's/^options.*/& {ground.ARMED}/' /efi/loader/entries/{TRIED}"
+BROKEN["good image in emergency"] = (f"{ARMED}; {BROKEN['emergency'][0]}", BROKEN["emergency"][1])
 # A directory is no ESP to systemd-bless-boot, which fails here: what comes after it is run without it.
 BLESSED = """mkdir -p /run/systemd/system/systemd-bless-boot.service.d
 printf '[Service]\\nExecStart=\\nExecStart=/bin/true\\n' >/run/systemd/system/systemd-bless-boot.service.d/only.conf
@@ -216,3 +220,16 @@ def test_a_boot_that_is_good_or_not_tried_stays(boot: Boot, event: str | None) -
     # The GPU that the class declares is missing: that is found, and is no reason.
     found = json.loads(boot.inside("cat", "/run/goldnode/verdict.json"))["findings"]
     assert [row["outcome"] for row in found if row["id"] == "gpu.count"] == ["mismatch"]
+
+
+@pytest.mark.parametrize(
+    "boot", [f"{ARMED}; {MODULE}; {BROKEN['unit'][0]}"], indirect=True, ids=["unit and module"]
+)
+def test_a_good_image_stays_whatever_fails_and_gets_its_retries(boot: Boot) -> None:
+    """Its module is missing and a unit of its class fails: the check reports that, and nothing restarts the machine."""
+    assert boot.wait("multi-user.target") == "stays"
+    assert boot.inside("systemctl", "is-active", "goldnode-retries.service").strip() == "active"
+    assert boot.history() == []
+    entries = boot.inside("ls", "/efi/loader/entries").split()
+    assert TRIED.replace("+2-1", "+3") in entries
+    assert TRIED not in entries

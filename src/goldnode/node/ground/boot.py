@@ -18,6 +18,10 @@ LAYOUT = "/usr/lib/goldnode/disk/layout"
 PLACES = ("/efi", "/boot/efi", "/boot")
 # One line for the login message, while a newer image in a slot has failed.
 NOTICE = "/run/goldnode/slot"
+# In the command line of a good image that has retries: the counter of its boot entry is no trial.
+ARMED = "goldnode.good"
+# Exists once a boot with slots has come up: nothing gives it up any more.
+UP = "/run/goldnode/up"
 
 
 def identity(boot_id: str, stat: str) -> Optional[str]:

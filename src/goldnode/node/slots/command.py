@@ -21,7 +21,10 @@ VERBS = """status: show the image of each slot and which slot boots next. back: 
 write: write an image from standard input to the other slot. sync: update the boot entry of the running slot after a kernel change.
 identity: complete the identity of the disk that runs, or give the disks that are named their own; the first boot does both.
 netboot: boot from the network at the next start, once.
-good: judge the boot of an image on trial; exit status 1 if it is not good. failed: record why such a boot failed."""
+good: judge the boot of an image on trial; exit status 1 if it is not good. failed: record why such a boot failed.
+arm: give the good image that runs its retries, after which the other slot boots; each boot that comes up does.
+recovery: write the boot entry with network and ssh that starts when no slot has tries left, and the firmware's boot options
+that start the loader again; each boot that comes up does."""
 
 
 def arguments(parser: Any) -> None:
@@ -29,7 +32,18 @@ def arguments(parser: Any) -> None:
     parser.epilog = VERBS
     parser.add_argument(
         "verb",
-        choices=("status", "good", "failed", "sync", "back", "write", "identity", "netboot"),
+        choices=(
+            "status",
+            "good",
+            "failed",
+            "arm",
+            "recovery",
+            "sync",
+            "back",
+            "write",
+            "identity",
+            "netboot",
+        ),
         help="see below",
     )
     parser.add_argument(
@@ -49,7 +63,7 @@ def arguments(parser: Any) -> None:
         choices=range(1, 10),
         default=slots.TRIES,
         metavar="N",
-        help="with back: number of boots after which an image that is not good is given up (default: %(default)s)",
+        help="with back and arm: number of boots after which an image that does not come up is given up (default: %(default)s)",
     )
     parser.add_argument(
         "--hook",
@@ -83,6 +97,16 @@ def run(host: Host, options: Any) -> int:
         text = slots.failed(host)
         show(options, {"message": text}, text)
         return 0
+    if verb == "arm":
+        armed = slots.arm(host, options.tries)
+        show(options, {"message": armed}, armed)
+        return 0
+    if verb == "recovery":
+        from . import again, recovery  # start-up time: once in a boot
+
+        done = [text for text in (again.write(host), recovery.write(host)) if text]
+        show(options, {"message": "; ".join(done) or None}, "\n".join(done))
+        return 0
     if verb == "sync":
         problems = sync(host, options.release, options.hook)
         show(options, {"message": problems}, problems)
@@ -107,8 +131,14 @@ def run(host: Host, options: Any) -> int:
                 "this node has no slots. Only a disk of layout `ab` that booted with systemd-boot has."
             )
         from ..state.observe import gpu_holders
+        from . import recovery
 
-        state = {**known, "holders": gpu_holders(host), "astray": bootdisk.astray(host)}
+        state = {
+            **known,
+            "holders": gpu_holders(host),
+            "astray": bootdisk.astray(host),
+            "recovery": recovery.shown(host, known["place"]),
+        }
     if options.format == "json":
         print(json.dumps({"schema": "goldnode.slots/1", **state}, indent=1, sort_keys=True))
     else:
@@ -160,6 +190,8 @@ def table(survey: Json) -> str:
         lines.append(f"the next boot is unknown: {survey['why']}")
     if survey["fallback"]:
         lines.append(survey["fallback"])
+    if survey.get("recovery"):
+        lines.append(survey["recovery"])
     if survey.get("astray"):
         lines.append(f"{survey['astray']}. {bootdisk.REMEDY}")
     return "\n".join(lines)

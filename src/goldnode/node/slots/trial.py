@@ -19,12 +19,15 @@ from ..state.slots import (
     FOLDER,
     GOOD,
     OWN,
+    RETRIED,
     WATCHDOG,
+    counted,
     known,
     place,
     put,
     put_entry,
     record,
+    retried,
     running,
     survey,
     tried,
@@ -92,8 +95,27 @@ def judge(host: Host) -> List[str]:
         return [f"the check failed: {type(problem).__name__}: {problem}"]
 
 
+def record_retries(host: Host) -> str:
+    """Record how many boots of this good image ended before it was up. Return a message."""
+    where, slot = place(host), running(host)
+    entry = counted(host, where) if where else None
+    lost = ((entry.done or 1) - 1) if entry else 0
+    if where is None or slot is None or lost < 1 or bootdisk.astray(host):
+        return "this boot tries no image"
+    about = known(host, where, slot)
+    boots = f"{lost} boots" if lost > 1 else "the boot"
+    text = f"{boots} before this one did not come up"
+    record(host, where=where, event=RETRIED, slot=slot, about=about, reason=text)
+    return f"image {about.get('name')} is good; {text}"
+
+
 def good(host: Host) -> Tuple[bool, str]:
-    """Return whether this boot is good, and a message. A boot that tries no image is always good."""
+    """Return whether this boot is good, and a message. A boot that tries no image is always good.
+
+    Record boots of a good image that did not come up before this one.
+    """
+    if retried(host):
+        return True, record_retries(host)
     if running(host) is not None and loader.variable(host, "LoaderBootCountPath") is not None:
         if place(host) is None:
             why = "the ESP is not mounted, so that the image that this boot tries cannot be judged"

@@ -90,6 +90,7 @@ LINKS = (
     "/etc/systemd/system/multi-user.target.wants/goldnode-events.service",
     "/etc/systemd/system/boot-complete.target.requires/goldnode-good.service",
     "/etc/systemd/system/emergency.target.wants/goldnode-tries.service",
+    "/etc/systemd/system/multi-user.target.wants/goldnode-retries.service",
 )
 # Only a hardware simulator creates this (tests/simulators/hardware). All output is
 # then labelled as simulated.

@@ -11,6 +11,10 @@ limits the number of boots before one of them is good. systemd-bless-boot remove
 good image. systemd-boot skips an entry without tries left and boots the other slot. No program of
 ours has to run for that.
 
+A good image gets retries too: each boot that reaches multi-user.target writes its entry with a new counter and the word
+`goldnode.good` (:func:`arm`). The counter of an entry with that word is no trial: nothing is judged, and nothing but
+an emergency restarts the machine. It only limits how often an image starts that no longer comes up.
+
 All writes to the ESP go to a new name, are flushed, renamed, flushed again and read back. Only then
 the old file is removed. The entry comes last. FAT has no journal: after a power cut at any moment,
 whichever unflushed sectors reached the disk, there is a complete entry of a slot with complete
@@ -29,14 +33,14 @@ import time
 from hashlib import sha256
 
 from ..effective import loader
-from ..ground.boot import NOTICE
+from ..ground.boot import ARMED, NOTICE, UP
 from ..ground.errors import NodeError
 from ..ground.host import Host, Json, boot_identity, is_container
 from . import bootdisk
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+    from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 SLOTS = ("a", "b")
 FOLDER = "goldnode"  # on the ESP
@@ -49,6 +53,8 @@ WATCHDOG = "systemd.watchdog_sec=60"
 # Findings that do not count against an image on trial: until it is blessed, the other slot may boot next.
 OWN = ("boot.next", "boot.pending", "boot.trial", "boot.copies")
 EMPTY, TRYING, GOOD, FAILED = "empty", "tried", "good", "failed"
+# Events of the history: boots of a good image that did not come up, and a root that the initramfs repaired.
+RETRIED, REPAIRED = "retried", "repaired"
 # A new directory of the ESP gets room for this many names of 200 letters. On a small ESP, a cluster holds
 # one.
 RESERVED = 3
@@ -94,12 +100,27 @@ def of_slot(entries: Sequence[loader.LoaderEntry], slot: str) -> List[loader.Loa
     )
 
 
+def armed(entry: loader.LoaderEntry) -> bool:
+    """Return whether an entry is that of a good image with retries. Pure."""
+    return ARMED in entry.fields.get("options", "").split()
+
+
+def retried(host: Host) -> bool:
+    """Return whether this boot started a good image with retries: its command line has the word."""
+    return ARMED in (host.text("/proc/cmdline") or "").split()
+
+
 def tried(host: Host, where: str) -> Optional[loader.LoaderEntry]:
     """Return the entry that this boot tries; None for any other boot.
 
-    systemd-boot reports the entry whose counter it decremented. The entry is on trial while it has
-    a counter.
+    The entry is on trial while it has a counter, unless it is that of a good image.
     """
+    entry = counted(host, where)
+    return None if entry is None or armed(entry) else entry
+
+
+def counted(host: Host, where: str) -> Optional[loader.LoaderEntry]:
+    """Return the entry whose counter systemd-boot decremented for this boot, while it has a counter; otherwise None."""
     path = loader.variable(host, "LoaderBootCountPath")
     name = (path or "").replace("\\", "/").rpartition("/")[2]
     return next(
@@ -118,13 +139,13 @@ def survey(host: Host) -> Optional[Json]:
 
     {place, running, tried: file of the entry that this boot tries or None, next: slot that boots
     next or None, why, slots: slot -> {image, class, build_id, sequence, kernel, unverified, entry,
-    left, done, state, device}, fallback: message about a newer image that failed, or None}.
+    left, done, state, was_good: the entry has retries of a good image, device}, fallback: message about a newer image that failed, or None}.
     """
     where, slot = place(host), running(host)
     if where is None or slot is None:
         return None
     choice, all_of = loader.next_boot(host, where), loader.entries(host, where)
-    counted = tried(host, where)
+    trial, mine = tried(host, where), counted(host, where)
     rows: Dict[str, Json] = {}
     for name in SLOTS:
         about, own = known(host, where, name), of_slot(all_of, name)
@@ -138,7 +159,8 @@ def survey(host: Host) -> Optional[Json]:
             "entry": entry.file if entry else None,
             "left": entry.left if entry else None,
             "done": entry.done if entry else None,
-            "state": state(entry, about, bool(counted and entry and counted.file == entry.file)),
+            "state": state(entry, about, bool(mine and entry and mine.file == entry.file)),
+            "was_good": bool(entry and armed(entry)),
             "device": bootdisk.device(host, f"root-{name}"),
         }
     nexts = [
@@ -147,7 +169,7 @@ def survey(host: Host) -> Optional[Json]:
     facts: Json = {
         "place": where,
         "running": slot,
-        "tried": counted.file if counted else None,
+        "tried": trial.file if trial else None,
         "next": nexts[0] if nexts else None,
         "why": choice.reason,
         "slots": rows,
@@ -190,7 +212,7 @@ def state(entry: Optional[loader.LoaderEntry], about: Mapping[str, Any], now: bo
     """
     if entry is None or not about:
         return EMPTY
-    if entry.left is None:
+    if entry.left is None or (armed(entry) and (now or not entry.bad)):
         return GOOD
     return FAILED if entry.bad and not now else TRYING
 
@@ -214,7 +236,10 @@ def fallback(found: Mapping[str, Any], attempts: Sequence[Mapping[str, Any]]) ->
         reported = str(why[-1].get("reason"))
     times = its["done"] or 1
     tries = f"{times} tries" if times > 1 else "its try"
-    return f"image {its['image']} in slot {other} failed {tries}: {reported}; {mine['image']} in slot {runs} runs"
+    failed_so = f"failed {tries}"
+    if its.get("was_good"):
+        failed_so = f"was good, and no longer comes up ({tries})"
+    return f"image {its['image']} in slot {other} {failed_so}: {reported}; {mine['image']} in slot {runs} runs"
 
 
 def show_failure(host: Host, verdict: Mapping[str, Any]) -> None:
@@ -478,12 +503,12 @@ def digest(path: str) -> str:
 
 
 def copy_boot_files(
-    host: Host, where: str, slot: str, sources: Sequence[Tuple[str, str]]
+    host: Host, where: str, slot: str, sources: Sequence[Tuple[Union[str, bytes], str]]
 ) -> List[str]:
     """Copy kernel and initramfs of a slot to the ESP, each under a name with its digest. Return their paths
     on the ESP. Raises NodeError if the ESP has no room.
 
-    :param sources: (path on this machine, beginning of the name).
+    :param sources: (path on this machine or content, beginning of the name).
     """
     folder = f"{where}/{FOLDER}/{slot}"
     make(host.located(folder))
@@ -491,8 +516,11 @@ def copy_boot_files(
     remove_salvaged(host, where)
     names, missing = [], []
     for source, name in sources:
-        with open(source, "rb") as opened:
-            content = opened.read()
+        if isinstance(source, bytes):
+            content = source
+        else:
+            with open(source, "rb") as opened:
+                content = opened.read()
         path = free = f"{folder}/{name}-{sha256(content).hexdigest()[:12]}"
         # An entry may name a damaged file, so do not replace it: use another name until no entry refers to
         # it.
@@ -722,7 +750,7 @@ def failed(host: Host) -> str:
     the reason.
     """
     facts = survey(host)
-    if facts is None or facts["tried"] is None:
+    if facts is None or counted(host, facts["place"]) is None:
         return "this boot tries no image"
     where, slot = facts["place"], facts["running"]
     failures = [
@@ -756,6 +784,45 @@ def failed(host: Host) -> str:
         return f"{text}; not recorded: {stray}"
     record(host, where=where, event=FAILED, slot=slot, about=known(host, where, slot), reason=text)
     return text
+
+
+# -- retries of a good image
+
+
+def arm(host: Host, tries: int = TRIES) -> Optional[str]:
+    """Give the good image that runs its retries: a counter and the word ARMED in its entry. Return a message, or None
+    if it has them.
+
+    Nothing is written in a boot that tries an image, and on a node without slots. Raises NodeError.
+    """
+    where, slot = place(host), running(host)
+    if where is None or slot is None or tried(host, where) is not None:
+        return None
+    host.write(UP, b"")
+    bootdisk.refuse(host)
+    with alone(host):
+        own = of_slot(loader.entries(host, where), slot)
+        about = known(host, where, slot)
+        if bootdisk.binding(host).get("repaired") and not any(
+            row.get("event") == REPAIRED and row.get("boot") == boot_identity(host)
+            for row in history(host, where)
+        ):
+            text = "the initramfs could not mount the root, and repaired it with a copy of its superblock"
+            record(host, where=where, event=REPAIRED, slot=slot, about=about, reason=text)
+        # An entry with a counter that is not armed waits for its trial: `slot back` to the slot that runs, for instance.
+        if not own or not about or (own[0].left is not None and not armed(own[0])):
+            return None
+        name = f"{where}/loader/entries/{own[0].file}"
+        text = host.text(name) or ""
+        if not armed(own[0]):
+            rows = [row for row in text.splitlines() if not row.startswith("options ")]
+            rows.append(f"options {own[0].fields.get('options', '')} {ARMED}")
+            text = "".join(f"{row}\n" for row in rows)
+        file = loader.with_counter(settled(own[0]._replace(file=own[0].id, left=None)), tries)
+        if [entry.file for entry in own] == [file] and host.text(name) == text:
+            return None
+        put_entry(host, where, slot, file, text)
+        return f"image {about.get('name')} in slot {slot} has {tries} tries from here on"
 
 
 # -- the next boot
@@ -818,7 +885,8 @@ def back(host: Host, tries: int = TRIES) -> Json:
             "sequence": 1 + max(int(row.get("sequence") or 0) for row in facts["slots"].values()),
         }
         fields = entry.fields
-        options = bootdisk.with_word(host, without_root(fields.get("options", ""), WATCHDOG), where)
+        options = without_root(fields.get("options", ""), WATCHDOG, ARMED)
+        options = bootdisk.with_word(host, options, where)
         text = entry_text(
             about, other, fields.get("linux", ""), fields.get("initrd", ""), f"{options} {WATCHDOG}"
         )

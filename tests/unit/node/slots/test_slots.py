@@ -291,6 +291,83 @@ def test_without_the_esp_a_boot_that_is_tried_is_not_good(node: Node) -> None:
     assert "the ESP is not mounted" in text
 
 
+def comes_up(node: Node, file: str, text: str) -> None:
+    """This boot started a good image of slot a with retries, by the entry that systemd-boot has counted."""
+    root = Path(node.root)
+    for path in (root / ENTRIES).iterdir():
+        path.unlink()
+    (root / ENTRIES / file).write_text(text)
+    (root / "proc/cmdline").write_text(f"root=PARTLABEL=root-a ro panic=5 {slots.ARMED}\n")
+    counted(node, file)
+
+
+def test_good_image_gets_retries_at_each_boot_that_comes_up(node: Node) -> None:
+    """The first boot has no counter; later ones have, and systemd-bless-boot has removed it."""
+    root = Path(node.root)
+    text = (root / ENTRIES / "goldnode-aaa-a.conf").read_text()
+    assert slots.arm(node) == "image cpu-aaa in slot a has 3 tries from here on"
+    assert listing(node) == {"goldnode-aaa-a+3.conf"}
+    entry = root / ENTRIES / "goldnode-aaa-a+3.conf"
+    assert entry.read_text() == text.replace("panic=5", f"panic=5 {slots.ARMED}")
+    found = reported(node)
+    assert (found["tried"], found["next"], found["slots"]["a"]["state"]) == (None, "a", slots.GOOD)
+    assert slots.arm(node) is None
+    comes_up(node, "goldnode-aaa-a+2-1.conf", entry.read_text())
+    assert slot_trial.good(node) == (True, "this boot tries no image")
+    entry.with_name("goldnode-aaa-a+2-1.conf").rename(entry.with_name("goldnode-aaa-a.conf"))
+    assert slots.arm(node) is not None
+    assert listing(node) == {"goldnode-aaa-a+3.conf"}
+    assert slots.history(node, "/efi") == []
+
+
+@pytest.mark.parametrize(("file", "lost"), [("+1-2", "the boot"), ("+0-3", "2 boots")])
+def test_boots_of_a_good_image_that_did_not_come_up_are_recorded(
+    node: Node, file: str, lost: str
+) -> None:
+    text = (Path(node.root) / ENTRIES / "goldnode-aaa-a.conf").read_text()
+    text = text.replace("panic=5", f"panic=5 {slots.ARMED}")
+    comes_up(node, f"goldnode-aaa-a{file}.conf", text)
+    assert reported(node)["slots"]["a"]["state"] == slots.GOOD  # with its last retry, too
+    assert slot_trial.good(node)[0]
+    (row,) = slots.history(node, "/efi")
+    assert (row["event"], row["slot"]) == (slots.RETRIED, "a")
+    assert row["reason"].startswith(f"{lost} before this one did not come up")
+    assert slots.failed(node).startswith(
+        "the boot did not complete"
+    )  # emergency mode, with the reason
+
+
+def test_good_image_that_no_longer_comes_up_is_a_fallback(node: Node) -> None:
+    hold(Path(node.root), "b", 2, "goldnode-bbb-b+0-3.conf")
+    entry = Path(node.root) / ENTRIES / "goldnode-bbb-b+0-3.conf"
+    entry.write_text(entry.read_text().replace("panic=5", f"panic=5 {slots.ARMED}"))
+    found = reported(node)
+    assert (found["slots"]["b"]["state"], found["next"]) == (slots.FAILED, "a")
+    assert "in slot b was good, and no longer comes up (3 tries): it left no reason" in str(
+        found["fallback"]
+    )
+
+
+def test_image_on_trial_gets_no_retries(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = trying(node, monkeypatch, [])
+    assert slots.arm(node) is None
+    assert entry.exists()
+    # `slot back` to the slot that runs would wait for its trial like this, too.
+    (Path(node.root) / boot.VARIABLES.lstrip("/") / f"LoaderBootCountPath-{boot.VENDOR}").unlink()
+    assert slots.arm(node) is None
+
+
+def test_way_back_to_an_image_with_retries_is_a_trial(node: Node) -> None:
+    slots.arm(node)
+    root = Path(node.root)
+    hold(root, "b", 2, "goldnode-bbb-b.conf")
+    (root / "proc/cmdline").write_text("root=PARTLABEL=root-b ro")
+    slots.back(node)
+    text = (root / ENTRIES / "goldnode-aaa-a+3.conf").read_text()
+    assert slots.ARMED not in text
+    assert slots.WATCHDOG in text
+
+
 def test_a_check_that_cannot_be_made_is_against_the_image(node: Node) -> None:
     (Path(node.root) / "etc/goldnode/class.json").write_text('{"class": "cpu"}')
     assert slot_trial.judge(node)[0].startswith("the check failed: ")

@@ -102,6 +102,13 @@ ROWS: Mapping[str, UnitRow] = {
         "",
         _CONTAINER,
     ),
+    "goldnode-retries.service": UnitRow(
+        9.6,
+        3.9,
+        "gives a good image new retries, writes its boot entry",
+        "",
+        _CONTAINER,
+    ),
     "goldnode-tries.service": UnitRow(
         9.5,
         2.8,
@@ -153,6 +160,7 @@ def texts() -> dict[str, str]:
         serve.SERVICE: serve.SERVICE_TEXT,
         slots.GOOD: slots.GOOD_TEXT,
         slots.TRIES: slots.TRIES_TEXT,
+        slots.RETRIES: slots.RETRIES_TEXT,
     }
     images = ROOT / "images/disks/files/common/usr/lib/systemd/system"
     found |= {file.name: file.read_text() for file in images.glob("goldnode-*.service")}

@@ -10,7 +10,7 @@ None, stale: differences between the kernel on the ESP and the one in this root,
 
 from __future__ import annotations
 
-from ...ground.boot import LAYOUT, PLACES, VARIABLES, VENDOR
+from ...ground.boot import ARMED, LAYOUT, PLACES, UP, VARIABLES, VENDOR
 from ...ground.host import PROGRAM, Host
 from ..finding import ELSEWHERE, Finding, judge_item
 from ..model import Action, Note, Observed, Refusal, Waiting
@@ -26,10 +26,12 @@ if TYPE_CHECKING:
 
 FOLDER = "/etc/systemd/system"
 GOOD, TRIES = "goldnode-good.service", "goldnode-tries.service"
+RETRIES = "goldnode-retries.service"
 SCRIPT = "/usr/lib/goldnode/slot-failed"
 LINKS = {
     f"{FOLDER}/boot-complete.target.requires/{GOOD}": f"{FOLDER}/{GOOD}",
     f"{FOLDER}/emergency.target.wants/{TRIES}": f"{FOLDER}/{TRIES}",
+    f"{FOLDER}/multi-user.target.wants/{RETRIES}": f"{FOLDER}/{RETRIES}",
 }
 # Set by systemd-boot if the entry that it starts has a counter
 COUNTED = f"{VARIABLES}/LoaderBootCountPath-{VENDOR}"
@@ -85,6 +87,31 @@ RestrictAddressFamilies=AF_UNIX
 SystemCallFilter=@system-service @reboot
 """
 
+# A boot that has come up gives its image new retries. After systemd-bless-boot, which looks for the entry by its name.
+# The order after multi-user.target replaces the one that its want would add.
+RETRIES_TEXT = f"""\
+# goldnode: give the good image that runs its retries, so that the other slot boots once it no longer comes up
+[Unit]
+Description=goldnode retries of the good image
+After=efi.mount multi-user.target boot-complete.target systemd-bless-boot.service {GOOD} goldnode-identity.service
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart={PROGRAM} slot arm
+ExecStart=-{PROGRAM} slot recovery
+# Another command may have the lock of the slots.
+Restart=on-failure
+RestartSec=30
+TimeoutStartSec=300
+{READER}ReadWritePaths=-{" -".join(PLACES)} -{VARIABLES}
+# `ip` lists addresses and routes, which the recovery sets again.
+RestrictAddressFamilies=AF_NETLINK
+
+[Install]
+WantedBy=multi-user.target
+"""
+
 # After a rename, flushing the directory is not enough: the entry would be empty on the disk until the file
 # itself is flushed (docs/how-to/disk-slots.md).
 BLESS_TEXT = f"""# goldnode: flush an entry that systemd-bless-boot has renamed
@@ -94,11 +121,18 @@ sync $$esp/loader/entries/* $$esp/loader/entries; done'
 """
 
 # Plain shell: it must work even if the program does not. A good entry has lost its counter, and
-# systemd-bless-boot reports `good`.
+# systemd-bless-boot reports `good`. A good image with retries is given up in emergency mode only: a slow or failed unit of
+# it is for the check to report.
 SCRIPT_TEXT = f"""#!/bin/sh
 # goldnode: reboot if the image on trial was not found good; \
 systemd-boot then uses the next try, or the other slot
-[ -e {COUNTED} ] || exit 0
+[ -e {COUNTED} ] && [ ! -e {UP} ] || exit 0
+case " $(cat /proc/cmdline) " in
+*" {ARMED} "*)
+    {{ systemctl is-active emergency.target emergency.service; systemctl list-jobs --plain --no-legend; }} 2>/dev/null |
+        grep -qE '^(active|activating)$|emergency[.]' || exit 0
+    ;;
+esac
 for bless in /usr/lib/systemd/systemd-bless-boot /lib/systemd/systemd-bless-boot; do
     [ -x $bless ] && break
 done
@@ -159,6 +193,12 @@ def files() -> List[Wanted]:
             TRIES_TEXT,
             "sanity",
             "a boot that tries an image is given up when it is not good",
+        ),
+        Wanted(
+            f"{FOLDER}/{RETRIES}",
+            RETRIES_TEXT,
+            "sanity",
+            "an image that no longer comes up gives way to the other slot",
         ),
         Wanted(
             f"{FOLDER}/boot-complete.target.d/goldnode.conf",
