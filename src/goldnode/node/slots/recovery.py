@@ -246,7 +246,8 @@ def libraries(host: Host, paths: Sequence[str]) -> Dict[str, str]:
 def network(host: Host) -> Tuple[List[str], List[str], List[str]]:
     """Return the lines of the file `network`, the drivers of the interfaces, and the addresses for a report.
 
-    Only interfaces of a device count: bonds, VLANs and bridges are not set up in a recovery. Raises NodeError.
+    Only interfaces of a device count: bonds, VLANs and bridges are not set up in a recovery. If none has an address, the
+    recovery asks for one at each. Raises NodeError.
     """
     listed = host.run("ip", "-j", "addr", "show", timeout=30)
     routes = host.run("ip", "-j", "route", "show", "default", timeout=30)
@@ -263,17 +264,19 @@ def network(host: Host) -> Tuple[List[str], List[str], List[str]]:
     drivers: List[str] = []
     shown: List[str] = []
     macs: Dict[str, str] = {}
+    idle: List[Tuple[str, str]] = []
     for row in rows:
         name, mac = str(row.get("ifname")), str(row.get("address"))
         if not host.exists(f"/sys/class/net/{name}/device"):
             continue
         own = [item for item in row.get("addr_info", ()) if item.get("scope") == "global"]
-        if not own:
-            continue
-        macs[name] = mac
         driver = os.path.basename(
             os.path.realpath(host.located(f"/sys/class/net/{name}/device/driver/module"))
         )
+        if not own:
+            idle.append((mac, driver))
+            continue
+        macs[name] = mac
         drivers.append(driver)
         dynamic = any(item.get("dynamic") for item in own if item.get("family") == "inet")
         lines.append(f"link {mac} {'dhcp' if dynamic else 'static'}")
@@ -286,6 +289,9 @@ def network(host: Host) -> Tuple[List[str], List[str], List[str]]:
             else:
                 lines.append(f"address6 {mac} {address}")
             shown.append(f"{name} {address}")
+    if not macs:
+        lines = [f"link {mac} dhcp" for mac, _ in idle]
+        drivers = [driver for _, driver in idle]
     for word, ways_of in ways:
         lines += [
             f"{word} {macs[str(row['dev'])]} {row['gateway']}"
@@ -505,7 +511,7 @@ def summary(about: Mapping[str, object]) -> str:
     if not count:
         return f"{text}no key may log in: put one into {ROOT_KEYS} or {SITE_KEYS}, then run `goldnode-node slot recovery`"
     return (
-        f"{text}ssh for {count} keys at {places or 'no address: no interface of a device has one'}"
+        f"{text}ssh for {count} keys at {places or 'addresses of DHCP, no interface of a device has one now'}"
     )
 
 

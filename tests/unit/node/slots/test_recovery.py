@@ -9,6 +9,7 @@ import struct
 import subprocess
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.unit.node.slots.test_slots import ENTRIES, OLD, Node, hold, listing, node, reported
@@ -23,7 +24,7 @@ from goldnode.node.state import bootdisk, slots
 
 __all__ = ["node"]  # the fixture
 
-ADDRESSES = [
+ADDRESSES: list[dict[str, Any]] = [
     {"ifname": "lo", "address": "00:00:00:00:00:00", "addr_info": [{"family": "inet", "scope": "host", "local": "127.0.0.1"}]},
     {
         "ifname": "eth0",
@@ -133,6 +134,17 @@ def test_recovery_holds_what_is_the_nodes_own(machine: Recoverable, tmp_path: Pa
     assert about == {"addresses": ["eth0 10.0.2.15/24", "eth0 2001:db8::7/64"], "keys": 1}
     for script in ("init", "usr/sbin/goldnode-retry"):
         subprocess.run(["dash", "-n", there / script], check=True)
+
+
+def test_without_an_address_the_recovery_asks_for_one(
+    machine: Recoverable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ADDRESSES[1], "addr_info", [])
+    about: dict[str, object] = {}
+    files = recovery.contents(machine, OLD, about)
+    assert files["goldnode/network"][1] == b"link 52:54:00:12:34:56 dhcp\n"
+    assert "goldnode/modules/001-virtio-net.ko" in files
+    assert "addresses of DHCP" in recovery.summary(about)
 
 
 def test_recovery_comes_after_slots_with_tries_and_before_the_others(machine: Recoverable) -> None:

@@ -94,6 +94,8 @@ RETRIES_TEXT = f"""\
 [Unit]
 Description=goldnode retries of the good image
 After=efi.mount multi-user.target boot-complete.target systemd-bless-boot.service {GOOD} goldnode-identity.service
+# The recovery has the addresses that the node has then.
+After=network-online.target
 
 [Service]
 Type=oneshot
