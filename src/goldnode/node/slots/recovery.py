@@ -79,8 +79,8 @@ PROGRAMS = (
 )
 DIRECTORIES = ("/usr/sbin", "/usr/bin", "/sbin", "/bin")
 SPARE = 4 << 20  # bytes of the ESP that stay free
-# Modules besides those of the network interfaces: the ESP.
-MODULES = ("vfat", "nls_cp437", "nls_ascii", "nls_iso8859_1", "nls_utf8")
+# Modules besides those of the network interfaces: packet sockets, which ipconfig asks DHCP by, and the ESP.
+MODULES = ("af_packet", "vfat", "nls_cp437", "nls_ascii", "nls_iso8859_1", "nls_utf8")
 
 INIT = """#!/bin/sh
 # goldnode: recovery, started because no slot of this node has tries left (docs/how-to/disk-slots.md)
@@ -107,16 +107,16 @@ udevadm settle --timeout=60
 # device MAC: the network interface with this address
 device() {
     for path in /sys/class/net/*; do
-        read -r address <"$path/address" && [ "$address" = "$1" ] && name=${path##*/} && return
+        read -r own <"$path/address" && [ "$own" = "$1" ] && name=${path##*/} && return
     done
     return 1
 }
 waited=0
-while read -r word mac rest; do
+while read -r word mac _; do
     [ "$word" = link ] || continue
     until device "$mac" || [ $waited -ge 30 ]; do sleep 1; waited=$((waited + 1)); done
 done </goldnode/network
-while read -r word mac address; do
+while read -r word mac address <&3; do
     device "$mac" || { echo "goldnode: recovery: no interface has address $mac"; continue; }
     case $word in
     link)
@@ -131,7 +131,7 @@ while read -r word mac address; do
     default) ip route show default | grep -q . || ip route add default via "$address" dev "$name" onlink ;;
     default6) ip -6 route add default via "$address" dev "$name" onlink ;;
     esac
-done </goldnode/network
+done 3</goldnode/network
 
 esp=''
 read -r line </proc/cmdline
@@ -147,7 +147,7 @@ mkdir -p /esp
     echo "goldnode: recovery of $(cat /goldnode/hostname): no slot of this node has tries left."
     if mount -t vfat -o ro "$esp" /esp; then
         ls /esp/loader/entries
-        tail -n 5 /esp/goldnode/history
+        [ ! -e /esp/goldnode/history ] || tail -n 5 /esp/goldnode/history
         umount /esp
     else
         echo "the ESP $esp cannot be read"
@@ -156,9 +156,14 @@ mkdir -p /esp
 } >/etc/motd 2>&1
 cat /etc/motd
 mkdir -p /run/sshd
-chmod 0755 /run/sshd
-[ ! -s /goldnode/authorized_keys ] || /usr/sbin/sshd -f /goldnode/sshd_config -E /run/sshd.log
-echo "goldnode: recovery: $(ip -o addr show scope global | while read -r _ name _ address _; do echo "$name $address"; done)"
+ip link set lo up
+if [ -s /goldnode/authorized_keys ]; then
+    /usr/sbin/sshd -f /goldnode/sshd_config -E /run/sshd.log
+    waited=0
+    until [ -s /run/sshd.pid ] || [ $waited -ge 30 ]; do sleep 1; waited=$((waited + 1)); done
+    [ -s /run/sshd.pid ] || cat /run/sshd.log
+fi
+ip -br addr
 echo "goldnode: recovery is ready"
 while :; do sleep 3600; done
 """
@@ -386,6 +391,8 @@ def contents(host: Host, release: str, about: Dict[str, object]) -> Dict[str, Tu
         kind = path.rpartition("/ssh_host_")[2][: -len("_key")]
         kinds.append(kind)
         put(f"{PLACE}/ssh_host_{kind}_key", host.data(path) or b"", 0o600)
+    if not kinds:  # sshd does not start without one
+        raise NodeError("this node has no ssh host key. Make one with `ssh-keygen -A`")
     put(f"{PLACE}/authorized_keys", allowed, 0o600)
     put(f"{PLACE}/sshd_config", configuration(host, kinds).encode(), 0o600)
     put(f"{PLACE}/network", "".join(f"{line}\n" for line in lines).encode())
@@ -510,9 +517,7 @@ def summary(about: Mapping[str, object]) -> str:
     text = f"recovery: kernel {about.get('kernel')}, as {about.get('name')}; "
     if not count:
         return f"{text}no key may log in: put one into {ROOT_KEYS} or {SITE_KEYS}, then run `goldnode-node slot recovery`"
-    return (
-        f"{text}ssh for {count} keys at {places or 'addresses of DHCP, no interface of a device has one now'}"
-    )
+    return f"{text}ssh for {count} keys at {places or 'addresses of DHCP, no interface of a device has one now'}"
 
 
 def shown(host: Host, where: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import shutil
 import struct
 import subprocess
@@ -190,7 +191,7 @@ def test_a_small_esp_stays_free_for_updates(
     machine: Recoverable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        recovery.os, "statvfs", lambda path: type("", (), {"f_bavail": 2048, "f_frsize": 512})()
+        os, "statvfs", lambda path: type("", (), {"f_bavail": 2048, "f_frsize": 512})()
     )
     with pytest.raises(NodeError, match="no recovery is written: the ESP at /efi has 1 MiB free"):
         recovery.write(machine)
@@ -232,7 +233,7 @@ def firmware(machine: Node, monkeypatch: pytest.MonkeyPatch, version: str) -> Va
     for number in (1, 3):
         found.put(found.name(number), b"\1\0\0\0" + bytes([number]) * 20)
     found.put_order([3, 1])
-    partition = bootdisk.Partition("vda1", "vda", "254:1", GUID, "esp")  # type: ignore[attr-defined]
+    partition = bootdisk.Partition("vda1", "vda", "254:1", GUID, "esp")
     monkeypatch.setattr(bootdisk, "partitions", lambda host: [partition])
     own = root / "sys/class/block/vda/vda1"
     own.mkdir(parents=True)

@@ -297,7 +297,7 @@ def comes_up(node: Node, file: str, text: str) -> None:
     for path in (root / ENTRIES).iterdir():
         path.unlink()
     (root / ENTRIES / file).write_text(text)
-    (root / "proc/cmdline").write_text(f"root=PARTLABEL=root-a ro panic=5 {slots.ARMED}\n")
+    (root / "proc/cmdline").write_text(f"root=PARTLABEL=root-a ro panic=5 {boot.ARMED}\n")
     counted(node, file)
 
 
@@ -308,7 +308,7 @@ def test_good_image_gets_retries_at_each_boot_that_comes_up(node: Node) -> None:
     assert slots.arm(node) == "image cpu-aaa in slot a has 3 tries from here on"
     assert listing(node) == {"goldnode-aaa-a+3.conf"}
     entry = root / ENTRIES / "goldnode-aaa-a+3.conf"
-    assert entry.read_text() == text.replace("panic=5", f"panic=5 {slots.ARMED}")
+    assert entry.read_text() == text.replace("panic=5", f"panic=5 {boot.ARMED}")
     found = reported(node)
     assert (found["tried"], found["next"], found["slots"]["a"]["state"]) == (None, "a", slots.GOOD)
     assert slots.arm(node) is None
@@ -325,7 +325,7 @@ def test_boots_of_a_good_image_that_did_not_come_up_are_recorded(
     node: Node, file: str, lost: str
 ) -> None:
     text = (Path(node.root) / ENTRIES / "goldnode-aaa-a.conf").read_text()
-    text = text.replace("panic=5", f"panic=5 {slots.ARMED}")
+    text = text.replace("panic=5", f"panic=5 {boot.ARMED}")
     comes_up(node, f"goldnode-aaa-a{file}.conf", text)
     assert reported(node)["slots"]["a"]["state"] == slots.GOOD  # with its last retry, too
     assert slot_trial.good(node)[0]
@@ -340,7 +340,7 @@ def test_boots_of_a_good_image_that_did_not_come_up_are_recorded(
 def test_good_image_that_no_longer_comes_up_is_a_fallback(node: Node) -> None:
     hold(Path(node.root), "b", 2, "goldnode-bbb-b+0-3.conf")
     entry = Path(node.root) / ENTRIES / "goldnode-bbb-b+0-3.conf"
-    entry.write_text(entry.read_text().replace("panic=5", f"panic=5 {slots.ARMED}"))
+    entry.write_text(entry.read_text().replace("panic=5", f"panic=5 {boot.ARMED}"))
     found = reported(node)
     assert (found["slots"]["b"]["state"], found["next"]) == (slots.FAILED, "a")
     assert "in slot b was good, and no longer comes up (3 tries): it left no reason" in str(
@@ -364,7 +364,7 @@ def test_way_back_to_an_image_with_retries_is_a_trial(node: Node) -> None:
     (root / "proc/cmdline").write_text("root=PARTLABEL=root-b ro")
     slots.back(node)
     text = (root / ENTRIES / "goldnode-aaa-a+3.conf").read_text()
-    assert slots.ARMED not in text
+    assert boot.ARMED not in text
     assert slots.WATCHDOG in text
 
 
