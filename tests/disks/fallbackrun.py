@@ -95,14 +95,14 @@ def _build(place: Path, suite: str) -> None:
 
 @dataclass
 class Outcome:
-    """What a machine showed: lines with seconds since power on, and how it ended: `off`, the text waited for, or `limit`."""
+    """Output of a machine: lines with seconds since power on, and how it ended: `off`, the text waited for, or `limit`."""
 
     lines: list[tuple[float, str]]
     end: str
     seconds: float
 
     def reports(self) -> Mapping[str, str]:
-        """What the guest says, by word."""
+        """Return the reports of the guest, by word."""
         rows = (text.partition("GUEST ")[2] for _, text in self.lines if text.startswith("GUEST "))
         return dict([*row.split(" ", 1), ""][:2] for row in rows)
 

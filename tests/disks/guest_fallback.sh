@@ -1,4 +1,4 @@
-# What the guest says at each boot, from the payload disk. Not a test: run in the guest.
+# Reports of the guest at each boot, from the payload disk. Not a test: run in the guest.
 program=/usr/lib/goldnode/goldnode-node
 say() { printf '\nGUEST %s\n' "$*"; }
 slot=$(sed -n 's/.*root=PARTLABEL=root-\([ab]\).*/\1/p' /proc/cmdline)

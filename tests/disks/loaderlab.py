@@ -227,7 +227,7 @@ def listed(disk: Path, folder: str = "loader/entries") -> list[str]:
 
 @dataclass
 class Seen:
-    """What a boot showed: lines with the seconds since power on, the entries that were started, and how it ended.
+    """Output of a boot: lines with the seconds since power on, the entries that were started, and how it ended.
 
     `end` is `off` if the machine powered off, `firmware` where no boot option was left, `halted` or `exception` where kernel or firmware stopped the
     processor, otherwise `stop` or `limit`.

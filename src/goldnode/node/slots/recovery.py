@@ -125,7 +125,7 @@ while read -r word mac address <&3; do
             ipconfig -t 20 -c dhcp -d "$name" >/dev/null 2>&1
         fi
         ;;
-    # What the node had when it was last up; an answer of DHCP has it already, or takes precedence.
+    # As the node had it when it was last up; an answer of DHCP has it already, or takes precedence.
     address) ip -4 addr show dev "$name" | grep -q 'inet ' || ip addr add "$address" dev "$name" ;;
     address6) ip addr add "$address" dev "$name" nodad ;;
     default) ip route show default | grep -q . || ip route add default via "$address" dev "$name" onlink ;;
@@ -467,7 +467,7 @@ def leave_room(host: Host, where: str, pair: int, image: int) -> None:
     )
     empty = [slot for slot in slots.SLOTS if not slots.of_slot(loader.entries(host, where), slot)]
     state = os.statvfs(host.located(where))
-    # One more pair while a slot's kernel is replaced, and one for a slot that is empty. What is there stays until it is replaced.
+    # One more pair while a slot's kernel is replaced, and one for a slot that is empty. The files that are there stay until they are replaced.
     need = max(pair + image - there, 0) + pair * (1 + len(empty)) + SPARE
     room = state.f_bavail * state.f_frsize
     if room < need:
