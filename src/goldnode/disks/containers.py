@@ -32,7 +32,7 @@ def from_root(tar: Path, out: Path, *, name: str, release: str, epoch: int) -> N
         layout = Layout(Path(place))
         with tar.open("rb") as file:
             layer = write_members(layout, normalised(file, epoch, _NOTHING))
-        settings = {"Cmd": ["/sbin/init"], "StopSignal": "SIGRTMIN+3"}
+        settings: dict[str, object] = {"Cmd": ["/sbin/init"], "StopSignal": "SIGRTMIN+3"}
         _archive(layout, out, layer, settings, name=name, release=release, epoch=epoch)
 
 
