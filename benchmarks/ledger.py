@@ -113,7 +113,8 @@ def _hosts(found: Json) -> Figures:
     for row in found["rows"]:
         key = (row["name"], row["kind"])
         cost[key] = min(row["cpu"] / row["hosts"], cost.get(key, float("inf")))
-    floor = cost["the role", "cold"]
+    # A record from before 2026-11-29 has no role; its floor is the play that does nothing.
+    floor = cost.get(("the role", "cold")) or cost["empty play", "warm"]
     return {
         f"{name}, {kind}": cpu / floor
         for (name, kind), cpu in cost.items()

@@ -239,6 +239,7 @@ def test_schema_command_prints_and_writes_all_schemas(tmp_path: Path) -> None:
         "game-day",
         "gate",
         "images",
+        "install",
         "mitigation",
         "node-changes",
         "node-report",

@@ -90,6 +90,7 @@ def action(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> goldnode_state.Ac
         shown=shown,
     )
     found._templar = SimpleNamespace(template=lambda value: value)
+    found._connection, found._task = None, SimpleNamespace(_uuid="task")
     return found
 
 

@@ -9,6 +9,7 @@ import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -79,6 +80,7 @@ class Asked(goldnode_state.ActionModule):
             node.run,
         )
         self._program = node.digest
+        self._connection, self._task = None, SimpleNamespace(_uuid="task")
 
     def controller(self) -> dict[str, Any]:
         return {"program": self._program, "deny_list": {}, "fleet_data": ""}

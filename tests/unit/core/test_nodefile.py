@@ -20,7 +20,8 @@ from goldnode.core import program_file as nodefile
 # 8 KiB of it are the reader of apt.conf and the other names of units.
 # 4 KiB of it are the sandboxes of units, and the command that acts on a verdict.
 # 4 KiB of it are interrupts of adapters, messages of the log in the diagnosis and keys of teams on a channel.
-LIMIT = 756 * 1024
+# 12 KiB of it are installations from the network, and retries, recovery and boot options of slots.
+LIMIT = 768 * 1024
 MODULES = Path(nodefile.__file__).parents[1] / "ansible" / "modules"
 
 

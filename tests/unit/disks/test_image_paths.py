@@ -43,6 +43,7 @@ PATHS = {
     "commands/cve/sources.py: carriers_of": READS,
     "commands/disks/build.py: list_": READS,
     "commands/disks/compare.py: compare": READS,
+    "commands/disks/netboot.py: netboot": "verify: authentic(",
     "commands/disks/publish.py: authenticate": READS,
     "commands/disks/publish.py: diff": READS,
     "commands/disks/publish.py: evidence": "signs as the builder: what nobody has signed before",

@@ -55,7 +55,9 @@ _AT = shared.location(
 def netboot(
     plan: Path, location: Location, keys: shared.Keys, image: str, config: Path | None, *, form: str
 ) -> None:
-    """Write what machines need to install themselves from the network, as PLAN lists them.
+    """Write the files that install machines from the network.
+
+    PLAN lists the machines.
 
     Writes the installer, the boot script and the signed orders to the published directory, and the configurations of
     dnsmasq and nginx. Run it again after each change of PLAN, and before the orders expire.
@@ -63,6 +65,7 @@ def netboot(
     from goldnode.disks.installer import InstallerKeys
     from goldnode.disks.netboot import ServedFolders, load_plan, write
     from goldnode.disks.product import DiskProduct
+    from goldnode.fleet.nodes.disk_update import authentic, site_keys
     from goldnode.node.ground.signature import public_pem
 
     wanted = load_plan(plan)
@@ -92,7 +95,9 @@ def netboot(
         ca=location.ca.read_bytes() if location.ca else None,
     )
     served = ServedFolders(place.root, config or plan.parent)
-    written = write(wanted, served, product.build(image), signer, trusted)
+    disk = product.build(image)
+    authentic(disk, site_keys())
+    written = write(wanted, served, disk, signer, trusted)
     for note in written.notes:
         say(f"note: {note}")
     rows = {

@@ -17,10 +17,11 @@ from goldnode.core.errors import DiskError
 )
 @reports("reinstallation")
 def reinstall(node: str, *, drained: bool, form: str) -> None:
-    """Boot NODE from the network once, by its BMC, so that the installer carries out its order.
+    """Boot a node from the network once, to install it again.
 
-    Raise `erase` of NODE in the plan and run `goldnode disks netboot` first: without that, the installer leaves the disk
-    as it is. The BMC is `ladder.bmc` of the site file (Redfish or IPMI).
+    Its BMC does it, and the installer carries out the order of NODE. Raise `erase` of NODE in the plan and run
+    `goldnode disks netboot` first: without that, the installer leaves the disk as it is. The BMC is `ladder.bmc` of
+    the site file (Redfish or IPMI).
     """
     from goldnode.core.site import load_site
     from goldnode.fleet.control.bmc import bmc_of
