@@ -151,7 +151,7 @@ def test_broken_image_falls_back_automatically_and_reports_the_cause(
         "options": f"root=PARTLABEL=root-a {slotdisk.OPTIONS}",
         "root": slotdisk.sent(image),
     }
-    head = update.first_line(sent, 3)
+    head = update.first_line(sent, 3, "made by a test")
     with (tmp_path / "image").open("wb") as out:
         update.send(image, 0, head, out.write)
     image.unlink()

@@ -55,11 +55,11 @@ _SECTIONS = {
         ),
         "netboot": (
             "disks.netboot",
-            "Write what machines need to install themselves from the network.",
+            "Write the files that install machines from the network.",
         ),
         "reinstall": (
             "disks.reinstall",
-            "Boot a node from the network once, by its BMC, to install it again.",
+            "Boot a node from the network once, to install it again.",
         ),
     },
 }
