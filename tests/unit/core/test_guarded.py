@@ -146,7 +146,7 @@ def test_program_that_others_can_change_is_never_run_however_well_it_would_answe
 def test_check_by_the_playbook_runs_no_program_that_others_can_change(
     node: Node, asked: Asked, damage: Callable[[Node], None] | None
 ) -> None:
-    asked._task = type("Task", (), {"check_mode": False})
+    asked._task = SimpleNamespace(check_mode=False)
     if damage is None:
         assert asked.check({})["rc"] == 0
         assert node.mark.read_text() == "check --format json\n"

@@ -65,7 +65,8 @@ def netboot(
     from goldnode.disks.installer import InstallerKeys
     from goldnode.disks.netboot import ServedFolders, load_plan, write
     from goldnode.disks.product import DiskProduct
-    from goldnode.fleet.nodes.disk_update import authentic, site_keys
+    from goldnode.evidence.signatures import site_keys
+    from goldnode.fleet.nodes.disk_update import authentic
     from goldnode.node.ground.signature import public_pem
 
     wanted = load_plan(plan)
