@@ -44,7 +44,7 @@ _LEFT_OUT = re.compile(
 
 @dataclass(frozen=True)
 class InstallerKeys:
-    """What the installer trusts, as files of PEM and JSON: builders of images, orders, root of the channels, CA of the server."""
+    """Keys of the installer, as PEM and JSON: builders of images, orders, root of the channels, CA of the server."""
 
     images: bytes
     orders: bytes

@@ -36,7 +36,7 @@ RULES = (
 
 
 class Order(NamedTuple):
-    """What one machine shall become.
+    """The order of one machine.
 
     `disk` is the rule that exactly one disk of the machine has to match. `erase` is the number under which a disk with
     data may be erased, once: 0 never.

@@ -64,7 +64,7 @@ class TargetDisk(NamedTuple):
 
 
 class DiskContent(NamedTuple):
-    """What is on a disk, and the record of an installation."""
+    """Content of a disk, and the record of an installation."""
 
     kind: str
     record: Mapping[str, Any]
@@ -202,7 +202,7 @@ def is_zero(block: bytes) -> bool:
 def _is_unfinished(head: bytes, record: Mapping[str, Any]) -> bool:
     """Return whether the first MiB has nothing that an interrupted installation did not leave there.
 
-    Somebody may have used the disk since, for LVM or a RAID, whose labels are in the first sectors.
+    The disk may have been used since, for LVM or a RAID, whose labels are in the first sectors.
     """
     if record.get("state") == ERASING:
         return True
