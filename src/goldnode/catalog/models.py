@@ -1365,16 +1365,25 @@ class LadderRule(Strict):
                 "reboot",
                 "power-cycle",
                 "slot-write",
+                "reinstall",
             ],
             Field(title="rungs"),
         ]
     ] = Field(
         default_factory=list,
         description="Rungs that are passed over: `service-restart`, `gpu-reset`, `module-reload`, `reboot`, "
-        "`power-cycle` and `slot-write` can be.",
+        "`power-cycle`, `slot-write` and `reinstall` can be.",
     )
     last: (
-        Literal["inspect", "service-restart", "gpu-reset", "module-reload", "reboot", "power-cycle"]
+        Literal[
+            "inspect",
+            "service-restart",
+            "gpu-reset",
+            "module-reload",
+            "reboot",
+            "power-cycle",
+            "slot-write",
+        ]
         | None
     ) = Field(default=None, description="The last rung before a ticket. null: that of the finding.")
 

@@ -428,6 +428,25 @@ class SiteBmc(_SiteModel):
         return self
 
 
+class SiteInstall(_SiteModel):
+    """How nodes are installed again from the network (docs/how-to/install-from-network.md)."""
+
+    plan: str = Field(
+        description="Plan of installations (`install.yml`); relative to the site file."
+    )
+    to: str = Field(
+        description="Published directory whose orders are signed again; relative to the site file."
+    )
+    key: str = Field(
+        description="Key of the orders, PEM, mode 600: that of `goldnode disks netboot --key`; relative to the site file."
+    )
+    accept_host_key: bool = Field(
+        default=False,
+        description="Accept the new ssh host key of a node that was just installed, unseen, instead of the known one. "
+        "false: ssh has to know it in another way.",
+    )
+
+
 class SiteLadder(_SiteModel):
     """The remediation ladder: repairs of single nodes, rung by rung. Off unless a mode is given."""
 
@@ -462,6 +481,10 @@ class SiteLadder(_SiteModel):
     )
     bmc: SiteBmc | None = Field(
         default=None, description="The BMCs of the nodes. null: nodes have no `power-cycle`."
+    )
+    install: SiteInstall | None = Field(
+        default=None,
+        description="Installations from the network. null: nodes have no `reinstall`, which needs `bmc` too.",
     )
 
 

@@ -11,10 +11,13 @@ CONFIG/dnsmasq.conf, nginx.conf       what to start the servers with
 from __future__ import annotations
 
 import datetime as dt
+import fcntl
 import ipaddress
+import json
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -23,7 +26,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from goldnode.core import yamlsource
-from goldnode.core.errors import DiskError
+from goldnode.core.errors import DiskError, ImageError
 from goldnode.core.files import replace_file
 from goldnode.core.formats import check_format
 from goldnode.disks import installer
@@ -191,8 +194,22 @@ def load_plan(path: Path) -> InstallPlan:
     return plan
 
 
-def predicate(plan: InstallPlan, now: dt.datetime) -> dict[str, Any]:
-    """Return the orders of a plan, which the installer reads."""
+@dataclass(frozen=True)
+class RaisedOrder:
+    """An order of one machine that was given since the plan was written: a repair, or a rollout, installs it again.
+
+    `work` names what has given it, so that the same work gives it once.
+    """
+
+    erase: int
+    channel: str
+    work: str
+
+
+def predicate(
+    plan: InstallPlan, now: dt.datetime, known: Mapping[str, RaisedOrder] | None = None
+) -> dict[str, Any]:
+    """Return the orders of a plan, which the installer reads. A raised order with a higher number wins over the plan."""
     machines = []
     for name, machine in sorted(plan.machines.items()):
         keys = [*plan.authorized_keys, *machine.authorized_keys]
@@ -200,25 +217,114 @@ def predicate(plan: InstallPlan, now: dt.datetime) -> dict[str, Any]:
             "hostname": f"{name}\n",
             **({"authorized_keys": "".join(f"{key}\n" for key in keys)} if keys else {}),
         }
-        machines.append(
-            {
-                "node": name,
-                "macs": list(machine.macs()),
-                "class": machine.class_,
-                "channel": machine.channel,
-                "disk": machine.disk.given(),
-                "erase": machine.erase,
-                "seed": seed,
-            }
-        )
+        row = {
+            "node": name,
+            "macs": list(machine.macs()),
+            "class": machine.class_,
+            "channel": machine.channel,
+            "disk": machine.disk.given(),
+            "erase": machine.erase,
+            "seed": seed,
+        }
+        order = (known or {}).get(name)
+        if order is not None and order.erase > machine.erase:
+            row |= {"erase": order.erase, "channel": order.channel, "work": order.work}
+        machines.append(row)
     end = now + dt.timedelta(days=plan.valid_days)
     return {"valid_until": end.strftime("%Y-%m-%dT%H:%M:%SZ"), "machines": machines}
 
 
-def sign_orders(plan: InstallPlan, signer: EnvelopeSigner, now: dt.datetime) -> bytes:
+def sign_orders(
+    plan: InstallPlan,
+    signer: EnvelopeSigner,
+    now: dt.datetime,
+    known: Mapping[str, RaisedOrder] | None = None,
+) -> bytes:
     """Return the signed orders."""
-    payload = signatures.statement("orders", "0" * 64, orders.PREDICATE, predicate(plan, now))
-    return signer.sign(payload)
+    content = predicate(plan, now, known)
+    return signer.sign(signatures.statement("orders", "0" * 64, orders.PREDICATE, content))
+
+
+def read_orders(place: Path, signer: EnvelopeSigner) -> dict[str, RaisedOrder]:
+    """Return the order of each machine in a published directory. Raises DiskError unless this key has signed them.
+
+    Who can write the directory could otherwise choose the numbers that the next run signs.
+    """
+    path = place / ORDERS
+    try:
+        payload = signatures.open_envelope(path.read_bytes(), [signer.public]).payload
+        rows = json.loads(payload)["predicate"]["machines"]
+        return {
+            row["node"]: RaisedOrder(row["erase"], row["channel"], row.get("work", ""))
+            for row in rows
+        }
+    except OSError as problem:
+        why = problem.strerror or "it cannot be read"
+    except ImageError as problem:
+        why = problem.message
+    except (ValueError, KeyError, TypeError):
+        why = "they have another form"
+    raise DiskError(
+        f"the orders cannot be continued: {why}",
+        file=path,
+        remedy="run `goldnode disks netboot` with this key: its installer accepts the orders of one key",
+    )
+
+
+def heads(place: Path, class_: str) -> dict[str, str]:
+    """Return the build that each channel of a class points to in a published directory, which are not verified here."""
+    builds = {}
+    for path in sorted((place / class_ / "channels").glob("*.json")):
+        try:
+            builds[path.stem] = str(json.loads(path.read_bytes())["build_id"])
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return builds
+
+
+@contextmanager
+def _in_turn(place: Path) -> Iterator[None]:
+    """Let one process at a time change the orders of a directory."""
+    with (place / FOLDER / ".orders.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@dataclass(frozen=True)
+class InstallAgain:
+    """A wish to install a machine again: for which work, and from which channel (None: that of the plan)."""
+
+    node: str
+    work: str
+    channel: str | None = None
+
+
+def order_again(
+    plan: InstallPlan, place: Path, signer: EnvelopeSigner, wish: InstallAgain
+) -> tuple[int, bool]:
+    """Order a machine to be installed again: raise its `erase`, and sign the orders. Raises DiskError.
+
+    Return the number, and whether it was raised now. An order that the same work has given is not raised again.
+    """
+    machine = plan.machines.get(wish.node)
+    if machine is None:
+        raise DiskError(
+            f"the plan has no machine {wish.node}",
+            remedy="add it to the plan, and run `goldnode disks netboot`",
+        )
+    now = dt.datetime.now(dt.UTC)
+    with _in_turn(place):
+        known = read_orders(place, signer)
+        before = known.get(wish.node)
+        raised = before is None or not wish.work or before.work != wish.work
+        number = before.erase if before is not None else 0
+        if raised:
+            number = max(number, machine.erase) + 1
+            channel = wish.channel or machine.channel
+            known[wish.node] = RaisedOrder(number, channel, wish.work)
+        # Signed again in any case: orders expire.
+        replace_file(place / ORDERS, sign_orders(plan, signer, now, known), 0o644)
+    return number, raised
 
 
 @dataclass(frozen=True)
@@ -272,11 +378,30 @@ def write(
     for path, text in texts.items():
         replace_file(path, text.encode())
     # Last: a machine that reads them finds the installer of this run.
-    replace_file(place / ORDERS, sign_orders(plan, signer, dt.datetime.now(dt.UTC)))
+    with _in_turn(place):
+        known: Mapping[str, RaisedOrder] = {}
+        if (place / ORDERS).exists():
+            try:
+                known = read_orders(place, signer)
+            except DiskError as problem:
+                notes.append(f"{problem.message}: they are written as the plan has them")
+        notes += ahead(plan, known)
+        now = dt.datetime.now(dt.UTC)
+        replace_file(place / ORDERS, sign_orders(plan, signer, now, known))
     for path in folder.iterdir():
         if path.is_file():
             path.chmod(0o644)
     return WrittenNetboot(sizes, notes)
+
+
+def ahead(plan: InstallPlan, known: Mapping[str, RaisedOrder]) -> list[str]:
+    """Return a note for each machine whose number in the plan is lower than that of its order."""
+    return [
+        f"{name} stays at erase {known[name].erase}, which {known[name].work or 'an earlier plan'} ordered: "
+        f"a higher number in the plan installs it again"
+        for name, machine in sorted(plan.machines.items())
+        if name in known and known[name].erase > machine.erase
+    ]
 
 
 def script(console: str) -> str:

@@ -352,6 +352,10 @@ class RolloutDocument(Part):
     class_: str = Field(alias="class")
     from_: RolloutFrom = Field(alias="from")
     to: RolloutTo
+    reinstall: bool = Field(
+        default=False,
+        description="true: nodes are installed again from the network, and lose everything on their disks; `to` is a disk build",
+    )
     limits: RolloutLimits | None = Field(
         None, description="null: the comparison found no need for a limit"
     )
@@ -385,3 +389,13 @@ class RolloutDocument(Part):
         default_factory=dict,
         description="wave -> roles, each of which approves before the wave begins",
     )
+
+    @model_validator(mode="after")
+    def _reinstalls(self) -> RolloutDocument:
+        if self.reinstall and self.to.disk is None:
+            raise ValueError("`reinstall` installs a disk build | write `to: {disk: BUILDID}`")
+        if self.reinstall and self.from_.disk is None and self.on_fail.do == "rollback":
+            raise ValueError(
+                "nodes that are installed again have no way back to a lock | write `on_fail: {do: freeze}`"
+            )
+        return self

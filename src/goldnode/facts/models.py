@@ -732,6 +732,7 @@ Rung = Literal[
     "reboot",
     "power-cycle",
     "slot-write",
+    "reinstall",
     "ticket",
 ]
 

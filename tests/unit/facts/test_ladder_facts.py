@@ -26,6 +26,7 @@ def test_facts_of_the_ladder_are_sound() -> None:
         "reboot",
         "power-cycle",
         "slot-write",
+        "reinstall",
         "ticket",
     ]
 

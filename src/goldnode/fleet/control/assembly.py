@@ -10,8 +10,10 @@ from goldnode.classdoc.cache import ClassDocuments
 from goldnode.classdoc.load import load_catalog
 from goldnode.core import extras
 from goldnode.core.errors import GoldnodeError
-from goldnode.core.site import Site, load_site
+from goldnode.core.site import Site, SiteBmc, SiteInstall, load_site
+from goldnode.disks.netboot import heads
 from goldnode.evidence.signatures import KeyPlace
+from goldnode.fleet.control.bmc import bmc_of
 from goldnode.fleet.control.calendar_files import CalendarReader, names_of
 from goldnode.fleet.control.channel import ChannelKeys, is_released, not_released, publisher
 from goldnode.fleet.control.clock import SteadyClock
@@ -21,7 +23,9 @@ from goldnode.fleet.control.duties import ControllerDuties
 from goldnode.fleet.control.evidence import FollowedEvidence
 from goldnode.fleet.control.floors import stored_moves
 from goldnode.fleet.control.follow import FollowReader, FollowWorker, drains_of
+from goldnode.fleet.control.install_rollout import InstallReader, InstallWorker
 from goldnode.fleet.control.push import Push, PushReader, PushSettings
+from goldnode.fleet.control.reinstall import Reinstaller
 from goldnode.fleet.control.requirements import RequirementEvaluator, sources
 from goldnode.fleet.control.schedulers import SiteSchedulers
 from goldnode.fleet.control.silences import silences_of
@@ -29,6 +33,7 @@ from goldnode.fleet.drain.choice import DrainSettings, drain_settings
 from goldnode.fleet.events.assembly import delivery
 from goldnode.fleet.events.deliver import BackgroundDelivery
 from goldnode.fleet.nodes import return_tests
+from goldnode.fleet.nodes.reach import reached
 from goldnode.fleet.rollout.document import RolloutError, RolloutFile, RolloutSettings
 from goldnode.fleet.rollout.parts import NodeReader, NodeWorker
 from goldnode.fleet.shared import denylist
@@ -74,6 +79,8 @@ def parts(
         )
         worker = FollowWorker(file.settings.name, drains_of(drains), own, site.clock)
         nodes = FollowReader(store, file.settings.class_, site.clock)
+        if file.document.reinstall:
+            worker, nodes = _install(file, site, worker)
     duties = _duties(file, site, store, tell)
     return ControllerParts(
         worker,
@@ -108,6 +115,60 @@ def follows(file: RolloutFile) -> bool:
         file.document.to.lock is None
         or load_catalog().node_class(file.settings.class_).item.follow is not None
     )
+
+
+def _install(
+    file: RolloutFile, site: RolloutSite, others: NodeWorker
+) -> tuple[InstallWorker, InstallReader]:
+    """Return the parts that install nodes again. Raises GoldnodeError for nodes that ssh does not reach."""
+    own, class_ = load_site(), file.settings.class_
+    settings, bmcs = _installs(file)
+    place = own.resolve(settings.to)
+    ssh = {host.name: reached(host.name, host.variables, site.become) for host in site.hosts}
+    reader = InstallReader(ssh.__getitem__, site.clock)
+    installer = Reinstaller(
+        settings, own.resolve, lambda name: bmc_of(bmcs, name, own.resolve), ssh.__getitem__
+    )
+    worker = InstallWorker(
+        file.settings.name,
+        node_class=class_,
+        target=file.settings.target,
+        channels=lambda: {build: name for name, build in heads(place, class_).items()},
+        installer=installer,
+        reader=reader,
+        others=others,
+        parallel=site.parallel,
+        clock=site.clock,
+    )
+    return worker, reader
+
+
+def _installs(file: RolloutFile) -> tuple[SiteInstall, SiteBmc]:
+    """Return how this site installs nodes again. Raises RolloutError if it does not."""
+    ladder = load_site().ladder
+    if ladder.install is None or ladder.bmc is None:
+        raise RolloutError(
+            "the rollout installs nodes again, and the site file has no ladder.install and ladder.bmc",
+            file=file.source.file,
+            line=file.source.line(("reinstall",)),
+            remedy="add both (docs/how-to/install-from-network.md), or leave `reinstall` out",
+        )
+    return ladder.install, ladder.bmc
+
+
+def _check_builds(file: RolloutFile) -> None:
+    """Refuse a rollout with a build that no channel points to: no node could be installed with it. Raises RolloutError."""
+    settings, own, document = _installs(file)[0], load_site(), file.document
+    published = set(heads(own.resolve(settings.to), document.class_).values())
+    for key, build in (("to", document.to.disk), ("from", document.from_.disk)):
+        needed = key == "to" or document.on_fail.do == "rollback"
+        if needed and build not in published:
+            raise RolloutError(
+                f"no channel of class {document.class_} in {settings.to} points to build {build}",
+                file=file.source.file,
+                line=file.source.line((key,)),
+                remedy="promote it: `goldnode disks promote candidate`, and leave `known-good` on the build of the way back",
+            )
 
 
 def _push(file: RolloutFile, site: RolloutSite) -> PushSettings:
@@ -167,6 +228,16 @@ def _drains(hosts: Sequence[InventoryNode]) -> dict[str, DrainSettings]:
 def check_target(file: RolloutFile, channel: Path | None) -> None:
     """Refuse a rollout whose target is not what this site would apply. Raises RolloutError with file and line."""
     document, line = file.document, file.source.line(("to",))
+    if document.reinstall:
+        if channel is not None:
+            raise RolloutError(
+                "the rollout installs nodes again, and its nodes follow no channel",
+                file=file.source.file,
+                line=file.source.line(("reinstall",)),
+                remedy="leave --channel out, or `reinstall`",
+            )
+        _check_builds(file)
+        return
     if channel is None and follows(file):
         raise RolloutError(
             f"the nodes of class {document.class_} take {document.to.lock or document.to.disk} from a channel",

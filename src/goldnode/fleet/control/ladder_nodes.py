@@ -21,6 +21,7 @@ from goldnode.facts import ladder as facts
 from goldnode.fleet.control.drains import RolloutDrains
 from goldnode.fleet.control.rungs import RungTools
 from goldnode.fleet.control.schedulers import SiteSchedulers
+from goldnode.fleet.drain.protocol import DrainCaller
 from goldnode.fleet.nodes import return_delivery
 from goldnode.fleet.nodes.disk_update import run_installed
 from goldnode.fleet.nodes.reach import SshNode, last_line
@@ -82,6 +83,8 @@ class LadderNodes:
     :param places: node -> class, rack, leaf and cohort.
     :param offender: why nothing but a person returns a node; empty if something may.
     :param tested: classes that declare tests after a repair or an Xid.
+    :param retest: returns why a node that was installed at a time (UTC) must not return yet; empty if it may. Its own gate has
+        no memory of the repair.
     """
 
     reach: Callable[[str], SshNode]
@@ -93,6 +96,7 @@ class LadderNodes:
     tested: frozenset[str] = frozenset()
     tools: RungTools | None = None
     offender: Callable[[str], str] = lambda name: ""
+    retest: Callable[[str, str], str] = lambda name, since: ""
     clock: Callable[[], float] = time.time
     parallel: int = 16
     unread: dict[str, str] = field(default_factory=dict)
@@ -193,6 +197,10 @@ class LadderNodes:
             return ""
         if self.places[name].get("class") not in self.tested:
             return ""
+        if case.rung == "reinstall":
+            installed = DrainCaller(clock=lambda: case.changed_at).now()
+            if why := self.retest(name, installed):
+                return why.removeprefix("tests before its return: ")
         try:
             tests = HeldNode(name, lambda: self.reach(name)).ask()
         except GoldnodeError as problem:

@@ -19,6 +19,7 @@ from goldnode.fleet.control.silences import silences_of_repairs
 from goldnode.fleet.control.ticket_desk import NodeOffenders, StoreTicketDesk
 from goldnode.fleet.control.ticket_gather import TicketGatherer
 from goldnode.fleet.drain.choice import DrainSettings, drain_settings
+from goldnode.fleet.nodes import return_tests
 from goldnode.fleet.nodes.reach import SshNode, reached
 from goldnode.fleet.rollout.ladder import DAY, LadderBounds, LadderMode, LadderPolicy
 from goldnode.fleet.shared import identity
@@ -82,13 +83,16 @@ def controller(site: Site, store: StoreDatabase, fleet: LadderFleet) -> LadderCo
         LadderDrains("", drains, clock=fleet.clock),
         places,
         Path(settings.evidence),
-        can=_can(settings),
+        can=rungs_of(settings),
         tested=frozenset(
             item.class_
             for item in fleet.classes.values()
             if item.return_tests is not None
             and (item.return_tests.after_repair or item.return_tests.after_xid)
         ),
+        retest=lambda name, since: return_tests.of_class(
+            fleet.classes[name].class_, "repair"
+        ).outstanding(name, since),
         clock=fleet.clock,
     )
     nodes.tools = RungTools(
@@ -111,11 +115,12 @@ def controller(site: Site, store: StoreDatabase, fleet: LadderFleet) -> LadderCo
     )
 
 
-def _can(settings: SiteLadder) -> frozenset[str]:
+def rungs_of(settings: SiteLadder) -> frozenset[str]:
     """Return the rungs that this site can carry out."""
     rungs = {"service-restart", "gpu-reset", "module-reload", "reboot"}
     rungs |= {"power-cycle"} if settings.bmc is not None else set()
     rungs |= {"slot-write"} if settings.channel is not None else set()
+    rungs |= {"reinstall"} if settings.install is not None and settings.bmc is not None else set()
     return frozenset(rungs)
 
 

@@ -15,10 +15,12 @@ from pathlib import Path
 
 from goldnode.core.errors import GoldnodeError
 from goldnode.core.site import SiteLadder
+from goldnode.disks.netboot import InstallAgain
 from goldnode.facts import ladder as facts
 from goldnode.fleet.control import bmc
 from goldnode.fleet.control.bmc import PowerTimes
 from goldnode.fleet.control.ladder import RefusedRungError
+from goldnode.fleet.control.reinstall import Reinstaller
 from goldnode.fleet.nodes import disk_update
 from goldnode.fleet.nodes.disk_update import chosen_image
 from goldnode.fleet.nodes.reach import SshNode, last_line
@@ -134,12 +136,14 @@ class RungTools:
             "reboot": self._reboot,
             "power-cycle": self._power,
             "slot-write": self._slot,
+            "reinstall": self._install,
         }[case.rung]
         return work(case)
 
     def restore(self, case: RepairCase) -> str:
         """Restore what an interrupted rung may have taken down."""
-        if case.rung == "power-cycle":
+        if case.rung in ("power-cycle", "reinstall"):
+            # An installation goes on by itself: its order is valid until it was carried out.
             bmc.ensure_on(self._bmc(case.node), self.times, self.sleep, self.clock)
             return "interrupted; the node is on"
         if case.rung in ("gpu-reset", "module-reload"):
@@ -219,6 +223,27 @@ class RungTools:
         slot, name = str(after["next"]), image.disk.name
         disk_update.restart(target, slot, image=name, limit=SLOT, say=LOGGER.info)
         return f"slot {slot} has {name}, and it is booted"
+
+    def _install(self, case: RepairCase) -> str:
+        if self.site.install is None:
+            raise RefusedRungError("ladder.install of the site file is not given")
+        self._bmc(case.node)
+        own = Reinstaller(
+            self.site.install,
+            self.resolve,
+            self._bmc,
+            self.reach,
+            times=self.times,
+            sleep=self.sleep,
+            clock=self.clock,
+        )
+        try:
+            own.check(case.node, self.class_(case.node))
+        except GoldnodeError as problem:
+            raise RefusedRungError(str(problem)) from problem
+        return own.install(
+            InstallAgain(case.node, f"repair {case.opened_at:.0f}/{case.changed_at:.0f}")
+        )
 
     # -- calls
 

@@ -662,7 +662,7 @@ class _Decision:
 
 
 _RETURNED = "it was returned to service during the repair"
-BOOTS = frozenset({"reboot", "power-cycle", "slot-write"})
+BOOTS = frozenset({"reboot", "power-cycle", "slot-write", "reinstall"})
 _ORDER = (
     INSPECT,
     "service-restart",
@@ -671,6 +671,7 @@ _ORDER = (
     "reboot",
     "power-cycle",
     "slot-write",
+    "reinstall",
     TICKET,
 )
 

@@ -40,13 +40,15 @@ from goldnode.fleet.rollout.queue import (
 from goldnode.fleet.shared.identity import rollout_run
 
 RUNGS = frozenset(
-    ("service-restart", "gpu-reset", "module-reload", "reboot", "power-cycle", "slot-write")
-)
+    (
+        "service-restart", "gpu-reset", "module-reload", "reboot", "power-cycle", "slot-write", "reinstall",
+    )
+)  # fmt: skip
 WAYS = {
     "gpu.recovery_action": ("gpu-reset", "module-reload", "reboot", "power-cycle"),
     "gpu.lost": ("reboot", "power-cycle"),
     "fabric.manager": ("service-restart", "gpu-reset", "reboot", "power-cycle"),
-    "driver.loaded": ("module-reload", "reboot", "power-cycle", "slot-write"),
+    "driver.loaded": ("module-reload", "reboot", "power-cycle", "slot-write", "reinstall"),
     "gpu.sram": (),
 }
 
@@ -439,6 +441,7 @@ _RANKS = (
     "reboot",
     "power-cycle",
     "slot-write",
+    "reinstall",
     "ticket",
 )
 
