@@ -42,6 +42,10 @@ def build(place: Path, suite: str = "bookworm") -> None:
 def _build(place: Path, suite: str) -> None:
     more = MORE if suite == "bookworm" else (*MORE, "systemd-boot-efi")
     root = slotdisk.unpack(slotdisk.tree(debian(suite, place), more=more), place / "root")
+    # A recovery takes along the host keys, and the addresses that the node has.
+    run("ssh-keygen", "-q", "-A", "-f", root)
+    for name in ("systemd-networkd.service", "systemd-networkd.socket"):
+        (root / "etc/systemd/system" / name).unlink()
     (version,) = re.findall(r'VERSION_ID="(\d+)"', (root / "etc/os-release").read_text())
     wanted = document(root)
     wanted["os"] = {**wanted["os"], "version": version, "codename": suite}

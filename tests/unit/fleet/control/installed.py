@@ -63,7 +63,7 @@ class NetbootMachine:
 
     def switch(self, on: bool) -> None:
         if on and not self.on:
-            self._boot()
+            self.boot()
         self.on, self.up = on, on and self.fault != "silent"
 
     def boot_from_network(self) -> str:
@@ -71,7 +71,7 @@ class NetbootMachine:
         self.network = True
         return "boot by Pxe, once"
 
-    def _boot(self) -> None:
+    def boot(self) -> None:
         """Boot: from the network if that was ordered, as the installer decides, and then from the disk."""
         self.boots += 1
         if not self.network:

@@ -3,13 +3,33 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
+import re
 import subprocess
-from dataclasses import replace
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.fleet.control.installed import NEW, OLD, InstallSite, install_site
+from tests.unit.fleet.control.installed import (
+    NEW,
+    OLD,
+    InstallSite,
+    NetbootMachine,
+    install_site,
+)
+from tests.unit.fleet.control.test_bmc import (
+    DRIVER,
+    FAST,
+    Emulator,
+    boot_target,
+    emulated,
+    settings,
+    sushy_tools,
+)
 from tests.unit.fleet.control.test_rungs import CASE
 from tests.unit.images.registries import make_key
 
@@ -19,6 +39,7 @@ from goldnode.disks import netboot
 from goldnode.disks.netboot import InstallAgain
 from goldnode.evidence import signatures
 from goldnode.fleet.control import ladder_site
+from goldnode.fleet.control.bmc import bmc_of, ensure_on
 from goldnode.fleet.control.ladder import RefusedRungError
 from goldnode.fleet.control.ladder_nodes import LadderDrains, LadderNodes
 from goldnode.fleet.control.reinstall import ReinstallError, forget_host_key
@@ -30,6 +51,7 @@ from goldnode.fleet.rollout.ladder import CasePhase
 from goldnode.fleet.shared import denylist
 from goldnode.fleet.shared.denylist import DeniedError
 
+__all__ = ["sushy_tools"]  # a fixture
 WISH = InstallAgain("n0", "repair 1")
 
 
@@ -140,10 +162,10 @@ def test_node_that_the_plan_does_not_have_as_of_its_class_is_refused(
         own.check("n0", "l4")
 
 
-def rungs(site: InstallSite, **settings: Any) -> RungTools:
+def rungs(site: InstallSite, **given: Any) -> RungTools:
     bmc = {"protocol": "ipmi", "address": "{node}", "credentials": "bmc.txt"}
     own = SiteLadder.model_validate(
-        {"mode": "run", "bmc": bmc, "install": site.settings.model_dump(), **settings}
+        {"mode": "run", "bmc": bmc, "install": site.settings.model_dump(), **given}
     )
     made = RungTools(
         own,
@@ -205,12 +227,12 @@ def test_installed_node_waits_for_tests_of_its_class_that_its_gate_does_not_know
 
 
 @pytest.mark.parametrize(
-    ("settings", "can"), [({}, True), ({"bmc": None}, False), ({"install": None}, False)]
+    ("given", "can"), [({}, True), ({"bmc": None}, False), ({"install": None}, False)]
 )
 def test_site_without_bmcs_or_a_plan_has_no_such_rung(
-    site: InstallSite, settings: dict[str, object], can: bool
+    site: InstallSite, given: dict[str, object], can: bool
 ) -> None:
-    assert ("reinstall" in ladder_site.rungs_of(rungs(site, **settings).site)) is can
+    assert ("reinstall" in ladder_site.rungs_of(rungs(site, **given).site)) is can
 
 
 def test_known_host_key_of_an_installed_node_is_forgotten(tmp_path: Path) -> None:
@@ -224,3 +246,53 @@ def test_known_host_key_of_an_installed_node_is_forgotten(tmp_path: Path) -> Non
     forget_host_key(SshNode("gpu01", ("ssh", *words, "--", "10.0.0.7")))
     left = [line.split()[0] for line in known.read_text().splitlines()]
     assert left == ["10.0.0.7", "other"]
+
+
+@dataclass
+class RedfishMachine(NetbootMachine):
+    """The machine behind Redfish's emulator, which boots from where the emulator has it."""
+
+    emulator: Emulator | None = None
+    seen: int | None = None
+
+    def run(
+        self, *command: str, stdin: bytes | None = None, timeout: float = 600
+    ) -> subprocess.CompletedProcess[bytes]:
+        assert self.emulator is not None
+        machine = self.emulator.machine
+        if machine not in (None, self.seen):
+            self.seen, self.network = machine, boot_target(self.emulator) == "Pxe"
+            self.boot()
+        self.up = machine is not None
+        return super().run(*command, stdin=stdin, timeout=timeout)
+
+
+@pytest.fixture
+def emulator(
+    sushy_tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Emulator]:
+    """Redfish's emulator, with a process that sleeps for the machine."""
+    monkeypatch.setattr(sys, "path", [*sys.path, str(sushy_tools)])
+    driver = re.sub(r"Popen\(\[.*?\]", 'Popen(["sleep", "900"]', DRIVER, flags=re.DOTALL)
+    assert "qemu" not in driver
+    with emulated(sushy_tools, tmp_path, driver) as made:
+        yield made
+        if made.machine is not None:
+            os.kill(made.machine, 9)
+
+
+@pytest.mark.real
+@pytest.mark.long
+def test_rung_installs_a_node_by_redfish(site: InstallSite, emulator: Emulator) -> None:
+    """sushy 5.14.0 against sushy-tools 2.2.0; the machine, its disk and its installer are simulated, the orders are real."""
+    node = RedfishMachine("n0", site.machines["n0"].mac, site.folder, emulator=emulator)
+    node.record, site.machines["n0"] = site.machines["n0"].record, node
+    bmc = settings(site.folder).model_copy(update={"address": emulator.address})
+    ensure_on(bmc_of(bmc, "n0", lambda name: site.folder / name), FAST)
+    node.run("true")
+    assert node.boots == 2
+    own = replace(rungs(site), times=FAST, sleep=time.sleep, clock=time.monotonic)
+    own = replace(own, site=own.site.model_copy(update={"bmc": bmc}))
+    case = replace(CASE, node="n0", finding="storage.filesystem", rung="reinstall")
+    assert own.act(case) == f"l4-{OLD} is installed (erase: 1)"
+    assert (node.installations, node.boots) == (1, 3)
