@@ -67,10 +67,27 @@ def hard_drive(host: Host, guid: str) -> Optional[bytes]:
     )
 
 
-def wanted(host: Host) -> List[bytes]:
-    """Return the load options that this machine should have; empty if its loader restarts by itself or is unknown."""
+def loader_partition(host: Host) -> Optional[str]:
+    """Return the GUID of the partition that the loader started from; None if it is not known.
+
+    The first boot gives the disk its own GUIDs: the loader has reported that of before, and the initramfs the disk.
+    """
+    reported = (loader.variable(host, "LoaderDevicePartUUID") or "").lower()
+    known, bound = bootdisk.partitions(host), bootdisk.binding(host)
+    if not reported or any(part.uuid == reported for part in known):
+        return reported or None
+    if (bound.get("by"), bound.get("guid")) != ("loader", reported):
+        return None
+    rows = [part.uuid for part in known if part.disk == bound.get("disk") and part.label == "esp"]
+    return rows[0] if len(rows) == 1 else None
+
+
+def wanted(host: Host, guid: Optional[str]) -> List[bytes]:
+    """Return the load options that this machine should have; empty if its loader restarts by itself or is unknown.
+
+    :param guid: of the loader's partition.
+    """
     version = re.search(r"systemd-boot (\d+)", loader.variable(host, "LoaderInfo") or "")
-    guid = (loader.variable(host, "LoaderDevicePartUUID") or "").lower()
     path = loader.variable(host, "LoaderImageIdentifier")
     if not version or int(version[1]) >= RESTARTS or not guid or not path:
         return []
@@ -85,7 +102,8 @@ def write(host: Host, variables: Optional[Variables] = None) -> Optional[str]:
 
     An option that an interrupted run left outside the order is used again.
     """
-    options = wanted(host)
+    guid = loader_partition(host)
+    options = wanted(host, guid)
     if not options:
         return None
     known = variables or Variables(host.located(VARIABLES))
@@ -103,7 +121,10 @@ def write(host: Host, variables: Optional[Variables] = None) -> Optional[str]:
     ]
     current = known.read(f"{known.folder}/BootCurrent-{GLOBAL}")[:2]
     booted = struct.unpack("<H", current)[0] if len(current) == 2 else None
-    at = order.index(booted) + 1 if booted in order else len(order)
+    # The first boot has replaced an option that had the GUID of the image.
+    same = (row for row in order if bootdisk.hard_drive(known.read(known.name(row))) == guid)
+    before = booted if booted in order else next(same, None)
+    at = order.index(before) + 1 if before is not None else len(order)
     for option in missing:
         values = ((one, known.read(known.name(one))) for one in range(0x10000))
         number, there = next(

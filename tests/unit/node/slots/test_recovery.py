@@ -263,6 +263,41 @@ def test_firmware_starts_the_loader_again(node: Node, monkeypatch: pytest.Monkey
     assert again.write(node) is None
 
 
+SHIPPED = "5e1f7a3c-0b52-5d6e-9c41-6b1d5f0e8a27"
+
+
+@pytest.mark.parametrize(
+    ("binding", "known"),
+    [
+        (f"disk=vda\nguid={SHIPPED}\nby=loader\n", True),
+        (f"disk=vdb\nguid={SHIPPED}\nby=loader\n", False),
+        (f"disk=vda\nguid={SHIPPED}\nby=chance\n", False),
+        ("", False),
+    ],
+)
+def test_first_boot_has_the_options_of_the_identity_that_it_gave(
+    node: Node, monkeypatch: pytest.MonkeyPatch, binding: str, known: bool
+) -> None:
+    """The loader has reported the GUID that the disk had, and the option that booted was replaced."""
+    variables = firmware(node, monkeypatch, "252.39-1~deb12u2")
+    reported = b"\6\0\0\0" + f"{SHIPPED}\0".encode("utf-16-le")
+    folder = Path(variables.folder)
+    (folder / f"LoaderDevicePartUUID-{boot.VENDOR}").write_bytes(reported)
+    record = Path(node.root) / bootdisk.BINDING.lstrip("/")
+    record.parent.mkdir(parents=True, exist_ok=True)
+    record.write_text(binding)
+    (folder / f"BootOrder-{GLOBAL}").unlink()
+    path = again.hard_drive(node, GUID)
+    assert path is not None
+    variables.put(
+        variables.name(8), again.load_option("goldnode", path, "\\EFI\\BOOT\\BOOTX64.EFI")
+    )
+    variables.put_order([8, 1])
+    assert (again.write(node) is not None) is known
+    order = variables.order()
+    assert (order[0], order[-1], len(order)) == (8, 1, 2 + (again.COUNT if known else 0))
+
+
 def test_options_of_another_disk_are_replaced_and_a_run_can_be_repeated(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
