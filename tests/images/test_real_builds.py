@@ -161,6 +161,27 @@ def test_dpkg_audit_passes_and_the_image_names_its_cuda(root: Path) -> None:
     assert inside(root, "readlink", "-f", "/usr/local/cuda").strip() == "/usr/local/cuda-12.9"
 
 
+def test_documentation_is_left_out_and_the_terms_of_each_package_stay(root: Path) -> None:
+    # Also where dpkg's database has a link in place of a package's directory, as of libgcc-s1 to gcc-12-base.
+    packages = inside(root, "dpkg-query", "--show", "--showformat", "${Package}\\n").split()
+    terms = [f"/usr/share/doc/{package}/copyright" for package in packages]
+    assert len(packages) > 100
+    assert len(inside(root, "readlink", "--canonicalize-existing", *terms).split()) == len(terms)
+    docs = [path for path in (root / "usr/share/doc").rglob("*") if path.is_file()]
+    assert {path.name for path in docs} == {"copyright"}
+    left = [
+        str(path.relative_to(root))
+        for folder in ("man", "info", "locale")
+        for path in (root / "usr/share" / folder).rglob("*")
+        if path.is_file()
+    ]
+    assert left == ["usr/share/info/dir"]  # base-files' own script writes it
+    # The options of the build itself are not those of the image.
+    assert [path.name for path in (root / "etc/dpkg/dpkg.cfg.d").iterdir()] == ["goldnode"]
+    zone = "import zoneinfo; print(zoneinfo.ZoneInfo('Europe/Berlin').key)"
+    assert inside(root, "python3", "-c", zone) == "Europe/Berlin\n"
+
+
 def test_files_are_not_newer_than_the_lock(image: OciImage) -> None:
     epoch = 1_000_000_000
     dates = {member.info.mtime for member in image.members.values()}

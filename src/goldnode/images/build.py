@@ -34,6 +34,7 @@ from goldnode.images.recipe import (
     ROOT_HOOK,
     ROOT_LEFTOVERS,
     SCRIPT,
+    SLIM,
     SMOKE,
     ImageRecipe,
     recipe,
@@ -106,6 +107,7 @@ def root_key(item: ImageRecipe) -> str:
         item.epoch,
         root_start(item.image.architecture),
         ROOT_HOOK,
+        SLIM,
         ROOT_LEFTOVERS,
         dict(item.tools),
     )
@@ -351,7 +353,11 @@ class Builder(LayerCache):
                 tar = work / "root.tar"
                 architecture = item.image.architecture
                 plan = engines.RootPlan(
-                    item.codename, (root_start(architecture), ROOT_HOOK), item.epoch, architecture
+                    item.codename,
+                    (root_start(architecture), ROOT_HOOK),
+                    item.epoch,
+                    architecture,
+                    SLIM,
                 )
                 engines.make_root(repository, [row[0] for row in item.debs], plan, tar, work=work)
                 with tar.open("rb") as plain:

@@ -159,12 +159,15 @@ def program_version(*command: str) -> str | None:
 
 @dataclass(frozen=True)
 class RootPlan:
-    """Options of a root filesystem. `hooks` run at its start and its end. No file is newer than `epoch`."""
+    """Options of a root filesystem. `hooks` run at its start and its end. No file is newer than `epoch`. `dpkg` are options of
+    dpkg while its packages are unpacked.
+    """
 
     codename: str
     hooks: tuple[str, str]
     epoch: int
     architecture: str = AMD64
+    dpkg: Sequence[str] = ()
 
 
 def make_root(
@@ -191,6 +194,7 @@ def make_root(
         f"--include={','.join(packages)}",
         # The root is a tar afterwards: nothing needs to reach the disk.
         "--dpkgopt=force-unsafe-io",
+        *(f"--dpkgopt={option}" for option in plan.dpkg),
         f"--setup-hook={plan.hooks[0]}",
         f"--customize-hook={plan.hooks[1]}",
         plan.codename,
