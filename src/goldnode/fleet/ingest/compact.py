@@ -63,6 +63,8 @@ _FORMAT: dict[str, Any] = {
 # Bytes of equal significance next to each other: the high ones of neighbours are equal, and the low ones of a rounded
 # number are zero.
 _SPLIT = {CHANGES: "values.list.element", NUMBERS: "value", NODES: "uptime"}
+# Where a higher level of zstd saves bytes (1 % of the changes of a day, 20 % of nodes) and hardly takes longer: others grow with it.
+_LEVELS = {CHANGES: 9, NODES: 9}
 
 
 def formatted(table: str) -> dict[str, Any]:
@@ -79,6 +81,7 @@ def formatted(table: str) -> dict[str, Any]:
         return _FORMAT
     return {
         **_FORMAT,
+        "compression_level": _LEVELS.get(table, _FORMAT["compression_level"]),
         "use_dictionary": texts,
         "column_encoding": {_SPLIT[table]: "BYTE_STREAM_SPLIT"},
     }

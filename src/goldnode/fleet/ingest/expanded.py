@@ -18,7 +18,7 @@ from goldnode.fleet.ingest.tables import DIGESTS, FACTS, NODES, NUMBERS, by_chan
 class ListDialect:
     """How an engine makes rows of lists."""
 
-    unnest: str  # a SELECT of {columns}, and of {first}, {others} and place from stored_changes
+    unnest: str  # a SELECT of {columns}, and of {first}, {others} and place from {changes}
     other: str  # one of the other lists, in it
     no_changes: str  # a SELECT without rows, with the columns of stored_changes; {day}: of the type of that column
     nulls: Mapping[
@@ -29,7 +29,7 @@ class ListDialect:
 DUCKDB_LISTS = ListDialect(
     unnest=(
         'SELECT {columns}, unnest("{first}") AS "{first}", {others}, generate_subscripts("{first}", 1) - 1 AS place '
-        'FROM stored_changes WHERE len("{first}") > 0'
+        'FROM {changes} WHERE len("{first}") > 0'
     ),
     other='unnest("{name}") AS "{name}"',
     no_changes=(
@@ -41,7 +41,7 @@ DUCKDB_LISTS = ListDialect(
 )
 CLICKHOUSE_LISTS = ListDialect(
     unnest=(
-        'SELECT {columns}, one AS "{first}", {others}, place FROM stored_changes '
+        'SELECT {columns}, one AS "{first}", {others}, place FROM {changes} '
         'ARRAY JOIN "{first}" AS one, arrayMap(i -> i - 1, arrayEnumerate("{first}")) AS place'
     ),
     other='if(length("{name}") = 0, NULL, "{name}"[place + 1]) AS "{name}"',
@@ -78,7 +78,9 @@ def stored(dialect: ListDialect, table: str, files: Sequence[Path], rows: str) -
     )
 
 
-def views(dialect: ListDialect, by_change: bool = True) -> Iterator[tuple[str, str]]:
+def views(
+    dialect: ListDialect, by_change: bool = True, narrow: bool = False
+) -> Iterator[tuple[str, str]]:
     """Yield the name and the SELECT of each view: facts, numbers and digests, and those that they are made of.
 
     `replaced_TABLE` has the keys of captures whose rows are not those of the base, and
@@ -87,17 +89,26 @@ def views(dialect: ListDialect, by_change: bool = True) -> Iterator[tuple[str, s
     In `stored_nodes`, the column `held` is the time whose rows a capture has.
 
     :param by_change: False where no capture has a base, and the joins would only take as long again.
+    :param narrow: `stored_nodes` has few of the captures, and the others' changes are left out at once.
     """
-    for table, (first, others) in _LISTS.items():
-        yield (
-            f"replaced_{table}",
-            f'SELECT class, node, time, key FROM stored_changes WHERE length("{first}") > 0',
-        )
-        yield f"replacing_{table}", _changed(dialect, table, first, others)
-        yield table, _whole(table) if by_change else f"SELECT * FROM stored_{table}"
     if not by_change:
-        yield DIGESTS, f"SELECT * FROM stored_{DIGESTS}"
+        for table in _LISTS:
+            yield from _unchanged(table, f"stored_{table}")
+        for table in (*_LISTS, DIGESTS):
+            yield table, f"SELECT * FROM stored_{table}"
         return
+    changes = "stored_changes"
+    if narrow:
+        changes = "narrow_changes"
+        yield (
+            changes,
+            "SELECT r.* FROM stored_changes AS r INNER JOIN stored_nodes AS c "
+            "ON c.class = r.class AND c.node = r.node AND c.time = r.time",
+        )
+    for table in _LISTS:
+        yield f"replaced_{table}", _replaced(table, changes)
+        yield f"replacing_{table}", _changed(dialect, table, changes, f"stored_{table}")
+        yield table, _whole(table)
     yield (
         DIGESTS,
         # A capture with a base has rows of its own only for the sections that differ from it.
@@ -111,18 +122,51 @@ def views(dialect: ListDialect, by_change: bool = True) -> Iterator[tuple[str, s
     )
 
 
-def _changed(dialect: ListDialect, table: str, first: str, others: tuple[str, ...]) -> str:
+def watched_views(
+    dialect: ListDialect, keys: Sequence[str], by_change: bool
+) -> Iterator[tuple[str, str]]:
+    """Yield the name and the SELECT of views of a few keys of numbers: of the stored rows, and of all captures' changes.
+
+    The names are as those of `views`, with `watched` in place of the table.
+
+    :param keys: as SQL. Constants reach the files, where rows of other keys are left out; a join with a table of keys does not.
+    """
+    own = f"key IN ({', '.join(keys)})" if keys else "1 = 0"
+    yield "watched_numbers", f"SELECT * FROM stored_{NUMBERS} WHERE {own}"
+    if not by_change:
+        yield from _unchanged("watched", "watched_numbers")
+        return
+    yield "watched_changes", f"SELECT * FROM stored_changes WHERE {own}"
+    yield "replaced_watched", _replaced(NUMBERS, "watched_changes")
+    yield "replacing_watched", _changed(dialect, NUMBERS, "watched_changes", "watched_numbers")
+
+
+def _unchanged(name: str, rows: str) -> Iterator[tuple[str, str]]:
+    """Yield views of changes without rows, with the types of the stored ones."""
+    nothing = f"SELECT class, day, node, time, item, key, value FROM {rows} WHERE 1 = 0"
+    yield f"replaced_{name}", nothing
+    yield f"replacing_{name}", nothing
+
+
+def _replaced(table: str, changes: str) -> str:
+    first, _ = _LISTS[table]
+    return f'SELECT class, node, time, key FROM {changes} WHERE length("{first}") > 0'
+
+
+def _changed(dialect: ListDialect, table: str, changes: str, bases: str) -> str:
     """Return the SELECT of the rows that replace those of a base."""
+    first, others = _LISTS[table]
     listed = dialect.unnest.format(
         columns=_WHO,
         first=first,
         others=", ".join(dialect.other.format(name=name) for name in others),
+        changes=changes,
     )
     values = "u.texts AS value, u.faults AS fault" if table == FACTS else 'u."values" AS value'
     return (
         f"SELECT u.class AS class, u.day AS day, u.node AS node, u.time AS time, coalesce(u.items, b.item) AS item, "
         f"u.key AS key, {values} FROM ({listed}) AS u "
-        f"LEFT JOIN stored_{table} AS b ON b.class = u.class AND b.node = u.node AND b.time = u.base AND b.key = u.key "
+        f"LEFT JOIN {bases} AS b ON b.class = u.class AND b.node = u.node AND b.time = u.base AND b.key = u.key "
         "AND b.place = u.place"
     )
 

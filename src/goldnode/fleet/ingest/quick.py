@@ -181,10 +181,14 @@ class QuickChanges(NamedTuple):
 
 
 class QuickBases:
-    """The rows of bases of one ingest, and the shapes that they share."""
+    """The rows of bases of one ingest, and the shapes that they share.
 
-    def __init__(self, data: Path, exact: bool) -> None:
-        self._data, self._exact = data, exact
+    :param exact: numbers as they are, or to the stated precision. None: rows of either are read, and none are made.
+    """
+
+    def __init__(self, data: Path, exact: bool | None) -> None:
+        self._data, self._exact = data, exact is not False
+        self._rules = {rules(one) for one in (True, False) if exact in (one, None)}
         self._folder = f"{data}/{BASES}"
         self._shapes: dict[str, ReportShape | None] = {}
         self._marked: dict[str, ReportShape | None] = {}
@@ -205,7 +209,7 @@ class QuickBases:
             middle = data.index(b"\n", 9)
             end = data.index(b"\n", middle + 1)
             own = from_json(data[9:middle])
-            if own["rules"] != rules(self._exact):
+            if own["rules"] not in self._rules:
                 return None
             shape = self._shape(own["shape"])
             values = np.frombuffer(data, "<f8", offset=end + 1)

@@ -42,6 +42,7 @@ _ROWS = 200  # of one statement: ClickHouse reads 256 KiB of one (max_query_size
 CLICKHOUSE = Dialect(
     types={"text": "Nullable(String)", "int": "Int32", "float": "Float64"},
     file_table=_files,
+    quote=frame.literal,
     seconds="(toUnixTimestamp64Milli({}) / 1000.0)",
     flag="CAST({} AS Nullable(Int32))",
     lists=CLICKHOUSE_LISTS,
@@ -72,6 +73,8 @@ def statements(
         yield f"CREATE TABLE {name} ENGINE = Memory AS {_select(columns, rows[:_ROWS])}"
         for first in range(_ROWS, len(rows), _ROWS):
             yield f"INSERT INTO {name} {_select(columns, rows[first : first + _ROWS])}"
+    for name, select in frame.watched_views(source, settings, keys, CLICKHOUSE):
+        yield f"CREATE VIEW {name} AS {select}"
     for view in frame.views(more):
         kind = "TABLE {} ENGINE = Memory" if view.stored else "VIEW {}"
         yield f"CREATE {kind.format(view.name)} AS {view.text}"

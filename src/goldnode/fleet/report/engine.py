@@ -28,6 +28,8 @@ from goldnode.fleet.report.frame import (
 if TYPE_CHECKING:
     import duckdb
 
+# Views of the captures of a report that others read several times: their files have those of a week. All are small.
+_TABLES = ("stored_nodes", f"replaced_{FACTS}", f"replacing_{FACTS}")
 MEMORY, THREADS = "700MB", 2  # of DuckDB, which takes 80 % of the memory and all cores by itself
 
 
@@ -47,6 +49,7 @@ def _files(paths: Sequence[Path]) -> str:
 DUCKDB = Dialect(
     types={"text": "VARCHAR", "int": "INTEGER", "float": "DOUBLE"},
     file_table=_files,
+    quote=quoted,
     seconds="(epoch_ms({}) / 1000.0)",
     flag="CAST({} AS INTEGER)",
     lists=DUCKDB_LISTS,
@@ -111,11 +114,14 @@ def opened(
             connection.execute(f"CREATE TABLE wanted AS {frame.wanted_captures()}")
         wanted = "wanted" if narrow else None
         for name, select in frame.stored_views(source, settings, DUCKDB, wanted):
-            kind = "TABLE" if narrow and name == "stored_nodes" else "VIEW"
+            kind = "TABLE" if narrow and name in _TABLES else "VIEW"
             connection.execute(f"CREATE {kind} {name} AS {select}")
         check_bases(connection, source.directory, found_parts(source.directory))
-        for name, (columns, rows) in frame.reference(source, settings, keys_of(connection)).items():
+        keys = keys_of(connection)
+        for name, (columns, rows) in frame.reference(source, settings, keys).items():
             connection.execute(f"CREATE TABLE {name} AS {select_rows(columns, rows)}")
+        for name, select in frame.watched_views(source, settings, keys, DUCKDB):
+            connection.execute(f"CREATE VIEW {name} AS {select}")
         for view in frame.views(more):
             _create(connection, view)
         yield connection

@@ -222,8 +222,19 @@ def stored_views(
     if named[CHANGES]:
         changes = f"SELECT * FROM {dialect.file_table(named[CHANGES])}"
     yield f"stored_{CHANGES}", changes
-    yield from expanded.views(dialect.lists, by_change=bool(named[CHANGES]))
+    yield from expanded.views(
+        dialect.lists, by_change=bool(named[CHANGES]), narrow=wanted is not None
+    )
     yield FINDINGS, f"SELECT * FROM {dialect.file_table(named[FINDINGS])}"
+
+
+def watched_views(
+    source: ReportSource, settings: ReportSettings, keys: ReportKeys, dialect: Dialect
+) -> Iterator[tuple[str, str]]:
+    """Yield name and SELECT of the views of those counters and metrics that are read over all captures."""
+    watched = [key for key in sorted(keys.numbers) if topics.rate(key) or topics.metric(key)]
+    by_change = bool(parts(source, settings)[CHANGES])
+    yield from expanded.watched_views(dialect.lists, list(map(dialect.quote, watched)), by_change)
 
 
 def settings_row(settings: ReportSettings) -> dict[str, float]:
@@ -278,6 +289,7 @@ def reference(
     source: ReportSource, settings: ReportSettings, keys: ReportKeys
 ) -> dict[str, tuple[list[str], list[Row]]]:
     """Return the tables under the views that come from no file: name -> columns with types, rows."""
+    numbers = {key: place for place, key in enumerate(sorted({*keys.facts, *keys.numbers}))}
     report_keys = [topics.report_key(key) for key in sorted(keys.facts)]
     rates = [(key, rule) for key in sorted(keys.numbers) if (rule := topics.rate(key))]
     metrics = [(key, own) for key in sorted(keys.numbers) if (own := topics.metric(key))]
@@ -293,6 +305,7 @@ def reference(
                 "agree int",
                 "named int",
                 "optional int",
+                "number int",
             ],
             [
                 (
@@ -305,11 +318,15 @@ def reference(
                     int(one.agree),
                     int(one.named),
                     int(one.optional),
+                    numbers[one.key],
                 )
                 for one in report_keys
             ],
         ),
-        "part_keys": (["key text", "topic text", "board int"], _part_keys(keys)),
+        "part_keys": (
+            ["key text", "topic text", "board int", "number int"],
+            [(one.key, one.topic, int(one.board), numbers[one.key]) for one in _part_keys(keys)],
+        ),
         "rates": (
             ["key text", "floor_rate float", "stored int"],
             [(key, rule.an_hour, int(rule.stored)) for key, rule in rates],
@@ -335,11 +352,11 @@ def reference(
     }
 
 
-def _part_keys(keys: ReportKeys) -> list[Row]:
+def _part_keys(keys: ReportKeys) -> list[topics.PartKey]:
     """Return the keys that each of several equal parts has, whether the value is a text or a number."""
     named = [(key, False) for key in keys.facts] + [(key, True) for key in keys.numbers]
     part_keys = {key: topics.part_key(key, number) for key, number in sorted(named)}
-    return [(one.key, one.topic, int(one.board)) for one in part_keys.values() if one is not None]
+    return [one for one in part_keys.values() if one is not None]
 
 
 _FLOORS = [
@@ -407,6 +424,7 @@ class Dialect:
 
     types: Mapping[str, str]
     file_table: Callable[[Sequence[Path]], str]
+    quote: Callable[[Value], str]
     seconds: str
     flag: str
     lists: ListDialect

@@ -93,7 +93,8 @@ class CaptureReceiver:
 
     def __init__(self, settings: CaptureSettings) -> None:
         self.settings = settings
-        self._quick = QuickBases(settings.data, exact=True)
+        # The site's precision is that of the ingest: here only counts whether a report can be stored.
+        self._quick = QuickBases(settings.data, exact=None)
         self._bodies = BodyReader(LARGEST_REPORT, _PATIENCE, _ARRIVING)
         self._turns = asyncio.Semaphore(_TOGETHER)
         self._waiting = 0

@@ -8,7 +8,7 @@ from typing import Any
 
 import duckdb
 import pytest
-from tests.simulators.fleet import NOW, fleet, store
+from tests.simulators.fleet import NOW, fleet, put, store
 
 from goldnode.core.errors import GoldnodeError
 from goldnode.fleet.ingest.tables import found_parts
@@ -61,6 +61,50 @@ def test_finding_without_an_id_in_old_files_is_no_key() -> None:
         connection.execute(f"CREATE TABLE stored_changes AS SELECT 'd' AS key, {changes}")
         connection.execute("CREATE TABLE findings AS SELECT unnest(['c', NULL]) AS id")
         assert engine.keys_of(connection) == ReportKeys(["a", "d"], ["b"], ["c"])
+
+
+@pytest.fixture
+def by_change(tmp_path: Path) -> ReportSource:
+    """Captures of some days by change, in which a counter, a metric and facts differ."""
+    nodes = fleet(3)
+    nodes[0].change(lambda capture: capture["storage"].update(paths={"/scratch": {"read_mb_s": 1}}))
+    for hour in (200, 30, 2):
+        nodes[0].change(put("gpus/0/pcie/replay", 300 - hour), NOW - timedelta(hours=hour))
+        nodes[0].change(put("storage/paths/*/read_mb_s", hour), NOW - timedelta(hours=hour))
+        nodes[1].change(put("driver/loaded", f"570.{hour}"), NOW - timedelta(hours=hour))
+        store(tmp_path, nodes, [NOW - timedelta(hours=hour)], gpus=2)
+    return ReportSource(tmp_path)
+
+
+def test_watched_views_have_the_rows_of_their_keys(by_change: ReportSource) -> None:
+    with engine.opened(by_change, ReportSettings(NOW)) as connection:
+        keys = "SELECT key FROM rates UNION SELECT key FROM metrics"
+        for watched, every in (
+            ("watched_numbers", "stored_numbers"),
+            ("replaced_watched", "replaced_numbers"),
+            ("replacing_watched", "replacing_numbers"),
+        ):
+            found, expected = (
+                connection.execute(f"SELECT * FROM {name} WHERE {where} ORDER BY ALL").fetchall()
+                for name, where in ((watched, "true"), (every, f"key IN ({keys})"))
+            )
+            assert found == expected != [], watched
+
+
+def test_tables_of_a_report_have_its_captures_as_the_views_of_all_have_them(
+    by_change: ReportSource,
+) -> None:
+    rows = {}
+    for narrow in (True, False):
+        with engine.opened(by_change, ReportSettings(NOW), narrow=narrow) as connection:
+            wanted = frame.wanted_captures()
+            for table in ("facts", "numbers", "digests"):
+                query = f"SELECT * FROM {table} SEMI JOIN ({wanted}) USING (node, time) ORDER BY ALL"
+                rows[table, narrow] = connection.execute(query).fetchall()
+            if narrow:
+                assert connection.execute("SELECT count(*) FROM replacing_facts").fetchone() != (0,)
+    for table in ("facts", "numbers", "digests"):
+        assert rows[table, True] == rows[table, False] != [], table
 
 
 @pytest.mark.parametrize("table", ["nodes", "facts", "findings"])

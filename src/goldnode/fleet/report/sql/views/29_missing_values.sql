@@ -1,83 +1,87 @@
 -- Values that some GPUs of a node lack, and that each GPU of the majority of nodes has. slot: how many of how many lack it.
--- A value that could not be read is not missing. Missing values of several topics on one node are one topic: GPU values.
+-- A value that could not be read is not missing. variants: few rows, since most nodes of a pool have equal counts. Missing values of several topics on one node are one topic: GPU values.
 -- stored
 WITH held AS (
-    SELECT p.place AS place, f.key AS key, count(*) AS n
-    FROM facts AS f
-    INNER JOIN part_keys AS k ON k.key = f.key
-    INNER JOIN peers AS p ON p.node = f.node AND p.time = f.time
-    GROUP BY p.place, f.key
+    SELECT v.place AS place, k.number AS number, v.n AS n
+    FROM loose_values AS v
+    INNER JOIN part_keys AS k ON k.number = v.number
     UNION ALL
-    SELECT p.place AS place, n.key AS key, count(*) AS n
+    SELECT p.place AS place, k.number AS number, count(*) AS n
     FROM numbers AS n
     INNER JOIN part_keys AS k ON k.key = n.key
     INNER JOIN peers AS p ON p.node = n.node AND p.time = n.time
-    GROUP BY p.place, n.key
+    GROUP BY p.place, k.number
 ),
 
 counted AS (
-    SELECT p.node AS node, h.key AS key, sum(h.n) AS n
+    SELECT h.place AS place, h.number AS number, CAST(sum(h.n) AS INTEGER) AS n
     FROM held AS h
-    INNER JOIN peers AS p ON p.place = h.place
-    GROUP BY p.node, h.key
+    GROUP BY h.place, h.number
 ),
 
 boards AS (
-    SELECT c.node AS node, max(c.n) AS n
+    SELECT p.place AS place, max(p.pool) AS pool, max(c.n) AS n
     FROM counted AS c
-    INNER JOIN part_keys AS k ON k.key = c.key
+    INNER JOIN part_keys AS k ON k.number = c.number
+    INNER JOIN peers AS p ON p.place = c.place
     WHERE k.board = 1
-    GROUP BY c.node
+    GROUP BY p.place
 ),
 
-ratios AS (
-    SELECT p.class AS class, p.platform AS platform, c.node AS node, c.key AS key, c.n AS n, b.n AS boards,
-        c.n * 1e0 / b.n AS ratio
+variants AS (
+    SELECT b.pool AS pool, c.number AS number, c.n AS n, b.n AS boards, c.n * 1e0 / b.n AS ratio, count(*) AS nodes
     FROM counted AS c
-    INNER JOIN boards AS b ON b.node = c.node
-    INNER JOIN peers AS p ON p.node = c.node
+    INNER JOIN boards AS b ON b.place = c.place
+    GROUP BY b.pool, c.number, c.n, b.n
 ),
 
 shares AS (
-    SELECT class, platform, key, ratio, count(*) AS n, sum(count(*)) OVER (PARTITION BY class, platform, key) AS total
-    FROM ratios
-    GROUP BY class, platform, key, ratio
+    SELECT pool, number, ratio, sum(nodes) AS n, sum(sum(nodes)) OVER (PARTITION BY pool, number) AS total
+    FROM variants
+    GROUP BY pool, number, ratio
 ),
 
-lacking AS (
+short AS (
     SELECT
-        r.node AS node,
-        r.class AS class,
-        r.platform AS platform,
-        k.topic AS topic,
-        r.key AS key,
+        v.pool AS pool,
+        v.number AS number,
+        v.n AS held,
+        v.boards AS boards,
         concat(
-            CAST(CAST(round(u.ratio * r.boards - r.n) AS INTEGER) AS VARCHAR), ' of ',
-            CAST(CAST(round(u.ratio * r.boards) AS INTEGER) AS VARCHAR)
+            CAST(CAST(round(u.ratio * v.boards - v.n) AS INTEGER) AS VARCHAR), ' of ',
+            CAST(CAST(round(u.ratio * v.boards) AS INTEGER) AS VARCHAR)
         ) AS slot,
         u.n AS n,
         u.total AS total
-    FROM ratios AS r
-    INNER JOIN shares AS u ON u.class = r.class AND u.platform = r.platform AND u.key = r.key
-    INNER JOIN part_keys AS k ON k.key = r.key
+    FROM variants AS v
+    INNER JOIN shares AS u ON u.pool = v.pool AND u.number = v.number
     CROSS JOIN settings AS s
-    WHERE u.total >= s.min_nodes AND u.n >= s.min_share * u.total AND r.ratio < u.ratio
+    WHERE u.total >= s.min_nodes AND u.n >= s.min_share * u.total AND v.ratio < u.ratio
+),
+
+lacking AS (
+    SELECT c.place AS place, k.topic AS topic, k.key AS key, h.slot AS slot, h.n AS n, h.total AS total
+    FROM counted AS c
+    INNER JOIN boards AS b ON b.place = c.place
+    INNER JOIN short AS h ON h.pool = b.pool AND h.number = c.number AND h.held = c.n AND h.boards = b.n
+    INNER JOIN part_keys AS k ON k.number = c.number
 ),
 
 topic_counts AS (
-    SELECT node, count(DISTINCT topic) AS topics
+    SELECT place, count(DISTINCT topic) AS topics
     FROM lacking
-    GROUP BY node
+    GROUP BY place
 )
 
 SELECT
-    l.node AS node,
-    l.class AS class,
-    l.platform AS platform,
+    p.node AS node,
+    p.class AS class,
+    p.platform AS platform,
     CASE WHEN t.topics > 1 THEN 'GPU values' ELSE l.topic END AS topic,
     l.key AS key,
     l.slot AS slot,
     l.n AS n,
     l.total AS total
 FROM lacking AS l
-INNER JOIN topic_counts AS t ON t.node = l.node
+INNER JOIN topic_counts AS t ON t.place = l.place
+INNER JOIN peers AS p ON p.place = l.place

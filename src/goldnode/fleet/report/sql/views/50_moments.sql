@@ -1,4 +1,4 @@
--- Known nodes with the time of their latest capture, and of the last one before the time that it is compared with.
+-- Known nodes with their numbers, the time of their latest capture, and of the last one before the time that it is compared with.
 -- stored
 WITH earlier AS (
     SELECT c.node AS node, max(c.time) AS time
@@ -8,7 +8,7 @@ WITH earlier AS (
     GROUP BY c.node
 )
 
-SELECT l.node AS node, l.class AS class, l.time AS time, e.time AS earlier
-FROM latest AS l
-INNER JOIN earlier AS e ON e.node = l.node
-WHERE l.known = 1 AND e.time < l.time
+SELECT p.node AS node, p.class AS class, p.place AS place, p.time AS time, e.time AS earlier
+FROM peers AS p
+INNER JOIN earlier AS e ON e.node = p.node
+WHERE e.time < p.time

@@ -1,25 +1,21 @@
--- Sections of captures whose facts differ between the two times.
+-- Sections of captures whose facts differ between the two times: another digest, or a section that only one of them has.
 -- stored
 WITH both_times AS (
-    SELECT d.node AS node, d.section AS section, d.digest AS digest, 1 AS is_new
-    FROM digests AS d
-    INNER JOIN moments AS m ON m.node = d.node AND m.time = d.time
+    SELECT node, place, time
+    FROM moments
     UNION ALL
-    SELECT d.node AS node, d.section AS section, d.digest AS digest, 0 AS is_new
-    FROM digests AS d
-    INNER JOIN moments AS m ON m.node = d.node AND m.earlier = d.time
+    SELECT node, place, earlier AS time
+    FROM moments
 ),
 
-paired AS (
-    SELECT
-        node,
-        section,
-        max(CASE WHEN is_new = 1 THEN digest END) AS new_digest,
-        max(CASE WHEN is_new = 0 THEN digest END) AS old_digest
-    FROM both_times
-    GROUP BY node, section
+differing AS (
+    SELECT b.place AS place, d.section AS section
+    FROM digests AS d
+    INNER JOIN both_times AS b ON b.node = d.node AND b.time = d.time
+    GROUP BY b.place, d.section
+    HAVING count(*) = 1 OR min(d.digest) <> max(d.digest)
 )
 
-SELECT node, section
-FROM paired
-WHERE coalesce(new_digest, '') <> coalesce(old_digest, '')
+SELECT m.node AS node, o.section AS section
+FROM differing AS o
+INNER JOIN moments AS m ON m.place = o.place

@@ -1,42 +1,31 @@
 -- Cohorts and other groups whose known nodes differ in what they must agree on. One row for each value.
 WITH members AS (
-    SELECT l.cohort AS name, l.node AS node, l.time AS time
+    SELECT l.cohort AS name, p.place AS place
     FROM latest AS l
-    WHERE l.known = 1 AND coalesce(l.cohort, '') <> ''
-    UNION ALL
-    SELECT g.name AS name, l.node AS node, l.time AS time
+    INNER JOIN peers AS p ON p.node = l.node
+    WHERE coalesce(l.cohort, '') <> ''
+    UNION
+    SELECT g.name AS name, p.place AS place
     FROM groups AS g
-    INNER JOIN latest AS l ON l.node = g.node
-    WHERE l.known = 1
+    INNER JOIN peers AS p ON p.node = g.node
 ),
 
 held AS (
-    SELECT DISTINCT
-        m.name AS name,
-        m.node AS node,
-        k.topic AS topic,
-        f.key AS key,
-        CASE WHEN k.loose = 1 THEN '' ELSE f.item END AS slot,
-        f.value AS value
-    FROM facts AS f
-    INNER JOIN keys AS k ON k.key = f.key
-    INNER JOIN members AS m ON m.node = f.node AND m.time = f.time
-    WHERE k.agree = 1 AND f.fault IS NULL
-),
-
-counted AS (
-    SELECT name, topic, key, slot, value, count(*) AS n, names(node) AS nodes
-    FROM held
-    GROUP BY name, topic, key, slot, value
+    SELECT m.name AS name, m.place AS place, a.number AS number, a.slot AS slot, a.value AS value
+    FROM agreed AS a
+    INNER JOIN members AS m ON m.place = a.place
 ),
 
 differing AS (
-    SELECT name, key, slot, count(*) AS variants, sum(n) AS total
-    FROM counted
-    GROUP BY name, key, slot
+    SELECT name, number, slot
+    FROM held
+    GROUP BY name, number, slot
+    HAVING min(value) <> max(value)
 )
 
-SELECT c.name AS name, c.topic AS topic, c.key AS key, c.slot AS slot, c.value AS value, c.n AS n, c.nodes AS nodes
-FROM counted AS c
-INNER JOIN differing AS d ON d.name = c.name AND d.key = c.key AND d.slot = c.slot
-WHERE d.variants > 1
+SELECT h.name AS name, k.topic AS topic, k.key AS key, h.slot AS slot, h.value AS value, count(*) AS n, names(p.node) AS nodes
+FROM held AS h
+INNER JOIN differing AS d ON d.name = h.name AND d.number = h.number AND d.slot = h.slot
+INNER JOIN keys AS k ON k.number = h.number
+INNER JOIN peers AS p ON p.place = h.place
+GROUP BY h.name, k.topic, k.key, h.slot, h.value

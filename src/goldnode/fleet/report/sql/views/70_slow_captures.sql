@@ -5,13 +5,13 @@
 WITH held AS (
     SELECT c.node AS node, c.time AS time, b.item AS item, b.key AS key, b.value AS value
     FROM metrics AS m
-    INNER JOIN stored_numbers AS b ON b.key = m.key
+    INNER JOIN watched_numbers AS b ON b.key = m.key
     INNER JOIN stored_captures AS c ON c.class = b.class AND c.node = b.node AND c.held = b.time
-    LEFT JOIN replaced_numbers AS k ON k.class = c.class AND k.node = c.node AND k.time = c.time AND k.key = b.key
+    LEFT JOIN replaced_watched AS k ON k.class = c.class AND k.node = c.node AND k.time = c.time AND k.key = b.key
     WHERE k.key IS NULL
     UNION ALL
     SELECT r.node AS node, r.time AS time, r.item AS item, r.key AS key, r.value AS value
-    FROM replacing_numbers AS r
+    FROM replacing_watched AS r
     INNER JOIN metrics AS m ON m.key = r.key
 ),
 

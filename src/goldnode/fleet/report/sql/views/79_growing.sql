@@ -3,10 +3,10 @@
 -- stored
 WITH held AS (
     SELECT node, item, key, value
-    FROM stored_numbers
+    FROM watched_numbers
     UNION ALL
     SELECT node, item, key, value
-    FROM replacing_numbers
+    FROM replacing_watched
 )
 
 SELECT n.node AS node, n.item AS item, n.key AS key

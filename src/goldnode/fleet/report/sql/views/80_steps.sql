@@ -1,16 +1,17 @@
 -- Growth of counters between two captures that follow each other. No step where a counter began anew: at another
 -- boot (but for counters that a board stores), or where it is lower than before (driver loaded again, wrap, new board).
 -- It reads what the files have of these counters, and not every capture whole (view numbers).
+-- stored
 WITH held AS (
     SELECT c.node AS node, c.time AS time, b.item AS item, b.key AS key, b.value AS value
     FROM growing AS g
-    INNER JOIN stored_numbers AS b ON b.node = g.node AND b.item = g.item AND b.key = g.key
+    INNER JOIN watched_numbers AS b ON b.node = g.node AND b.item = g.item AND b.key = g.key
     INNER JOIN stored_captures AS c ON c.class = b.class AND c.node = b.node AND c.held = b.time
-    LEFT JOIN replaced_numbers AS k ON k.class = c.class AND k.node = c.node AND k.time = c.time AND k.key = b.key
+    LEFT JOIN replaced_watched AS k ON k.class = c.class AND k.node = c.node AND k.time = c.time AND k.key = b.key
     WHERE k.key IS NULL
     UNION ALL
     SELECT r.node AS node, r.time AS time, r.item AS item, r.key AS key, r.value AS value
-    FROM replacing_numbers AS r
+    FROM replacing_watched AS r
     INNER JOIN growing AS g ON g.node = r.node AND g.item = r.item AND g.key = r.key
 ),
 
