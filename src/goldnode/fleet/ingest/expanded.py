@@ -64,6 +64,7 @@ _LISTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
 # Columns that files of an earlier goldnode lack. A column that no file has is added as null.
 _LACKING = {NODES: ("base", "precision"), FACTS: ("place",), NUMBERS: ("place",)}
 _WHO = "class, day, node, time, base, key"
+_VALUES = {FACTS: "value, fault", NUMBERS: "value"}  # columns
 
 
 def stored(dialect: ListDialect, table: str, files: Sequence[Path], rows: str) -> str:
@@ -93,7 +94,7 @@ def views(
     """
     if not by_change:
         for table in _LISTS:
-            yield from _unchanged(table, f"stored_{table}")
+            yield from _unchanged(table, f"stored_{table}", _VALUES[table])
         for table in (*_LISTS, DIGESTS):
             yield table, f"SELECT * FROM stored_{table}"
         return
@@ -134,16 +135,16 @@ def watched_views(
     own = f"key IN ({', '.join(keys)})" if keys else "1 = 0"
     yield "watched_numbers", f"SELECT * FROM stored_{NUMBERS} WHERE {own}"
     if not by_change:
-        yield from _unchanged("watched", "watched_numbers")
+        yield from _unchanged("watched", "watched_numbers", _VALUES[NUMBERS])
         return
     yield "watched_changes", f"SELECT * FROM stored_changes WHERE {own}"
     yield "replaced_watched", _replaced(NUMBERS, "watched_changes")
     yield "replacing_watched", _changed(dialect, NUMBERS, "watched_changes", "watched_numbers")
 
 
-def _unchanged(name: str, rows: str) -> Iterator[tuple[str, str]]:
+def _unchanged(name: str, rows: str, values: str) -> Iterator[tuple[str, str]]:
     """Yield views of changes without rows, with the types of the stored ones."""
-    nothing = f"SELECT class, day, node, time, item, key, value FROM {rows} WHERE 1 = 0"
+    nothing = f"SELECT class, day, node, time, item, key, {values} FROM {rows} WHERE 1 = 0"
     yield f"replaced_{name}", nothing
     yield f"replacing_{name}", nothing
 
@@ -173,8 +174,7 @@ def _changed(dialect: ListDialect, table: str, changes: str, bases: str) -> str:
 
 def _whole(table: str) -> str:
     """Return the SELECT of the rows of every capture."""
-    values = "value, fault" if table == FACTS else "value"
-    own = ", ".join(f"f.{name} AS {name}" for name in values.split(", "))
+    own = ", ".join(f"f.{name} AS {name}" for name in _VALUES[table].split(", "))
     return (
         f"SELECT c.class AS class, c.day AS day, c.node AS node, c.time AS time, f.item AS item, f.key AS key, {own} "
         f"FROM stored_nodes AS c INNER JOIN stored_{table} AS f ON f.class = c.class AND f.node = c.node AND f.time = c.held "

@@ -194,7 +194,7 @@ class QuickBases:
         self._marked: dict[str, ReportShape | None] = {}
         self._shared: dict[bytes, SharedHead] = {}
         self._flattener = Flattener()
-        self._reader = BlockReader(self._flattener, exact)
+        self._reader = BlockReader(self._flattener, self._exact)
 
     def load(self, node: str, digest: str) -> BaseRows | None:
         """Return the rows of a base; None where they are not stored, or by another goldnode."""

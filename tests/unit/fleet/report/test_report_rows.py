@@ -1,4 +1,5 @@
 """Tables under the views that come from no file: many rows, in statements that both engines take."""
+# ruff: noqa: S608  # names of tables of this file alone
 
 from __future__ import annotations
 
@@ -99,7 +100,9 @@ def test_tables_of_a_report_have_its_captures_as_the_views_of_all_have_them(
         with engine.opened(by_change, ReportSettings(NOW), narrow=narrow) as connection:
             wanted = frame.wanted_captures()
             for table in ("facts", "numbers", "digests"):
-                query = f"SELECT * FROM {table} SEMI JOIN ({wanted}) USING (node, time) ORDER BY ALL"
+                query = (
+                    f"SELECT * FROM {table} SEMI JOIN ({wanted}) USING (node, time) ORDER BY ALL"
+                )
                 rows[table, narrow] = connection.execute(query).fetchall()
             if narrow:
                 assert connection.execute("SELECT count(*) FROM replacing_facts").fetchone() != (0,)

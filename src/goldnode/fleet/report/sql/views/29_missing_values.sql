@@ -1,16 +1,30 @@
 -- Values that some GPUs of a node lack, and that each GPU of the majority of nodes has. slot: how many of how many lack it.
--- A value that could not be read is not missing. variants: few rows, since most nodes of a pool have equal counts. Missing values of several topics on one node are one topic: GPU values.
+-- A value that could not be read is not missing. Missing values of several topics on one node are one topic: GPU values.
+-- variants has few rows, since most nodes have equal counts. Of numbers only the counts are read, not values and items.
 -- stored
-WITH held AS (
+WITH replaced AS (
+    SELECT p.place AS place, c.key AS key, length(c."values") AS n
+    FROM stored_changes AS c
+    INNER JOIN peers AS p ON p.node = c.node AND p.time = c.time
+    WHERE length(c."values") > 0
+),
+
+held AS (
     SELECT v.place AS place, k.number AS number, v.n AS n
     FROM loose_values AS v
     INNER JOIN part_keys AS k ON k.number = v.number
     UNION ALL
-    SELECT p.place AS place, k.number AS number, count(*) AS n
-    FROM numbers AS n
+    SELECT b.place AS place, k.number AS number, count(*) AS n
+    FROM stored_numbers AS n
     INNER JOIN part_keys AS k ON k.key = n.key
-    INNER JOIN peers AS p ON p.node = n.node AND p.time = n.time
-    GROUP BY p.place, k.number
+    INNER JOIN peer_bases AS b ON b.class = n.class AND b.node = n.node AND b.held = n.time
+    LEFT JOIN replaced AS r ON r.place = b.place AND r.key = n.key
+    WHERE r.key IS NULL
+    GROUP BY b.place, k.number
+    UNION ALL
+    SELECT r.place AS place, k.number AS number, r.n AS n
+    FROM replaced AS r
+    INNER JOIN part_keys AS k ON k.key = r.key
 ),
 
 counted AS (

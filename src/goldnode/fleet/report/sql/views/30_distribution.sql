@@ -19,9 +19,9 @@ loose_total AS (
 
 named AS (
     SELECT p.pool AS pool, f.key AS key, f.item AS slot, f.value AS value, count(*) AS n
-    FROM facts AS f
+    FROM peer_facts AS f
     INNER JOIN keys AS k ON k.key = f.key
-    INNER JOIN peers AS p ON p.node = f.node AND p.time = f.time
+    INNER JOIN peers AS p ON p.place = f.place
     WHERE k.kind = 'fact' AND k.compared = 1 AND k.loose = 0 AND f.fault IS NULL
     GROUP BY p.pool, f.key, f.item, f.value
 ),

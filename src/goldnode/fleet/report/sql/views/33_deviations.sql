@@ -38,12 +38,12 @@ rare_keys AS (
 ),
 
 held AS (
-    SELECT f.node AS node, p.class AS class, p.platform AS platform, f.key AS key, k.topic AS topic,
+    SELECT p.node AS node, p.class AS class, p.platform AS platform, f.key AS key, k.topic AS topic,
         CASE WHEN k.loose = 1 THEN '' ELSE f.item END AS slot, f.value AS value
-    FROM facts AS f
+    FROM peer_facts AS f
     INNER JOIN rare_keys AS r ON r.key = f.key
     INNER JOIN keys AS k ON k.key = f.key
-    INNER JOIN peers AS p ON p.node = f.node AND p.time = f.time
+    INNER JOIN peers AS p ON p.place = f.place
     WHERE f.fault IS NULL
 ),
 
@@ -64,10 +64,9 @@ gap_keys AS (
 ),
 
 filled AS (
-    SELECT DISTINCT f.node AS node, f.key AS key, CASE WHEN g.loose = 1 THEN '' ELSE f.item END AS slot
-    FROM facts AS f
+    SELECT DISTINCT f.place AS place, f.key AS key, CASE WHEN g.loose = 1 THEN '' ELSE f.item END AS slot
+    FROM peer_facts AS f
     INNER JOIN gap_keys AS g ON g.key = f.key
-    INNER JOIN peers AS p ON p.node = f.node AND p.time = f.time
 )
 
 SELECT DISTINCT
@@ -98,8 +97,8 @@ SELECT
     g.total AS total
 FROM gaps AS g
 INNER JOIN peers AS p ON p.class = g.class AND p.platform = g.platform
-LEFT JOIN filled AS f ON f.node = p.node AND f.key = g.key AND f.slot = g.slot
-WHERE f.node IS NULL
+LEFT JOIN filled AS f ON f.place = p.place AND f.key = g.key AND f.slot = g.slot
+WHERE f.place IS NULL
 UNION ALL
 SELECT
     m.node AS node,

@@ -2,12 +2,11 @@
 -- value: null where it could not be read, and where no view compares it. Half of all rows are of these parts: they are read once.
 -- stored
 SELECT
-    p.place AS place,
+    f.place AS place,
     k.number AS number,
     CASE WHEN k.kind = 'fact' AND k.compared = 1 AND f.fault IS NULL THEN f.value END AS value,
     count(*) AS n
-FROM facts AS f
+FROM peer_facts AS f
 INNER JOIN keys AS k ON k.key = f.key
-INNER JOIN peers AS p ON p.node = f.node AND p.time = f.time
 WHERE k.loose = 1
-GROUP BY p.place, k.number, CASE WHEN k.kind = 'fact' AND k.compared = 1 AND f.fault IS NULL THEN f.value END
+GROUP BY f.place, k.number, CASE WHEN k.kind = 'fact' AND k.compared = 1 AND f.fault IS NULL THEN f.value END

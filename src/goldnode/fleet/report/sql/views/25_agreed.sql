@@ -5,8 +5,7 @@ FROM loose_values AS v
 INNER JOIN keys AS k ON k.number = v.number
 WHERE k.agree = 1 AND v.value IS NOT NULL
 UNION ALL
-SELECT DISTINCT p.place AS place, k.number AS number, f.item AS slot, f.value AS value
-FROM facts AS f
+SELECT DISTINCT f.place AS place, k.number AS number, f.item AS slot, f.value AS value
+FROM peer_facts AS f
 INNER JOIN keys AS k ON k.key = f.key
-INNER JOIN peers AS p ON p.node = f.node AND p.time = f.time
 WHERE k.agree = 1 AND k.loose = 0 AND f.fault IS NULL
