@@ -362,7 +362,7 @@ CASES = (
     Case("kernel, second half missing", BAD, linux=half, counter=COUNTED),
     Case("kernel, packed part damaged", BAD, linux=flipped, counter=COUNTED),
     Case("kernel, file missing", ("old off",) * 3, without=("goldnode/b/linux",), counter=("+3",) * 3),
-    Case("kernel returns an error, entry without counter", ("firmware", "exception", "limit"), new="", linux=fails),
+    Case("kernel returns an error, entry without counter", ("firmware", "exception", "firmware"), new="", linux=fails),
     Case("initramfs, file missing", ("firmware", "firmware", "old off"), without=("goldnode/b/initrd",), counter=COUNTED),
     Case("initramfs, second half missing", ("old off",) * 3, initrd=half, counter=EACH),
     Case("initramfs restarts each time", ("new new new old off",) * 3, then="again", counter=EACH),

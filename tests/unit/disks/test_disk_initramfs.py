@@ -238,3 +238,41 @@ def test_another_root_and_an_absent_disk_leave_the_boot_to_others(machine: Initr
     assert machine.run() == {"root": ""}
     assert "no disk has partition" in machine.output
     assert machine.acts == []
+
+
+@pytest.mark.parametrize(
+    ("status", "word", "shown"),
+    [
+        (0, "", ""),
+        (1, "", "panic goldnode: the root has no /sbin/init"),
+        (1, "/lib/other", "panic goldnode: the root has no /lib/other"),
+        (127, "", ""),
+    ],
+)
+def test_root_without_its_init_restarts(tmp_path: Path, status: int, word: str, shown: str) -> None:
+    """initramfs-tools 0.142 starts /bin/sh of such a root. chroot and the functions of initramfs-tools are stand-ins here."""
+    (tmp_path / "functions").write_text('panic() { echo "panic $*"; }\n')
+    asked = tmp_path / "asked"
+    (tmp_path / "chroot").write_text(f'#!/bin/sh\necho "$1 $2 $5" >{asked}\nexit {status}\n')
+    (tmp_path / "chroot").chmod(0o755)
+    script = (INITRAMFS / "scripts/init-bottom/goldnode-init").read_text()
+    done = subprocess.run(
+        ["/bin/sh", "-c", script.replace("/scripts/functions", f"{tmp_path}/functions")],
+        env={"PATH": str(tmp_path), "init": word},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stdout.strip(), done.stderr) == (shown, "")
+    assert asked.read_text() == f"/root /bin/sh {word or '/sbin/init'}\n"
+
+
+def test_init_is_looked_up_in_its_root(tmp_path: Path) -> None:
+    """The words of the script in a shell of this machine, which is the root here."""
+    script = (INITRAMFS / "scripts/init-bottom/goldnode-init").read_text()
+    (line,) = [text for text in script.splitlines() if text.startswith("chroot ")]
+    words = line.replace('chroot "${rootmnt:-/root}" ', "")
+    (tmp_path / "program").symlink_to("/bin/sh")
+    for name, status in (("program", 0), ("none", 1)):
+        text = f"init={tmp_path}/{name}\n{words}"
+        assert subprocess.run(["/bin/sh", "-c", text], check=False).returncode == status

@@ -3,7 +3,7 @@
 systemd-boot of Debian 12 (252) and 13 (257) ends when a kernel cannot be loaded, and the firmware goes on with its next
 boot option: another disk, the network, or nothing. The entry has lost one try then, but nothing starts the next. Further
 options for the same loader do: each uses a try, until the other slot or the recovery starts. systemd-boot of Debian 14
-(262) restarts the machine, and needs none. UEFI 2.10: 3.1.3 (load options), 10.3.5.1 (hard drive), 10.3.5.4 (file path).
+(262) restarts the machine for an entry with tries, and needs none. UEFI 2.10: 3.1.3 (load options), 10.3.5.1 (hard drive), 10.3.5.4 (file path).
 """
 
 from __future__ import annotations
