@@ -6,15 +6,13 @@ the MAC address of any of its network cards. A machine without a row is never wr
 
 from __future__ import annotations
 
-import json
 import re
 
 from ..ground import boot
 from ..ground.errors import NodeError
 from ..ground.json_lines import as_dict
 from ..ground.typed import NamedTuple
-from ..state import envelopes
-from ..state.envelopes import AGAIN
+from .signed import statement
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,30 +53,22 @@ def read(host: Host, data: bytes, now: float) -> Mapping[str, Any]:
 
     :param now: seconds since 1970.
     """
-    keys = envelopes.trusted(host, KEYS, f"no order is accepted. Correct it: {AGAIN}")
-    if keys is None:
-        raise NodeError(
-            f"{KEYS} is missing: make the installer again with `goldnode disks netboot`."
-        )
+    signed = statement(
+        host,
+        data,
+        KEYS,
+        without="no order is accepted",
+        refusal="no key of the installer has signed the orders",
+        remedy="Run `goldnode disks netboot` with the key of this installer, or make the installer again.",
+    )
     try:
-        envelope = as_dict(json.loads(data))
-    except (ValueError, RecursionError):
-        envelope = {}
-    opened = envelopes.opened(envelope, keys) if envelope else None
-    if opened is None:
-        raise NodeError(
-            f"no key of the installer has signed the orders (their signatures: {envelopes.signers(envelope)}). "
-            "Run `goldnode disks netboot` with the key of this installer, or make the installer again."
-        )
-    try:
-        statement = json.loads(opened[1])
-        orders = statement["predicate"]
+        orders = signed["predicate"]
         right = (
-            statement["predicateType"] == PREDICATE
+            signed["predicateType"] == PREDICATE
             and isinstance(orders["machines"], list)
             and isinstance(orders["valid_until"], str)
         )
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (KeyError, TypeError):
         right, orders = False, {}
     if not right:
         raise NodeError(

@@ -13,12 +13,11 @@ from ..follow.trust import Verifier
 from ..ground.errors import NodeError
 from ..ground.json_lines import as_dict
 from ..ground.typed import NamedTuple
-from ..state import envelopes
-from ..state.envelopes import AGAIN
+from .signed import statement
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Mapping
+    from typing import Mapping
 
     from ..follow.repository import ChannelSource
     from ..ground.host import Host
@@ -98,31 +97,23 @@ def _document(source: ChannelSource, path: str) -> bytes:
 
 def _signed(host: Host, data: bytes, node_class: str, build: str) -> Mapping[str, str]:
     """Return the SHA-256 of each file of a build, as a key of KEYS has signed them. Raises NodeError."""
-    keys = envelopes.trusted(host, KEYS, f"no image is written. Correct it: {AGAIN}")
-    if keys is None:
-        raise NodeError(
-            f"{KEYS} is missing: make the installer again with `goldnode disks netboot`."
-        )
+    signed = statement(
+        host,
+        data,
+        KEYS,
+        without="no image is written",
+        refusal=f"no key of {KEYS} has signed {node_class} {build}",
+        remedy="Publish it with the key of this installer, or make the installer again. Nothing was written.",
+    )
     try:
-        envelope: Any = as_dict(json.loads(data))
-    except (ValueError, RecursionError):
-        envelope = {}
-    opened = envelopes.opened(envelope, keys) if envelope else None
-    if opened is None:
-        raise NodeError(
-            f"no key of {KEYS} has signed {node_class} {build} (its signatures: {envelopes.signers(envelope)}). "
-            "Publish it with the key of this installer, or make the installer again. Nothing was written."
-        )
-    try:
-        statement = json.loads(opened[1])
-        about = statement["predicate"]
-        right = (statement["predicateType"], about["class"], about["build_id"]) == (
+        about = signed["predicate"]
+        right = (signed["predicateType"], about["class"], about["build_id"]) == (
             PREDICATE,
             node_class,
             build,
         )
-        sums = {str(row["name"]): str(row["digest"]["sha256"]) for row in statement["subject"]}
-    except (ValueError, KeyError, TypeError, RecursionError):
+        sums = {str(row["name"]): str(row["digest"]["sha256"]) for row in signed["subject"]}
+    except (KeyError, TypeError):
         right, sums = False, {}
     if not right:
         raise NodeError(
