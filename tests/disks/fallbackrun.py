@@ -22,6 +22,7 @@ from tests.disks.test_disk_identity import shape
 from tests.disks.test_disk_slots import apply, document
 from tests.e2e.qemu.disk import OVMF_VARS, debian, run
 
+from goldnode.node.ground.boot import ARMED
 from goldnode.node.state.domains.program import document_digest
 
 MIB = 1 << 20
@@ -90,11 +91,22 @@ def _build(place: Path, suite: str) -> None:
         "conv=notrunc,sparse",
         "status=none",
     )
+    arm(place / "disk.raw", "aaa-a", place)
     remake_esp(place / "disk.raw", SIZES[0])
     slotdisk.payload({"run": GUEST.read_text()}, place / "observe.img", place, "8M")
     shutil.rmtree(root)
     for name in ("root.img", "entry", "slot.json"):
         (place / name).unlink()
+
+
+def arm(disk: Path, name: str, scratch: Path) -> None:
+    """Have an image as it is once it has run: with three tries. One that never ran with goldnode's retries is not given up."""
+    volume, copy = f"{disk}@@{STARTS['esp']}", scratch / "armed"
+    run("mcopy", "-n", "-o", "-i", volume, f"::loader/entries/goldnode-{name}.conf", copy)
+    copy.write_text(copy.read_text().replace("\noptions ", f"\noptions {ARMED} "))
+    run("mcopy", "-n", "-o", "-i", volume, copy, f"::loader/entries/goldnode-{name}+3.conf")
+    run("mdel", "-i", volume, f"::loader/entries/goldnode-{name}.conf")
+    copy.unlink()
 
 
 @dataclass
