@@ -113,6 +113,7 @@ SLIM = (
     "path-exclude=/usr/share/groff/*",
     "path-exclude=/usr/share/lintian/*",
     "path-exclude=/usr/share/locale/*",
+    "path-include=/usr/share/locale/locale.alias",  # of `locales`: locale-gen asks for it
 )
 SLIM_FILE = "etc/dpkg/dpkg.cfg.d/goldnode"
 
