@@ -89,11 +89,12 @@ def peers(
     """Return the other tools that keep the same state on the names of an inventory."""
     site = load_site(made.site)
     document = class_document(CLASS, catalog=load_catalog(), site=site)
-    file, _ = state.write(document, place)
+    # Ansible reads each file beside an inventory as one more inventory.
+    work = made.lab.directory / "peers"
+    work.mkdir(exist_ok=True)
+    file, _ = state.write(document, work)
     key = made.lab.nodes()[0].key
-    command = pyinfra(
-        {name: (port, key) for name, port in ports.items()}, file, chosen.peers, place
-    )
+    command = pyinfra({name: (port, key) for name, port in ports.items()}, file, chosen.peers, work)
     role = [str(BIN / "ansible-playbook"), "-i", str(place), "--forks", str(chosen.forks)]
     role += [str(HERE / "conventional.yml"), "-e", f"state_file={file}"]
     return {

@@ -47,8 +47,19 @@ def relays(ports: Sequence[int], count: int) -> Iterator[list[int]]:
         ]
 
     servers = asyncio.run_coroutine_threadsafe(started(), loop).result()
+
+    async def stop() -> None:
+        for server in servers:
+            server.close()
+        # Connections of a command that has ended may still be open.
+        rest = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in rest:
+            task.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
+
     try:
         yield [server.sockets[0].getsockname()[1] for server in servers]
     finally:
+        asyncio.run_coroutine_threadsafe(stop(), loop).result()
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
