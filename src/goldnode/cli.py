@@ -6,10 +6,7 @@ An expected error, or a file that cannot be read or written, prints one line to 
 
 from __future__ import annotations
 
-import atexit
 import errno
-import functools
-import gc
 import signal
 from contextlib import nullcontext
 from pathlib import Path
@@ -19,6 +16,7 @@ import click
 
 from goldnode.commands import LazyGroup, output
 from goldnode.core import extras, files, progress
+from goldnode.core.collector import collect_rarely
 from goldnode.core.data import site_above
 from goldnode.core.errors import GoldnodeError
 from goldnode.core.files import file_remedy
@@ -127,7 +125,7 @@ class _Commands(LazyGroup):
     """A group that prints a GoldnodeError, or an OSError about a file, as one line."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
-        _collect_rarely()
+        collect_rarely()
         return super().main(*args, **kwargs)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -162,18 +160,6 @@ class _Commands(LazyGroup):
             ctx.exit(2)
 
 
-@functools.cache
-def _collect_rarely() -> None:
-    """Keep the garbage collector from walking over all modules and models again and again: a fifth of a check's time.
-
-    Commands that run for long still collect. At the end the interpreter would walk over everything once more, only to
-    free what the kernel frees with the process.
-    """
-    gc.set_threshold(_COLLECT_AFTER)
-    atexit.register(gc.freeze)
-
-
-_COLLECT_AFTER = 200_000  # new objects; a check makes about as many, and they take tens of MiB
 # Commands that may take longer than a few seconds: they show progress.
 _LONG = {"adopt", "canary", "disks", "images", "import", "lock", "mirror", "modules", "plan"}
 # Commands that make trees for nodes, images and mirrors, or run apt, which reads as another user.

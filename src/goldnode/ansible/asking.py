@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 IN_FLIGHT = 64
 COLLECTED = (
-    100  # hosts after which what is left of closed connections is collected: about 40 kB each
+    100  # closed connections after which what is left of them is collected: about 40 kB each
 )
 PART = 250  # hosts from which a further process pays
 # Variables on which no option of a connection depends: the host and its port, and what Ansible itself sets.
@@ -343,15 +343,17 @@ async def _ask(
     configuration, left = SshConfiguration(), iter(hosts)
     reasons: dict[str, list[str]] = {}
     refusing: set[str] = set()  # jump hosts that Ansible asks too, for one of the hosts behind each
-    asked = done = 0
+    asked = collected = 0
+    # The modules of asyncssh are there to the end, too.
+    gc.freeze()
     # One file for all: a file for each host took more time than the rest of its answer.
     answers = (place / f"{ANSWERS}{os.getpid()}").open("a", encoding="utf-8", buffering=1)
 
     async def work(sessions: Sessions) -> None:
-        nonlocal asked, done
+        nonlocal asked, collected
         for host in left:
-            done += 1
-            if done % COLLECTED == 0:
+            if sessions.closed - collected >= COLLECTED:
+                collected = sessions.closed
                 gc.collect()
             try:
                 answers.write(await answer_of(sessions, host))

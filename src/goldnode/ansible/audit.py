@@ -7,7 +7,7 @@ to have executed goes over a session of :mod:`goldnode.audit.sessions` instead o
 The session counts only if it gave a plan. A host that has anything which is not honoured here, that refuses the login,
 shows another key, does not answer or lacks the program is asked by Ansible afterwards, and its answer is Ansible's.
 
-Run as a module, with the arguments of `ansible`. The answers to this process are in files beside DIRECTORY, one line
+Run by :mod:`goldnode.ansible.audit_start`, with the arguments of `ansible`. The answers to this process are in files beside DIRECTORY, one line
 per host; those to Ansible are in DIRECTORY, one file per host. The file LISTING beside it has the hosts of each
 group, and NOTES the number of hosts that this process asked, those that Ansible asked by reason, and the variables that
 look like goldnode's and are not.
@@ -167,8 +167,3 @@ def _line(action: HostAction, answer: dict[str, Any] | SessionAnswer) -> str:
 def main() -> None:
     """Run as `ansible` does."""
     AuditCLI.cli_executor(["ansible", *sys.argv[1:]])
-
-
-if __name__ == "__main__":
-    os.umask(0o077)
-    main()

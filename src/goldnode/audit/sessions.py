@@ -92,9 +92,10 @@ class SessionAnswer:
 
 
 class Sessions:
-    """Connections to many servers. Use it as an asynchronous context, which closes them."""
+    """Connections to many servers. Use it as an asynchronous context, which closes them. `closed`: how many are closed already."""
 
     def __init__(self) -> None:
+        self.closed = 0
         self._open: OrderedDict[SshTarget, _Connection] = OrderedDict()
         self._startups: dict[tuple[str, int], asyncio.Semaphore] = {}
         self._tunnels: dict[SshTarget, asyncio.Semaphore] = {}
@@ -156,6 +157,7 @@ class Sessions:
         idle = [target for target, shared in self._open.items() if not shared.users]
         for target in idle[: max(0, len(idle) - IDLE)]:
             self._open.pop(target).close()
+            self.closed += 1
 
     async def _connect(self, target: SshTarget) -> asyncssh.SSHClientConnection:
         refused: list[str] = []

@@ -13,13 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from goldnode.core import yamlsource
 from goldnode.core.errors import InventoryError
-from goldnode.core.yamlsource import YamlSource
 from goldnode.node.ground.json_lines import as_dict
 
 if TYPE_CHECKING:
     from goldnode.catalog.load import Catalog
+    from goldnode.core.yamlsource import YamlSource
 
 _RANGE = re.compile(
     r"\[(?P<first>[0-9]+|[A-Za-z]):(?P<last>[0-9]+|[A-Za-z])(?::(?P<step>[1-9][0-9]*))?\]"
@@ -138,6 +137,8 @@ def _read(path: Path, groups: dict[str, _Group]) -> None:
     if text.startswith("#!"):
         return  # a script: Ansible runs it
     if path.suffix in (".yml", ".yaml", ".json"):
+        from goldnode.core import yamlsource  # start-up time: it imports pydantic
+
         source = yamlsource.parse(text, path, error=InventoryError)
         if isinstance(source.data, list | str):
             raise InventoryError(

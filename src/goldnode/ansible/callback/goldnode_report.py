@@ -27,6 +27,7 @@ try:
     from goldnode.ansible import answers
     from goldnode.ansible.ended import index_ended_hosts
     from goldnode.ansible.release import too_old
+    from goldnode.core.collector import collect_rarely
     from goldnode.core.data import PACKAGE
     from goldnode.core.errors import GoldnodeError, candidates
     from goldnode.core.extras import is_installed
@@ -90,6 +91,8 @@ class CallbackModule(CallbackBase):
 
     def v2_playbook_on_start(self, playbook: Any) -> None:
         """Start to record a run. It is reported once one of our tasks starts."""
+        # Ansible has imported what it needs by now. Its collector took 8 % of a run, and the end another 20 %.
+        collect_rarely()
         arguments = context.CLIARGS
         self.started, self.begun = time.gmtime(), time.monotonic()
         self.playbook = str(playbook._file_name)

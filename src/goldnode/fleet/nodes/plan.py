@@ -39,7 +39,7 @@ from goldnode.node.ground.text import phrase
 SCHEMA = "goldnode.plans/1"
 
 # It asks the nodes. Only its own process imports Ansible.
-AUDIT = "goldnode.ansible.audit"
+AUDIT = "goldnode.ansible.audit_start"
 
 # States of a host, the worst first; with one of the first three site.yml would not finish on it.
 UNREACHABLE, FAILED, REFUSED = "unreachable", "failed", "refused"
