@@ -333,6 +333,8 @@ def matching(names: Sequence[str], pattern: str) -> List[str]:
 
 
 DIGITS = frozenset("0123456789")
+# Pattern -> text before its first wildcard. Thousands of names are compared with the same few patterns.
+BEGINNINGS: Dict[str, str] = {}
 
 
 def like(name: str, pattern: str) -> bool:
@@ -340,6 +342,12 @@ def like(name: str, pattern: str) -> bool:
 
     A pattern of letters, `?`, `[0-9]` and at most one star needs no regular expression.
     """
+    beginning = BEGINNINGS.get(pattern)
+    if beginning is None:
+        places = [pattern.find(wildcard) for wildcard in "*?[" if wildcard in pattern]
+        beginning = BEGINNINGS[pattern] = pattern[: min(places)] if places else pattern
+    if not name.startswith(beginning):
+        return False
     literal = pattern.replace("[0-9]", "\0")  # no file name contains NUL
     if literal.count("*") > 1 or "[" in literal:
         from fnmatch import fnmatchcase  # start-up time: it compiles a regular expression

@@ -19,8 +19,8 @@ def main(engine: str | None = None, archive: str | None = None) -> int:
     :param archive: path of that file.
     """
     arguments = sys.argv[1:]
-    if arguments[:1] in (["check"], ["device"]):
-        # Both are short and leave little garbage, and collecting it takes a tenth of their time.
+    if arguments[:1] in (["check"], ["device"]) or arguments[:2] == ["plan", "--resident"]:
+        # They are short and leave little garbage, and collecting it takes a tenth of their time.
         gc.disable()
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Print a reason even in a locale that lacks one of its characters.
@@ -67,7 +67,7 @@ def main(engine: str | None = None, archive: str | None = None) -> int:
 
 
 def finish(status: int) -> None:
-    """Flush the output. A check ends here: the interpreter's clean-up would take a twentieth of its time.
+    """Flush the output. A check or plan ends here: the interpreter's clean-up would take a twentieth of its time.
 
     Raises OSError if a stream cannot be written: a caller that cannot read the verdict must not take the
     exit status for one.

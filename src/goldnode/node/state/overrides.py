@@ -47,15 +47,15 @@ WHEEL = b"goldnode.node.__main__"  # in a program that pip wrote
 SEARCH = (("/etc/environment", "PATH"), ("/etc/login.defs", "ENV_SUPATH"))
 
 
-def survey(host: Host, own: Set[str], names: Sequence[str], others: Sequence[str]) -> List[str]:
+def survey(tree: UnitTree, own: Set[str], names: Sequence[str], others: Sequence[str]) -> List[str]:
     """Return what contradicts goldnode's units, one text with file and line each.
 
+    :param tree: the unit files of the node.
     :param own: the files that goldnode wrote.
     :param names: goldnode's units that are installed.
     :param others: units of packages that the class needs, and that start something only with their program.
     """
-    tree = UnitTree(host)
-    texts = []
+    host, texts = tree.host, []
     for name in names:
         path = tree.fragment(name)
         if path is not None and path not in own:

@@ -7,14 +7,17 @@ import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.unit.node.roots import make
 
 from goldnode.node.effective import grub
 from goldnode.node.ground import fault
-from goldnode.node.ground.host import Host, like
+from goldnode.node.ground.host import Host, Result, like
 from goldnode.node.state import observe
 from goldnode.node.state.domains import kernel, units
+from goldnode.node.state.model import Observed
 
 
 def texts(letters: str, most: int) -> Iterator[str]:
@@ -232,3 +235,28 @@ def test_a_bus_that_cannot_be_listed_is_not_an_empty_one(tmp_path: Path) -> None
     place.symlink_to("devices")  # a loop
     with pytest.raises(OSError, match="levels of symbolic links"):
         observe.functions(Host(str(tmp_path)))
+
+
+def test_systemd_is_asked_for_our_units_and_for_those_of_packages_that_have_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A unit that systemd does not know takes it longer than one that it does: it searches all directories."""
+    files = {
+        "/usr/lib/systemd/system/docker.service": "[Service]\n",
+        "/usr/lib/systemd/system/probe@.service": "[Service]\n",
+        "/run/systemd/system/kept": "",
+    }
+    make(tmp_path, files, {"/etc/systemd/system/slurmd.service": "/dev/null"})
+    asked: list[tuple[str, ...]] = []
+
+    def run(self: Host, *argv: str, **_: object) -> Result:
+        asked.append(argv)
+        return Result(argv, 0, "", "")
+
+    monkeypatch.setattr(Host, "run", run)
+    stated = ["probe@ib0", "slurmd", "lldpd"]
+    document: Any = {"health": {"baseline": {"services": stated}}, "packages": []}
+    units.observe(Host(str(tmp_path), live=True), document, Observed())
+    names = set(asked[0][4:])
+    assert {"docker.service", "probe@ib0.service", "slurmd.service", units.TIMER} <= names
+    assert not {"containerd.service", "lldpd.service", "nvidia-fabricmanager.service"} & names

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from tests.unit.node.roots import make
 
+from goldnode.node.effective.systemd import UnitTree
 from goldnode.node.ground.host import PROGRAM, Host
 from goldnode.node.state import overrides
 from goldnode.node.state.domains import program, units
@@ -257,7 +258,7 @@ def test_units_are_compared_by_effect(tmp_path: Path, case: str) -> None:
     vendor = {DOCKER: DOCKER_TEXT, "/usr/lib/systemd/system/rescue.target": "[Unit]\n"}
     make(tmp_path, {**own, **vendor, **others}, links)
     names = [path[len(ETC) :] for path in OWN]
-    texts = overrides.survey(Host(str(tmp_path)), set(own), names, ["docker.service"])
+    texts = overrides.survey(UnitTree(Host(str(tmp_path))), set(own), names, ["docker.service"])
     if expected:
         assert texts
     else:

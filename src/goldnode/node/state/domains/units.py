@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+from ...effective.systemd import UnitTree
 from ...ground import gate_files, systemd, verdict_files
 from ...ground.boot import NOTICE
 from ...ground.host import Host
@@ -151,6 +152,11 @@ fi
 def observe(host: Host, document: ClassDocument, seen: Observed) -> None:
     """Collect the loaded units, the gate's last decision, and the drain hook. One systemctl call."""
     loaded: Optional[Dict[str, Dict[str, str]]] = None
+    unread, tree = "", None
+    try:
+        tree = UnitTree(host)
+    except OSError as problem:
+        unread = f"{problem.filename}: {problem.strerror}"
     if host.live and host.exists("/run/systemd/system"):
         # The verdict checks these services; query them in the same call.
         stated = (document.get("health") or {}).get("baseline", {}).get("services", ())
@@ -159,22 +165,35 @@ def observe(host: Host, document: ClassDocument, seen: Observed) -> None:
             for name in stated
             if isinstance(name, str) and name[:1] not in ("", "-")
         }
+        # systemd searches for each unit that it does not know, which takes it longer than the answer. Our own may still
+        # be loaded without a file.
+        asked = {
+            name
+            for name in {*UNITS, *named}
+            if tree is None
+            or name.startswith("goldnode-")
+            or tree.entry(name)
+            or tree.fragment(name)
+        }
         loaded = systemd.units(
-            host, sorted({*UNITS, *named, *filter(None, (_unit(path) for path in seen.files))})
+            host, sorted({*asked, *filter(None, (_unit(path) for path in seen.files))})
         )
     seen.units = {
         "loaded": loaded,
         "gate": load_json(host, gate_files.STATE) if host.live else None,
         "hook": gate_files.hook(host, document),
     }
-    try:
+    if tree is not None:
         own = {path for path, row in seen.files.items() if row and row.get("type") == "file"}
         installed = [name for path in sorted(own) for name in [_unit(path)] if name]
         names = [name for name in dict.fromkeys(installed) if f"{FOLDER}/{name}" in own]
-        seen.units["overrides"] = overrides.survey(host, own, names, needed(document))
-        seen.units["shadows"] = overrides.shadows(host, PROGRAM_NAME)
-    except OSError as problem:
-        seen.units["unread"] = f"{problem.filename}: {problem.strerror}"
+        try:
+            seen.units["overrides"] = overrides.survey(tree, own, names, needed(document))
+            seen.units["shadows"] = overrides.shadows(host, PROGRAM_NAME)
+        except OSError as problem:
+            unread = f"{problem.filename}: {problem.strerror}"
+    if unread:
+        seen.units["unread"] = unread
 
 
 def needed(document: ClassDocument) -> List[str]:
