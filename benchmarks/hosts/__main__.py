@@ -53,6 +53,7 @@ PLAN, SITE, STRATEGY, ANSIBLE = (
 )
 EMPTY, PYINFRA, ROLE = "empty play", "pyinfra", "the role"
 OURS = (PLAN, SITE, STRATEGY, ANSIBLE)
+MOST = 100  # hosts of pyinfra, which executes 54 commands on each: more would measure the nodes
 
 
 def inventory(made: standin_lab.StandinLab, ports: Mapping[str, int], path: Path) -> Path:
@@ -86,7 +87,7 @@ def ways(made: standin_lab.StandinLab, place: Path, forks: int) -> dict[str, Way
 def peers(
     made: standin_lab.StandinLab, ports: Mapping[str, int], place: Path, chosen: argparse.Namespace
 ) -> dict[str, Way]:
-    """Return the other tools that keep the same state on the names of an inventory."""
+    """Return the other tools that keep the same state on the names of an inventory. Both open a connection for each name."""
     site = load_site(made.site)
     document = class_document(CLASS, catalog=load_catalog(), site=site)
     # Ansible reads each file beside an inventory as one more inventory.
@@ -114,13 +115,16 @@ def measure(made: standin_lab.StandinLab, chosen: argparse.Namespace) -> list[di
             named = {f"host{one:04}": ports[one % len(ports)] for one in range(count)}
             return named, inventory(made, named, made.lab.directory / f"hosts{count}-{kind}")
 
-        # Both open a connection for each name.
         named, place = ported(chosen.peer_hosts, own, "peers")
-        rows += _turns(peers(made, named, place, chosen), chosen.peer_hosts, "cold", chosen.runs)
+        role = {ROLE: peers(made, named, place, chosen)[ROLE]}
+        rows += _turns(role, chosen.peer_hosts, "cold", chosen.runs)
         for count in counts:
             for kind, ports in (("cold", own), ("warm", node_ports)):
-                _, place = ported(count, ports, kind)
-                rows += _turns(ways(made, place, chosen.forks), count, kind, chosen.runs)
+                named, place = ported(count, ports, kind)
+                asked = ways(made, place, chosen.forks)
+                if kind == "cold" and count <= MOST:
+                    asked[PYINFRA] = peers(made, named, place, chosen)[PYINFRA]
+                rows += _turns(asked, count, kind, chosen.runs)
     return rows
 
 
@@ -155,6 +159,8 @@ def tables(found: Mapping[str, Any]) -> str:
 def _runs(found: Mapping[str, Any]) -> str:
     cases = list(dict.fromkeys((row["hosts"], row["kind"]) for row in found["rows"]))
     rows = []
+    of_role = [row["cpu"] / row["hosts"] for row in found["rows"] if row["name"] == ROLE]
+    role = statistics.median(of_role) if of_role else 0.0
     for count, kind in cases:
         taken: dict[str, list[dict[str, Any]]] = {}
         for row in found["rows"]:
@@ -162,16 +168,22 @@ def _runs(found: Mapping[str, Any]) -> str:
                 taken.setdefault(row["name"], []).append(row)
         for name, some in taken.items():
             cpu = sorted(row["cpu"] / count for row in some)
+            cost = statistics.median(cpu)
+            peer = taken.get(PYINFRA, []) if name in OURS else []
+            pyinfra_cost = [row["cpu"] / count for row in peer]
             rows.append(
                 [
                     f"{count:,}, {kind}, {name}",
-                    f"{statistics.median(cpu):.4f}",
+                    f"{cost:.4f}",
                     f"{cpu[0]:.4f}-{cpu[-1]:.4f}",
+                    f"{statistics.median(pyinfra_cost) / cost:.1f}" if peer else "",
+                    f"{role / cost:.0f}" if role and name in OURS and kind == "cold" else "",
                     f"{statistics.median(row['wall'] for row in some):.1f}",
                     f"{max(row['mib'] for row in some):.0f}",
                 ]
             )
-    head = ["Hosts", "CPU s a host", "spread", "Wall s", "Largest process, MiB"]
+    head = ["Hosts", "CPU s a host", "spread", "less than pyinfra", "than the role"]
+    head += ["Wall s", "Largest process, MiB"]
     return (
         f"{pages.about(found)} {NODES} nodes in containers on the same machine, {found['forks']} asked at the same time. "
         f"Median of {found['runs']} runs in turn.\n\n"
@@ -199,7 +211,8 @@ def measure_audit(chosen: argparse.Namespace) -> None:
         "runs": chosen.runs,
     }
     found["audit"] = {**about, "rows": audit.measure(counts, pairs, chosen.runs)}
-    pages.write("hosts", found, tables(found), chosen.out)
+    data = pages.write("hosts", found, tables(found), chosen.out)
+    pages.draw(Path(__file__).with_name("plot.py"), data, chosen.peers)
 
 
 def main() -> None:
@@ -211,8 +224,8 @@ def main() -> None:
     parser.add_argument(
         "--peer-hosts",
         type=int,
-        default=20,
-        help="number of hosts for pyinfra and the role of builtin modules (default 20)",
+        default=4,
+        help="number of hosts for the role of builtin modules (default 4)",
     )
     parser.add_argument("--runs", type=int, default=2, help="runs at each number (default 2)")
     parser.add_argument("--forks", type=int, default=8, help="nodes at the same time (default 8)")
@@ -227,7 +240,7 @@ def main() -> None:
     parser.add_argument(
         "--pairs", default="300", help="numbers of hosts at which Ansible asks too (default 300)"
     )
-    parser.add_argument("--peers", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--peers", type=Path, required=True, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.audit:
         measure_audit(chosen)
@@ -261,7 +274,8 @@ def main() -> None:
         made.lab.down()
     # Plans over stub servers are measured apart, and stay.
     found["audit"] = _recorded()["audit"]
-    pages.write("hosts", found, tables(found), chosen.out)
+    data = pages.write("hosts", found, tables(found), chosen.out)
+    pages.draw(Path(__file__).with_name("plot.py"), data, chosen.peers)
 
 
 if __name__ == "__main__":
