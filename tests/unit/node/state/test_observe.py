@@ -246,7 +246,11 @@ def test_systemd_is_asked_for_our_units_and_for_those_of_packages_that_have_a_fi
         "/usr/lib/systemd/system/probe@.service": "[Service]\n",
         "/run/systemd/system/kept": "",
     }
-    make(tmp_path, files, {"/etc/systemd/system/slurmd.service": "/dev/null"})
+    links = {
+        "/etc/systemd/system/slurmd.service": "/dev/null",
+        "/run/systemd/units/invocation:goldnode-mps.service": "0123",
+    }
+    make(tmp_path, files, links)
     asked: list[tuple[str, ...]] = []
 
     def run(self: Host, *argv: str, **_: object) -> Result:
@@ -259,4 +263,6 @@ def test_systemd_is_asked_for_our_units_and_for_those_of_packages_that_have_a_fi
     units.observe(Host(str(tmp_path), live=True), document, Observed())
     names = set(asked[0][4:])
     assert {"docker.service", "probe@ib0.service", "slurmd.service", units.TIMER} <= names
-    assert not {"containerd.service", "lldpd.service", "nvidia-fabricmanager.service"} & names
+    assert "goldnode-mps.service" in names  # it runs without a file
+    absent = {"containerd.service", "lldpd.service", "nvidia-fabricmanager.service"}
+    assert not {*absent, "goldnode-policy.service"} & names

@@ -55,6 +55,9 @@ UNITS = (
     *gate_files.RUNTIMES,
 )
 
+# Without a file, they may still be loaded: every class has them, or they are no service.
+ALWAYS = ("goldnode-sanity.service", WATCH, TIMER, EVENTS, SOCKET)
+
 UNDO = (
     "Remove that line or file (`systemctl revert UNIT` removes all drop-ins of a unit, `systemctl unmask UNIT` "
     "a mask), then run site.yml."
@@ -165,15 +168,16 @@ def observe(host: Host, document: ClassDocument, seen: Observed) -> None:
             for name in stated
             if isinstance(name, str) and name[:1] not in ("", "-")
         }
-        # systemd searches for each unit that it does not know, which takes it longer than the answer. Our own may still
-        # be loaded without a file.
+        # systemd searches for each unit that it does not know, which takes it longer than the answer.
         asked = {
             name
             for name in {*UNITS, *named}
             if tree is None
-            or name.startswith("goldnode-")
+            or name in ALWAYS
             or tree.entry(name)
             or tree.fragment(name)
+            # A service that runs may have lost its file.
+            or host.is_link(f"/run/systemd/units/invocation:{name}")
         }
         loaded = systemd.units(
             host, sorted({*asked, *filter(None, (_unit(path) for path in seen.files))})
