@@ -42,7 +42,7 @@ linux (6.1.176-1) bookworm; urgency=medium
 
 def older(item: LockedPackage) -> LockedPackage:
     """Return a kernel package as it was in the older lock."""
-    if item.version != KERNEL:
+    if item.part != "kernel":
         return item
     name = item.name.replace("6.1.0-56", "6.1.0-50")
     return item.model_copy(update={"name": name, "version": "6.1.176-1", "sha256": "0" * 64})
