@@ -14,6 +14,7 @@ import tarfile
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cmp_to_key
 from pathlib import Path
 
 from goldnode.core.errors import LockError
@@ -57,8 +58,8 @@ class ChangelogEntry:
 class SourceChange:
     """A source package whose packages move: the lowest version before, the highest after, and the files to read.
 
-    `files` are those of the newer version, the smallest first. `back`: the packages go to an older version, so the
-    entries are those that are taken back.
+    `files` are those of the newest version, the smallest first. `back`: the packages go to an older version, from the
+    highest to the lowest, so the entries are those that are taken back.
     """
 
     source: str
@@ -96,18 +97,18 @@ class _Group:
         """Return the change of this source package."""
         rows = [(change.was, change.now) for change in self.changes]
         pairs = [(was, now) for was, now in rows if was is not None and now is not None]
-        low, high = pairs[0][0].version, pairs[0][1].version
-        for was, now in pairs:
-            low = was.version if compare(was.version, low) < 0 else low
-            high = now.version if compare(now.version, high) > 0 else high
-        back = compare(low, high) > 0
-        newer, version = [was if back else now for was, now in pairs], low if back else high
+        before = sorted((was.version for was, _ in pairs), key=cmp_to_key(compare))
+        after = sorted((now.version for _, now in pairs), key=cmp_to_key(compare))
+        back = compare(before[0], after[-1]) > 0
+        # Packages of one source may differ: a signed kernel comes days later than the rest of its source.
+        first, last = (before[-1], after[0]) if back else (before[0], after[-1])
+        newer, version = [was if back else now for was, now in pairs], first if back else last
         files = sorted(
             (item for item in newer if item.version == version),
             key=lambda item: (item.size, item.name),
         )
         return SourceChange(
-            source, tuple(now.name for _, now in pairs), low, high, back=back, files=tuple(files)
+            source, tuple(now.name for _, now in pairs), first, last, back=back, files=tuple(files)
         )
 
 

@@ -226,3 +226,15 @@ def test_signed_kernel_is_read_with_its_source() -> None:
     ]  # fmt: skip
     (only,) = source_changes(LockDiff(tuple(rows)))
     assert (only.source, only.files[0].name) == ("linux", "linux-kbuild-6.1")
+
+
+def test_way_back_takes_back_the_newest_version_of_a_source() -> None:
+    """On 2026-11-28 Debian 12 had the signed kernel of 6.1.192-2 beside kbuild of 6.1.192-3."""
+    image = "linux-image-6.1.0-56-amd64"
+    rows = [
+        moved(locked(image, "6.1.192-2", 70, "linux-signed-amd64"), locked(image, "6.1.176-1", 70, "linux-signed-amd64")),
+        moved(locked("linux-kbuild-6.1", "6.1.192-3", 1, "linux"), locked("linux-kbuild-6.1", "6.1.176-1", 1, "linux")),
+    ]  # fmt: skip
+    (only,) = source_changes(LockDiff(tuple(rows)))
+    assert (only.was, only.now, only.back) == ("6.1.192-3", "6.1.176-1", True)
+    assert [file.name for file in only.files] == ["linux-kbuild-6.1"]
