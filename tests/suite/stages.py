@@ -249,7 +249,7 @@ def processes() -> int:
     """Return the number of processes of a stage, at most six.
 
     Two more than there are cores: tests wait for nodes, disks, servers, clocks and limits of time. With one more, two cores were
-    idle for a third of the first minutes of both stages, in which the longest tests run.
+    idle for half of the first minutes of the first stage, in which the longest tests run.
     """
     return min(len(os.sched_getaffinity(0)) + 2, 6)
 
