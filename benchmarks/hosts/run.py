@@ -53,6 +53,6 @@ def run(command: Sequence[str], env: Mapping[str, str], directory: Path = ROOT) 
         of_hosts = [line for line in text.splitlines() if re.search(CHANGED, line)]
         told = "\n".join([*of_hosts[:20], text[-4000:]])
         raise SystemExit(
-            f"{' '.join(command)} ended with {status}, or changed something; all of it is in {file}:\n{told}"
+            f"{' '.join(command)} ended with {status}, or changed something. Its whole output is in {file}:\n{told}"
         )
     return {"wall": wall, "cpu": cpu, "mib": mib}

@@ -43,7 +43,7 @@ def build(place: Path, suite: str = "bookworm") -> None:
 def _build(place: Path, suite: str) -> None:
     more = MORE if suite == "bookworm" else (*MORE, "systemd-boot-efi")
     root = slotdisk.unpack(slotdisk.tree(debian(suite, place), more=more), place / "root")
-    # A recovery takes along the host keys, and the addresses that the node has.
+    # The recovery entry keeps the host keys and addresses of the node.
     run("ssh-keygen", "-q", "-A", "-f", root)
     for name in ("systemd-networkd.service", "systemd-networkd.socket"):
         (root / "etc/systemd/system" / name).unlink()

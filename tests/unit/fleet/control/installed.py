@@ -170,7 +170,7 @@ def install_site(folder: Path, count: int = 2) -> InstallSite:
 
 @dataclass
 class SimulatedReader:
-    """What the machines report of themselves, without ssh."""
+    """Reports of the machines, without ssh."""
 
     site: InstallSite
     clock: Any = time.time
