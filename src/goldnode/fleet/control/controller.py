@@ -340,11 +340,12 @@ class RolloutController:
 
     def _observe(self, state: RolloutState) -> None:
         """Take what workers, readers, other services and evaluations have found since the last tick."""
-        own = [*self.parts.worker.results(), *self._read(), *self._answers()]
         with self.store.read() as connection:
             foreign, self._observed = observations.after(
                 connection, self.settings.class_, self._observed
             )
+        # After the store was read: what a reader hands over is not handed over again after a store that is away.
+        own = [*self.parts.worker.results(), *self._read(), *self._answers()]
         for reported in foreign:
             self.clock.follow(reported.at)
             if reported.node in state.nodes:

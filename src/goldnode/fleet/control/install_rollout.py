@@ -25,7 +25,8 @@ from goldnode.node.ground.json_lines import as_dict
 from goldnode.node.ground.text import clean
 
 LOGGER = logging.getLogger("goldnode.rollout")
-PAUSE = 60.0  # seconds before an installation that failed for another reason than the node is tried again
+# Seconds until a node is read again, or an installation is tried again that failed for another reason than the node.
+AGAIN = 60.0
 JUDGED = 1800.0  # seconds from the installed node to its verdict
 POLL = 10.0
 _IMAGE = "/usr/lib/goldnode/disk/image.json"
@@ -67,7 +68,7 @@ class _Installation:
     task: NodeTask
     due: float = 0.0
     running: Future[NodeObservation] | None = None
-    done: bool = False
+    refused: str | None = None  # why it ended without the build; it is not tried again
 
 
 @dataclass
@@ -109,29 +110,32 @@ class InstallWorker:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self.parallel, thread_name_prefix="install")
         for wanted in self._wanted.values():
-            if wanted.running is None and not wanted.done and self.clock() >= wanted.due:
+            if wanted.running is None and not wanted.refused and self.clock() >= wanted.due:
                 wanted.running = self._pool.submit(self._install, wanted.task)
 
     def results(self) -> list[Observation]:
-        """See NodeWorker."""
+        """See NodeWorker.
+
+        A result is repeated for as long as the controller has its task: the controller may have lost it with the store, or have
+        found it too old to count.
+        """
         observed: list[Observation] = []
         for wanted in self._wanted.values():
-            if wanted.running is None or not wanted.running.done():
-                continue
-            running, wanted.running = wanted.running, None
-            wanted.due = self.clock() + PAUSE
             name = wanted.task.node
-            try:
-                observed.append(running.result())
-                wanted.done = True
-            except ReinstallError as problem:  # the node itself, or its installer, has refused
-                cause = clean(problem.message)[:300]
-                observed.append(NodeObservation(name, self.clock(), not_applied=cause))
-                wanted.done = True
-            except GoldnodeError as problem:
-                LOGGER.warning("%s: %s", name, problem)
-            except Exception:  # a program of the site must not end the controller
-                LOGGER.exception("%s: the installation failed", name)
+            if wanted.running is not None and wanted.running.done():
+                running, wanted.running = wanted.running, None
+                wanted.due = self.clock() + AGAIN
+                try:
+                    observed.append(running.result())
+                except ReinstallError as problem:  # the node itself, or its installer, has refused
+                    wanted.refused, wanted.due = clean(problem.message)[:300], 0.0
+                except GoldnodeError as problem:
+                    LOGGER.warning("%s: %s", name, problem)
+                except Exception:  # a program of the site must not end the controller
+                    LOGGER.exception("%s: the installation failed", name)
+            if wanted.refused and self.clock() >= wanted.due:
+                wanted.due = self.clock() + AGAIN
+                observed.append(NodeObservation(name, self.clock(), not_applied=wanted.refused))
         return [*observed, *self.others.results()]
 
     def close(self) -> None:

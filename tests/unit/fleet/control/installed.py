@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import subprocess
+import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -101,7 +102,7 @@ class InstallSite:
     machines: dict[str, NetbootMachine]
     settings: SiteInstall
     node_class: str = "l4"
-    now: float = 0.0
+    own: threading.local = field(default_factory=threading.local)
 
     @property
     def plan(self) -> netboot.InstallPlan:
@@ -120,8 +121,12 @@ class InstallSite:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps({"build_id": build}))
 
+    def now(self) -> float:
+        """Return the time of a thread: it passes only while that thread sleeps, so no limit depends on the machine."""
+        return float(getattr(self.own, "now", 0.0))
+
     def sleep(self, seconds: float) -> None:
-        self.now += seconds
+        self.own.now = self.now() + seconds
         time.sleep(0.001)
 
     def installer(self, **more: Any) -> Reinstaller:
@@ -132,7 +137,7 @@ class InstallSite:
             bmc_of=reach,
             reach=reach,
             times=PowerTimes(poll=1.0, again=5.0, settle=3.0, limit=60.0),
-            **{"sleep": self.sleep, "clock": lambda: self.now, **more},
+            **{"sleep": self.sleep, "clock": self.now, **more},
         )
 
     def erase(self, name: str) -> int:

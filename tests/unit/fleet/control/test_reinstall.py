@@ -88,7 +88,7 @@ def test_controller_that_takes_over_waits_for_an_installation_under_way(site: In
 
     def sleep(seconds: float) -> None:
         site.sleep(seconds)
-        if site.now > 600:  # the installer is done by itself
+        if site.now() > 600:  # the installer is done by itself
             node.up, node.record = True, {**node.record, "erase": 1}
 
     assert "erase: 1" in site.installer(sleep=sleep).install(WISH)
@@ -175,7 +175,7 @@ def rungs(site: InstallSite, **given: Any) -> RungTools:
         class_=lambda name: "l4",
         times=site.installer().times,
         sleep=site.sleep,
-        clock=lambda: site.now,
+        clock=site.now,
     )
     object.__setattr__(made, "_bmc", site.machines.__getitem__)
     return made

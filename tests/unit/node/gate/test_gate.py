@@ -928,7 +928,12 @@ def test_systemd_is_asked_once(node: Node) -> None:
     seen = converged(document())
     units.observe(node, document(), seen)
     assert len(node.commands) == 1
-    assert set(seen.units["loaded"]) >= set(units.UNITS)
+    loaded = set(seen.units["loaded"])
+    assert loaded >= set(units.ALWAYS)
+    assert "docker.service" not in loaded, "it has no file, and does not run"
+    node.write("/usr/lib/systemd/system/docker.service", b"[Service]\nExecStart=/bin/true\n")
+    units.observe(node, document(), seen)
+    assert set(seen.units["loaded"]) == {*loaded, "docker.service"}
 
 
 def test_a_drain_of_the_health_check_program_is_taken_back_with_it(node: Node) -> None:
