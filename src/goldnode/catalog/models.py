@@ -171,7 +171,9 @@ class OperatingSystem(Strict):
     """The OS release a stack is for."""
 
     id: Literal["debian", "ubuntu"] = Field(description="ID of os-release.")
-    version: str = Field(description="VERSION_ID of os-release, in quotes.")
+    version: str = Field(
+        description="VERSION_ID of os-release, in quotes; Debian's next release has none yet, and is `14`."
+    )
     codename: str = Field(description="VERSION_CODENAME of os-release.")
     architecture: Literal["amd64", "arm64"] = Field(
         description="Debian's name of the architecture."

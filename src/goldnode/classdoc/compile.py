@@ -612,6 +612,7 @@ def site_archives(
                 "signed_by": keyring,
                 "fingerprints": fingerprints,
                 "key": None if key is None else base64.b64encode(keys.armor(key)).decode(),
+                **({"accept_expired": True} if places.accepts_expired(name) else {}),
             }
         )
     return rows

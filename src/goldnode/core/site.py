@@ -84,6 +84,13 @@ class SiteArchive(_SiteModel):
             "apt in images for Dockerfiles. null: none."
         ),
     )
+    accept_expired: bool = Field(
+        default=False,
+        description=(
+            "Accept indexes past their Valid-Until date: for an address that is itself a snapshot. Their signatures are "
+            "verified as ever; that nothing newer is held back is then up to you."
+        ),
+    )
 
 
 class SiteIndex(_SiteModel):

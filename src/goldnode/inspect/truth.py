@@ -20,6 +20,7 @@ from goldnode.facts import host as facts
 from goldnode.inspect.packages import InstalledPackage, InstalledPackages
 from goldnode.inspect.policy import plain
 from goldnode.inspect.scan import View, shown
+from goldnode.node.ground.host import release_version
 from goldnode.oci.identity import IMMUTABLE, ImageIdentity
 from goldnode.oci.model import AMD64, LABELS, MACHINES, ImageSpec
 
@@ -195,7 +196,8 @@ def _os(view: View, image: ImageSpec) -> Claim:
     text = view.text("etc/os-release", "usr/lib/os-release")
     fields = {} if text is None else dict(line.partition("=")[::2] for line in text.splitlines())
     # `debian` and `12`, as in the name of an image.
-    got = "".join(fields.get(key, "").strip("\"'") for key in ("ID", "VERSION_ID"))
+    rows = {key: value.strip("\"'") for key, value in fields.items()}
+    got = rows.get("ID", "") + release_version(rows)
     return Claim(
         "os",
         image.os,

@@ -46,12 +46,15 @@ class AptSource:
     keyring: bytes
     fingerprints: tuple[str, ...]
     only: tuple[str, ...] = ()  # globs of the packages that may come from it; empty: all
+    expired: bool = False  # accept indexes past their Valid-Until date
 
     def text(self, keyring: Path) -> str:
         """Return the deb822 source."""
         lines = ["Types: deb", f"URIs: {self.uri}", f"Suites: {self.suite}"]
         if self.components:
             lines.append(f"Components: {' '.join(self.components)}")
+        if self.expired:
+            lines.append("Check-Valid-Until: no")
         return "\n".join([*lines, f"Signed-By: {keyring}", ""])
 
     def preferences(self) -> str:

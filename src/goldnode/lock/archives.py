@@ -84,6 +84,11 @@ class ArchivePlaces:
         url = snapshot_url(self.site, name, day)
         return url and models.expand(url, self.os, self.catalog.archives[name].item.architectures)
 
+    def accepts_expired(self, name: str) -> bool:
+        """Return whether the site takes indexes of an archive past their Valid-Until date."""
+        entry = self.site.archives.get(name)
+        return entry is not None and entry.accept_expired
+
     def fingerprints(self, name: str) -> list[str]:
         """Return the accepted fingerprints: those of the site, else the pinned ones for this OS release."""
         entry = self.site.archives.get(name)

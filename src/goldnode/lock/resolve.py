@@ -303,6 +303,7 @@ def archive_sources(
                 keyring=key,
                 fingerprints=tuple(fingerprints),
                 only=tuple((only or {}).get(name, ())),
+                expired=places.accepts_expired(name),
             )
         )
     return sources

@@ -102,7 +102,8 @@ TABLE: dict[UnreachableKind, tuple[str, str]] = {
     ),
     "stale": (
         "its indexes have passed their Valid-Until date: the mirror is no longer updated, or this machine's clock is ahead",
-        "update the mirror, use another one, or correct the clock",
+        "update the mirror, use another one, or correct the clock; for a snapshot of the archive, whose indexes are as old "
+        "as it is: `archives: {{{archive}: {{accept_expired: true}}}}` in goldnode-site.yml",
     ),
     "future": (
         "its indexes have a date in the future: this machine's clock is behind, or that of the machine that signed them is ahead",

@@ -126,6 +126,7 @@ def test_builtin_catalog_has_its_classes_and_stacks_past_end_of_life() -> None:
         "l4",
         "cpu_only",
         "cpu_only_debian13",
+        "cpu_only_debian14",
         "demo_disk_r535",
         "demo_disk_r550",
         "mi300x",

@@ -441,6 +441,21 @@ def test_each_failure_names_its_cause_and_its_remedy(
     assert error.remedy
 
 
+def test_a_snapshot_past_its_date_is_locked_where_the_site_says_so(
+    vendor: Vendor, server: Server, other_key: SigningKey
+) -> None:
+    vendor.offer()
+    spoil(vendor, server, "stale", other_key)
+    remedy = vendor.refusal().remedy or ""
+    assert "`archives: {near: {accept_expired: true}}`" in remedy
+    site = yaml.safe_load((vendor.place.root / "site.yml").read_text())
+    vendor.site(**site, archives={"near": {"accept_expired": True}})
+    assert vendor.lock().driver_version
+    vendor.archive.key = other_key
+    vendor.archive.publish()
+    assert "not pinned" in vendor.refusal().message, "its signature is verified as ever"
+
+
 def test_a_server_that_never_answers_is_a_timeout(vendor: Vendor, server: Server) -> None:
     vendor.offer()
     gate = threading.Event()

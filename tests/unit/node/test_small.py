@@ -114,6 +114,45 @@ def test_apt_sources_in_both_formats(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "deb [trusted=yes check-valid-until=no] http://mirror.example/debian bookworm main\n",
+        "Types: deb\nURIs: http://mirror.example/debian\nSuites: bookworm\nComponents: main\n"
+        "trusted: yes\nCheck-Valid-Until: no\nAllow-Weak: yes\n",
+    ],
+)
+def test_our_source_takes_what_apt_wants_equal_from_the_nodes_own_entry(
+    tmp_path: Path, entry: str
+) -> None:
+    kind = "list" if entry.startswith("deb ") else "sources"
+    write(tmp_path, f"/etc/apt/sources.list.d/own.{kind}", entry)
+    seen = Observed(sources=apt_sources(Host(str(tmp_path))))
+    fields = deb822(sources(document(), seen)[0].content)
+    assert (fields["trusted"], fields["check-valid-until"]) == ("yes", "no")
+    assert "allow-weak" not in fields
+
+
+def test_our_source_takes_expired_indexes_where_the_site_does() -> None:
+    wanted = document()
+    assert "check-valid-until" not in deb822(sources(wanted, Observed())[0].content)
+    wanted["site"]["archives"][0]["accept_expired"] = True
+    assert deb822(sources(wanted, Observed())[0].content)["check-valid-until"] == "no"
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ('ID=debian\nVERSION_ID="13"\nVERSION_CODENAME=trixie\n', "13"),
+        ("ID=debian\nVERSION_CODENAME=forky\n", "14"),  # testing and sid
+        ('ID=debian\nVERSION_ID="14"\nVERSION_CODENAME=forky\n', "14"),
+        ("ID=debian\n", ""),
+    ],
+)
+def test_version_of_a_release_also_before_it_is_one(text: str, version: str) -> None:
+    assert os_release(text)["version"] == version
+
+
 def test_our_source_takes_the_signed_by_of_the_nodes_own_entry() -> None:
     wanted = document()
     own = {
@@ -126,6 +165,7 @@ def test_our_source_takes_the_signed_by_of_the_nodes_own_entry() -> None:
     }
     text = sources(wanted, Observed(sources=[own]))[0].content
     assert deb822(text)["components"] == "non-free"
+    assert "trusted" not in deb822(text)
     assert "signed-by" not in deb822(text)
     text = sources(wanted, Observed())[0].content
     assert deb822(text)["components"] == "main non-free"

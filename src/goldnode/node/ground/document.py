@@ -379,6 +379,7 @@ class ClassArchive(TypedDict):
     signed_by: str
     fingerprints: List[str]
     key: Optional[str]
+    accept_expired: NotRequired[bool]  # its indexes may be past their Valid-Until date
 
 
 class ClassSite(TypedDict):

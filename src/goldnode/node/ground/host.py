@@ -386,6 +386,15 @@ def mount_lines(host: Host) -> List[str]:
 SIMULATED_KERNEL = "/run/goldnode-simulator/kernel"
 
 
+# Until its release, Debian gives a system no VERSION_ID (base-files 14 of forky: ID and VERSION_CODENAME alone). sid says forky too.
+UNRELEASED = {"forky": "14"}
+
+
+def release_version(rows: Dict[str, str]) -> str:
+    """Return the version of an OS by the rows of its os-release(5), also before its release; empty if it is not known."""
+    return rows.get("VERSION_ID") or UNRELEASED.get(rows.get("VERSION_CODENAME", ""), "")
+
+
 def is_container(host: Host) -> bool:
     """Return whether the live host is a container. A container shares the kernel with its host, and
     shows the host's devices.

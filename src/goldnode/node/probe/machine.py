@@ -11,7 +11,7 @@ import time
 from ..effective import kmod
 from ..effective.boot_choice import boot_choice
 from ..ground.boot import uptime
-from ..ground.host import Json
+from ..ground.host import Json, release_version
 from ..ground.json_lines import as_map
 from .context import Context
 from .values import Files, not_exposed, unread
@@ -196,7 +196,7 @@ def system(context: Context) -> Json:
     modules: Any = _loaded(context) if live else []
     section: Json = {
         "id": rows.get("ID", "") or not_exposed("no os-release"),
-        "version": rows.get("VERSION_ID", ""),
+        "version": release_version(rows),
         "kernel": kernel,
         "secure_boot": _secure_boot(context),
         "modules": modules,

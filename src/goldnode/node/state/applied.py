@@ -14,12 +14,12 @@ list of packages that the node had when it left that document. A row has these k
 from __future__ import annotations
 
 import json
-import re
 import time
 
 from ..ground.host import Host, Json
 from ..ground.typed import NamedTuple
 from .domains.program import CLASS, class_file
+from .family import headers_release, kernel_release
 from .model import Observed
 from .names import digest
 from .observe import INDEX, load_json, packages
@@ -274,11 +274,11 @@ def observe_back(host: Host, document: ClassDocument, seen: Observed) -> None:
     )
     # The running kernel and its headers stay, and all kernels stay during a trial: they are the way
     # back if the rollback fails.
-    kernels = {name: re.match(r"linux-(?:image|headers)-(\d.*)$", name) for name in candidates}
+    kernels = {name: kernel_release(name) or headers_release(name) for name in candidates}
     stay = {
         name
-        for name, match in kernels.items()
-        if match and (seen.trial or match[1] == seen.running_kernel)
+        for name, release in kernels.items()
+        if release and (seen.trial or release == seen.running_kernel)
     }
     leave: List[str] = []
     notes: List[Tuple[str, str]] = []

@@ -72,7 +72,9 @@ _MODULES = (
     "linux-modules-nvidia-"  # Ubuntu's packages with NVIDIA's modules for one branch and kernel
 )
 
-_KERNEL = r"linux-(?:image(?:-unsigned)?|modules(?:-extra)?)-(\d.*?)(?:-unsigned)?"
+# Debian 14 has the kernel in linux-binary, its modules in linux-modules and its lists in linux-base; linux-image copies to /boot.
+_KERNEL = r"linux-(?:image(?:-unsigned)?|modules(?:-extra)?|binary|base)-(\d.*?)(?:-unsigned)?"
+_OF_KERNEL = ("linux-image-", "linux-modules-", "linux-binary-", "linux-base-")
 
 
 _HEADERS = r"linux-headers-(\d+\.\d.*)"
@@ -113,7 +115,7 @@ def kernel_packages(distribution: str, release: str) -> List[str]:
 
 def in_modules(package: str) -> bool:
     """Return whether most files of a package lie in /lib/modules: a kernel or its modules."""
-    return package.startswith(("linux-image", "linux-modules"))
+    return package.startswith(_OF_KERNEL)
 
 
 def inodes(package: str) -> int:
@@ -124,7 +126,7 @@ def inodes(package: str) -> int:
 def kernel_release(package: str) -> Optional[str]:
     """Return the kernel release that a package contains (image or modules, not headers), or None."""
     # Cheaper than the pattern, which is asked of every installed package.
-    if not package.startswith(("linux-image-", "linux-modules-")):
+    if not package.startswith(_OF_KERNEL):
         return None
     return group(re.fullmatch(_KERNEL, package))
 

@@ -19,7 +19,7 @@ from ..effective import apt_conf, kmod, ldcache, module_file
 from ..effective.boot_choice import boot_choice, kernel_fault
 from ..ground import openpgp
 from ..ground.errors import NodeError
-from ..ground.host import SIMULATED_KERNEL, Host, Json, boot_identity, is_container
+from ..ground.host import SIMULATED_KERNEL, Host, Json, boot_identity, is_container, release_version
 from ..ground.verdict_files import CLASS
 from ..probe import pci
 from ..probe.values import Files
@@ -278,7 +278,7 @@ def os_release(text: str) -> Dict[str, str]:
     unquoted = {key: value.strip().strip("\"'") for key, value in values.items()}
     return {
         "id": unquoted.get("ID", ""),
-        "version": unquoted.get("VERSION_ID", ""),
+        "version": release_version(unquoted),
         "codename": unquoted.get("VERSION_CODENAME", ""),
     }
 
@@ -402,6 +402,16 @@ def load_json(host: Host, name: str) -> Any:
         return None
 
 
+# Options that apt wants equal in all entries of a URI and suite, beside Signed-By: `Conflicting values set for option` otherwise
+# (apt 2.6.2, 3.0.4 and 3.3.3, tried).
+OF_RELEASE = (
+    "Trusted",
+    "Check-Valid-Until",
+    "Check-Date",
+    "Valid-Until-Min",
+    "Valid-Until-Max",
+    "Date-Max-Future",
+)
 _DEB_LINE = r"\s*deb\s+(?:\[([^\]]*)\]\s+)?(\S+)\s+(\S+)\s*([^#]*)"
 
 
@@ -424,7 +434,7 @@ def apt_sources(host: Host) -> List[Json]:
                         uri=source[2],
                         suite=source[3],
                         components=source[4].split(),
-                        signed_by=options.get("signed-by"),
+                        options=options,
                     )
                 )
     for name in host.glob("/etc/apt/sources.list.d", "*.sources"):
@@ -442,7 +452,7 @@ def apt_sources(host: Host) -> List[Json]:
                                 uri=uri,
                                 suite=suite,
                                 components=fields.get("components", "").split(),
-                                signed_by=fields.get("signed-by"),
+                                options=fields,
                             )
                         )
             number += stanza.count("\n") + 2
@@ -450,15 +460,17 @@ def apt_sources(host: Host) -> List[Json]:
 
 
 def _source(
-    name: str, line: int, uri: str, suite: str, components: List[str], *, signed_by: Optional[str]
+    name: str, line: int, uri: str, suite: str, components: List[str], *, options: Mapping[str, str]
 ) -> Json:
+    options = {key.lower(): value for key, value in options.items()}
     return {
         "file": name,
         "line": line,
         "uri": uri.rstrip("/"),
         "suite": suite,
         "components": components,
-        "signed_by": signed_by,
+        "signed_by": options.get("signed-by"),
+        "release": {key: options[key.lower()] for key in OF_RELEASE if key.lower() in options},
     }
 
 

@@ -131,7 +131,7 @@ def _dates(host: Host, document: ClassDocument) -> List[Dict[str, Any]]:
     names = host.glob(LISTS, "*_InRelease") + host.glob(LISTS, "*_Release")
     local = []
     for row in site.get("archives", ()):
-        if row["uri"].startswith("file:"):
+        if row["uri"].startswith("file:") and not row.get("accept_expired"):
             folder = "/" + row["uri"][5:].strip("/")
             local += [f"{folder}/dists/{row['suite']}/{name}" for name in ("InRelease", "Release")]
     rows = []

@@ -87,6 +87,8 @@ class LabRelease:
     name: str
     codename: str
     os_release: str = ""
+    released: bool = True  # Debian's security suite has nothing for a release before it is one
+    cgroup2: bool = False  # its systemd knows no control groups of version 1
 
     @property
     def calls_itself(self) -> str:
@@ -109,6 +111,7 @@ VARIANT="goldnode stand-in"
 RELEASES: Mapping[str, LabRelease] = {
     "debian12": LabRelease("debian12", "bookworm"),
     "debian13": LabRelease("debian13", "trixie"),
+    "debian14": LabRelease("debian14", "forky", released=False, cgroup2=True),
     "ubuntu2404-standin": LabRelease("ubuntu2404-standin", "trixie", UBUNTU_STANDIN),
 }
 FLAVOURS = ("bare", CCACHE, "warm")
@@ -127,6 +130,7 @@ class LabRecipe:
     sources: tuple[str, ...]
     packages: tuple[str, ...]
     overlay: tuple[tuple[str, str], ...]
+    expired: bool = False  # take indexes past their Valid-Until date
 
     @property
     def reference(self) -> str:
@@ -137,6 +141,7 @@ class LabRecipe:
             self.sources,
             self.packages,
             self.overlay,
+            *(["expired"] if self.expired else []),
         ]
         digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
         return f"{REPOSITORY}/{self.release.name}-{self.flavour}:{digest[:12]}"
@@ -156,10 +161,11 @@ def recipe(
         )
     release = RELEASES[os_name]
     site = site or load_site()
-    suites = (
-        (archive_url(site, "debian"), release.codename),
-        (archive_url(site, "debian-security"), f"{release.codename}-security"),
-    )
+    suites = [(archive_url(site, "debian"), release.codename)]
+    if release.released:
+        suites.append((archive_url(site, "debian-security"), f"{release.codename}-security"))
+    archive = site.archives.get("debian")
+    expired = archive is not None and archive.accept_expired
     overlay = {"etc/systemd/system/ssh.service.d/host-keys.conf": HOST_KEYS_DROPIN, **QUICK}
     if release.os_release:
         overlay["etc/os-release"] = release.os_release
@@ -173,6 +179,7 @@ def recipe(
     if flavour != "warm" and not any(url.startswith("file:") for url, _ in suites):
         overlay["etc/apt/sources.list.d/debian.sources"] = "\n".join(
             f"Types: deb\nURIs: {url}\nSuites: {suite}\nComponents: main\nSigned-By: {KEYRING}\n"
+            + ("Check-Valid-Until: no\n" if expired else "")
             for url, suite in suites
         )
     return LabRecipe(
@@ -181,6 +188,7 @@ def recipe(
         sources=tuple(f"deb [signed-by={KEYRING}] {url} {suite} main" for url, suite in suites),
         packages=packages,
         overlay=tuple(sorted(overlay.items())),
+        expired=expired,
     )
 
 
@@ -236,6 +244,7 @@ def _make(client: DockerClient, wanted: LabRecipe) -> None:
             # unshare needs no root, but user namespaces.
             f"--mode={'root' if os.geteuid() == 0 else 'unshare'}",
             f"--include={','.join(wanted.packages)}",
+            *(['--aptopt=Acquire::Check-Valid-Until "false"'] if wanted.expired else []),
             '--customize-hook=rm -f "$1"/etc/ssh/ssh_host_*',
             '--customize-hook=: > "$1"/etc/machine-id',  # empty, not absent: absent is a first boot, which presets units
             '--customize-hook=rm -f "$1"/etc/apt/sources.list "$1"/etc/apt/sources.list.d/*',

@@ -28,7 +28,7 @@ from docker.types import Mount
 from goldnode.core.docker_engine import Say
 from goldnode.core.errors import GoldnodeError, nearest
 from goldnode.testing.lab import images
-from goldnode.testing.lab.images import LABEL
+from goldnode.testing.lab.images import LABEL, RELEASES
 
 NAME = re.compile(r"^[a-z0-9][a-z0-9-]{0,40}$")
 EXIT_SECONDS = 30.0  # how long the engine may take to say how a command ended that has ended
@@ -566,7 +566,7 @@ class Lab:
             "cap_add": ["SYS_ADMIN"],
             # systemd mounts, and makes namespaces for its units.
             "security_opt": ["seccomp=unconfined"],
-            "volumes": {"/sys/fs/cgroup": {"bind": "/sys/fs/cgroup", "mode": "rw"}},
+            "volumes": {_cgroup(spec.os): {"bind": "/sys/fs/cgroup", "mode": "rw"}},
             "tmpfs": {"/run": "", "/run/lock": "", "/tmp": "exec"},  # noqa: S108 - a mount point in the container
             # systemd then leaves out what a container cannot do.
             "environment": {"container": "docker"},
@@ -599,6 +599,16 @@ class Lab:
         network = self.client.networks.list(filters={"label": f"{LABEL}={self.name}"})[0]
         network.disconnect(container, force=True)
         network.connect(container, aliases=[name])
+
+
+def _cgroup(os_name: str) -> str:
+    """Return the directory of this machine that a node gets as its control groups.
+
+    systemd since 258 runs on version 2 alone. A machine with both (`hybrid`) has that beside the controllers of version 1.
+    """
+    release, unified = RELEASES.get(os_name), Path("/sys/fs/cgroup/unified")
+    only_v2 = release is not None and release.cgroup2
+    return str(unified if only_v2 and unified.is_dir() else unified.parent)
 
 
 def labs(client: DockerClient) -> dict[str, list[str]]:

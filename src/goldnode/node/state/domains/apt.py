@@ -60,8 +60,8 @@ def _file(archive: Mapping[str, Any]) -> str:
 def sources(document: ClassDocument, seen: Observed) -> List[Wanted]:
     """Return one deb822 file per archive, with the components that the node's own sources lack.
 
-    apt refuses two entries for the same URI and suite with different Signed-By values. An existing
-    entry of the node therefore determines Signed-By for goldnode's entry.
+    apt refuses two entries for the same URI and suite with different values of Signed-By and of some other options
+    (:data:`..observe.OF_RELEASE`). An existing entry of the node therefore determines them for goldnode's entry.
     """
     wanted = []
     for archive in archives(document):
@@ -76,6 +76,9 @@ def sources(document: ClassDocument, seen: Observed) -> List[Wanted]:
         if peers and not missing:
             continue
         signed_by = peers[0]["signed_by"] if peers else archive["signed_by"]
+        options = {"Check-Valid-Until": "no"} if archive.get("accept_expired") else {}
+        if peers:
+            options = peers[0].get("release") or {}
         lines = [
             f"# goldnode: {archive['id']}, an archive of stack {document['stack']['name']}",
             "Types: deb",
@@ -83,6 +86,7 @@ def sources(document: ClassDocument, seen: Observed) -> List[Wanted]:
             f"Suites: {archive['suite']}",
             *([f"Components: {' '.join(missing)}"] if missing else []),
             *([f"Signed-By: {signed_by}"] if signed_by else []),
+            *(f"{key}: {value}" for key, value in options.items()),
         ]
         wanted.append(
             Wanted(
