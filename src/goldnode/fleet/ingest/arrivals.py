@@ -10,6 +10,7 @@ from typing import Any
 
 from goldnode.fleet.ingest import bases, results
 from goldnode.fleet.ingest.anonymous import FleetNames
+from goldnode.fleet.ingest.forms import CaptureForms, FormedCapture
 from goldnode.fleet.ingest.quick import QuickBases, QuickReport, quick
 from goldnode.fleet.ingest.report import (
     INBOX_SOURCE,
@@ -42,6 +43,7 @@ class CaptureArrivals:
         self._data, self._out, self._origin = out.directory, out, origin
         self._names, self._now = names, now
         self._quick = QuickBases(self._data, out.exact)
+        self._forms = CaptureForms()
 
     def add(self, data: bytes, verdict: Mapping[str, Any] | None, name: str) -> CaptureArrival:
         """Add a document of these bytes. Raise RefusedReportError for one that cannot be stored.
@@ -49,6 +51,12 @@ class CaptureArrivals:
         :param verdict: the verdict beside it.
         :param name: of its file, for messages.
         """
+        formed = None
+        # Digests in place of names are of the whole capture.
+        for formed in self._forms.read(data) if self._names is None else ():
+            arrival = self._formed(formed, data, verdict, name)
+            if arrival is not None:
+                return arrival
         content = load(data)
         schema = content.get("schema")
         if schema == results.SCHEMA:
@@ -59,9 +67,24 @@ class CaptureArrivals:
         if schema == CHANGES:
             return self._changes(changes_of(content), data)
         report = attached(report_of(content, data, self._origin, self._now), verdict, name)
-        # Only what the service has put into the inbox is a base (bases.py).
-        whole = self._origin.source == INBOX_SOURCE and isinstance(content.get("base"), str)
-        return self._report(report, whole)
+        arrival = self._report(report, self._is_base(content))
+        rows = self._out.last_rows(report) if self._names is None and arrival.added else None
+        if rows is not None:
+            self._forms.learn(data, content, rows, formed)
+        return arrival
+
+    def _is_base(self, content: Mapping[str, Any]) -> bool:
+        """Return whether changes from a report may follow: only what the service has put into the inbox is a base (bases.py)."""
+        return self._origin.source == INBOX_SOURCE and isinstance(content.get("base"), str)
+
+    def _formed(
+        self, formed: FormedCapture, data: bytes, verdict: Mapping[str, Any] | None, name: str
+    ) -> CaptureArrival | None:
+        """Add a capture of a known form; return None for one that takes the long way."""
+        content = formed.document
+        report = attached(report_of(content, data, self._origin, self._now), verdict, name)
+        added = self._out.add_formed(report, formed, self._is_base(content))
+        return None if added is None else CaptureArrival(added, brief(report))
 
     def _report(self, report: NodeReport, whole: bool = False) -> CaptureArrival:
         # Events have no names either.

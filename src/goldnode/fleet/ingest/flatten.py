@@ -11,7 +11,7 @@ import json
 import marshal
 import math
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from goldnode.fleet.ingest.keys import NESTED, PARTS, RENAMED, KeyKind, kind
@@ -182,11 +182,11 @@ class Flattener:
     def _start(self, item: str) -> None:
         """Begin a run."""
         rows = self.rows
-        rows.items.append(self._item(item))
+        rows.items.append(self.item(item))
         rows.fact_starts.append(len(rows.facts))
         rows.number_starts.append(len(rows.numbers))
 
-    def _item(self, item: str) -> int:
+    def item(self, item: str) -> int:
         """Return the code of an item."""
         code = self.items.get(item)
         if code is not None:
@@ -199,6 +199,17 @@ class Flattener:
         self.text += len(item)
         self.item_list.append(item)
         return self.items.setdefault(item, len(self.items))
+
+    def new_items(self, texts: Sequence[str]) -> list[int]:
+        """Return the codes of items, most of which are new and none of which is too long."""
+        known = self.items
+        if not known.keys().isdisjoint(texts) or len(set(texts)) < len(texts):
+            return [self.item(text) for text in texts]
+        first = len(known)
+        known.update(zip(texts, range(first, first + len(texts)), strict=True))
+        self.item_list += texts
+        self.text += sum(map(len, texts))
+        return list(range(first, len(known)))
 
     def _child(self, parent: _Name, name: str) -> _Name:
         self._names += 1
@@ -312,7 +323,7 @@ class Flattener:
         rows.keys.extend(known.keys)
         rows.numbers.extend(known.numbers)
         for relative, fact, number in known.runs:
-            rows.items.append(self._item(item + relative if item else relative[1:]))
+            rows.items.append(self.item(item + relative if item else relative[1:]))
             rows.fact_starts.append(facts + fact)
             rows.number_starts.append(numbers + number)
 

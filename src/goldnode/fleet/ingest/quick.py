@@ -29,7 +29,7 @@ from pydantic_core import from_json
 
 from goldnode.fleet.ingest import keys, precision
 from goldnode.fleet.ingest.bases import BASES, ROWS, base_file, write_cache
-from goldnode.fleet.ingest.blocks import COMPARED, BlockReader, Ordered
+from goldnode.fleet.ingest.blocks import COMPARED, BlockReader, Ordered, by_key
 from goldnode.fleet.ingest.findings import finding_columns, text_size
 from goldnode.fleet.ingest.flatten import Flattener, constant, joined
 from goldnode.fleet.ingest.node_columns import node_columns, uptime_seconds
@@ -43,11 +43,11 @@ _FORM = 2  # of the files
 NOTHING, NUMBER, FACT, LONG = range(
     4
 )  # what a value is in the rows; LONG: its change takes the long way
-_TYPES = {type(None): 0, bool: 1, int: 2, float: 2, str: 3, list: 4, dict: 5}
+TYPES = {type(None): 0, bool: 1, int: 2, float: 2, str: 3, list: 4, dict: 5}
 # Values that name a part, or make another kind of row of it.
-_NAMING = frozenset({"fault", *(field for fields in keys.PARTS.values() for field in fields)})
-_PARTS = {key.rpartition(".")[2] for key in keys.PARTS} | set(keys.RENAMED)
-_FIRST_MARK = 7e9 + 0.5  # of numbers: no other value of a capture is one by chance
+NAMING = frozenset({"fault", *(field for fields in keys.PARTS.values() for field in fields)})
+PART_LISTS = {key.rpartition(".")[2] for key in keys.PARTS} | set(keys.RENAMED)
+FIRST_MARK = 7e9 + 0.5  # of numbers: no other value of a capture is one by chance
 # Values outside of the rows that may change: of the capture, the columns of its node; of the verdict, nothing that is stored.
 TIME, UPTIME = ("capture", "time"), ("capture", "uptime")
 _UNSTORED = frozenset(
@@ -305,11 +305,8 @@ class _Sorted(NamedTuple):
 
 def _sorted(rows: Ordered, names: list[str]) -> _Sorted:
     """Return rows in the order of keys: that of codes is another one in each process."""
-    own = [names[code] for code in rows.keys.tolist()]
-    order = sorted(range(len(own)), key=own.__getitem__)
-    places = [np.arange(rows.starts[one], rows.starts[one] + rows.counts[one]) for one in order]
-    chosen = np.concatenate(places) if places else np.empty(0, np.int64)
-    return _Sorted([own[one] for one in order], rows.counts[order], rows.values[chosen])
+    own = by_key(rows, names)
+    return _Sorted(own.keys, own.counts, rows.values[own.rows])
 
 
 def _values(branch: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Any]]:
@@ -325,13 +322,13 @@ def _values(branch: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...
 def _form(value: Any) -> str:
     """Return the keys of a tree and the types of its values, as one text: thousands of small objects cost more."""
     if not is_branch(value):
-        return str(_TYPES[type(value)])
+        return str(TYPES[type(value)])
     if type(value) is list:
         return f"[{','.join(map(_form, value))}]"
     return f"{{{','.join([f'{key!r}:{_form(value[key])}' for key in sorted(value)])}}}"
 
 
-def _mark(number: int) -> str:
+def mark_of(number: int) -> str:
     return f"⟦{number}⟧"
 
 
@@ -347,16 +344,16 @@ def _marked_shape(
         mark = value
         if path in _UNSTORED or path in (TIME, UPTIME):
             kinds[number] = NOTHING
-        elif path[0] == "capture" and path[-1] not in _NAMING and path[1] not in _NODE:
+        elif path[0] == "capture" and path[-1] not in NAMING and path[1] not in _NODE:
             # A list of parts without parts has no row, and one of texts has.
-            parts = value == [] and path[-1] in _PARTS
+            parts = value == [] and path[-1] in PART_LISTS
             if (
                 path[:-1] not in faulty
                 and value is not None
                 and type(value) is not dict
                 and not parts
             ):
-                mark = _mark(number) if type(value) not in (int, float) else _FIRST_MARK + number
+                mark = mark_of(number) if type(value) not in (int, float) else FIRST_MARK + number
                 mark = [mark] if type(value) is list else mark
                 marks[number] = mark
         _put(marked, path, mark)
@@ -381,7 +378,7 @@ def _marked_shape(
     return ReportShape(
         id_,
         kinds=kinds,
-        types=np.array([_TYPES[type(value)] for _, value in values], np.int8),
+        types=np.array([TYPES[type(value)] for _, value in values], np.int8),
         rows=rows,
         number_keys=numbers.keys,
         number_counts=numbers.counts,
@@ -443,7 +440,7 @@ def is_compared(key: str) -> bool:
 def rules(exact: bool) -> str:
     """Return a digest of what rows are made by: rows of another goldnode are not used."""
     steps = [(one.pattern, one.step) for one in precision.precisions()]
-    own = (_FORM, exact, keys.RULES, sorted(_NAMING), sorted(_UNSTORED), [] if exact else steps)
+    own = (_FORM, exact, keys.RULES, sorted(NAMING), sorted(_UNSTORED), [] if exact else steps)
     return hashlib.sha256(repr(own).encode()).hexdigest()[:16]
 
 
@@ -486,7 +483,7 @@ def quick(base: BaseRows, one: QuickReport, exact: bool) -> QuickChanges | None:
     if changes.trees or not len(numbers) or numbers[-1] >= len(shape.kinds):
         return None
     kinds = shape.kinds[numbers]
-    types = list(map(_TYPES.get, map(type, changes.to)))
+    types = list(map(TYPES.get, map(type, changes.to)))
     if (kinds == LONG).any() or types != shape.types[numbers].tolist():
         return None
     counted = kinds == NUMBER
@@ -557,14 +554,14 @@ def _facts(base: BaseRows, values: Mapping[int, Any]) -> dict[str, list[str]] | 
         ):  # most are lists of a few reasons: joining them takes ten times as long
             text = known.get(repr(value))
             if text is None:
-                text = known[repr(value)] = _text(value, key)
+                text = known[repr(value)] = fact_text(value, key)
         else:
-            text = _text(value, key)
+            text = fact_text(value, key)
         texts[place] = text
     return {key: texts for key, texts in changed.items() if texts != own[key]}
 
 
-def _text(value: Any, key: str) -> str:
+def fact_text(value: Any, key: str) -> str:
     """Return a value as the text of a fact, as the Flattener does."""
     if type(value) is bool:
         return "true" if value else "false"

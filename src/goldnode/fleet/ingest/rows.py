@@ -21,6 +21,7 @@ from goldnode.fleet.ingest.blocks import (
 )
 from goldnode.fleet.ingest.findings import FINDING, finding_columns, text_size
 from goldnode.fleet.ingest.flatten import Flattener
+from goldnode.fleet.ingest.forms import FormedCapture, GroupRows
 from goldnode.fleet.ingest.node_columns import node_columns
 from goldnode.fleet.ingest.precision import STATED
 from goldnode.fleet.ingest.quick import QuickChanges, ReportShape, fits
@@ -66,16 +67,44 @@ class Group:
         self._changed: dict[str, list[_ChangedBlocks]] = {FACTS: [], NUMBERS: []}
         self._quick = _QuickRows()
         self._digested: list[tuple[int, str, str]] = []
+        self.last: GroupRows | None = None  # of the last capture that was flattened
 
     def add(self, report: NodeReport, whole: bool = False) -> None:
         """Add a report. Raise RefusedReportError, with nothing added, for one that cannot be stored.
 
         :param whole: store it whole: a node sends changes from it.
         """
-        findings, node = finding_columns(report), node_columns(report)
+        findings = finding_columns(report)
+        node_columns(report)
         self._flattener.add(report.capture)  # the last one that may refuse the report
-        time = report.milliseconds
-        number, blocks = len(self.members), self._reader.take(time)
+        blocks = self._reader.take(report.milliseconds)
+        self.last = GroupRows(self._flattener, self._reader, blocks)
+        self._add_blocks(report, blocks, findings, whole)
+
+    def add_formed(self, report: NodeReport, formed: FormedCapture, whole: bool = False) -> bool:
+        """Add a report whose capture has the form of one of this group. Return False for one that must be added as a whole.
+
+        Raise RefusedReportError, with nothing added, for one that cannot be stored.
+        """
+        if formed.model.flattener is not self._flattener:
+            return False
+        findings = finding_columns(report)
+        node_columns(report)
+        blocks = formed.model.blocks(formed, report.milliseconds)
+        if blocks is None:
+            return False
+        self._add_blocks(report, blocks, findings, whole)
+        return True
+
+    def _add_blocks(
+        self,
+        report: NodeReport,
+        blocks: CaptureBlocks,
+        findings: Mapping[str, Sequence[str | None]],
+        whole: bool,
+    ) -> None:
+        """Add the blocks of a capture, or what differs from its base."""
+        node, time, number = node_columns(report), report.milliseconds, len(self.members)
         base = self.bases.fitting(report.node, time)
         changes = None if base is None or whole else blocks.compared(self.bases.digests(base))
         packed = None
@@ -164,23 +193,27 @@ class Group:
         if name == CHANGES:
             return self._changes()
         rows = [rows for _, rows in self._whole[name]]
-        captures = np.array([number for number, _ in self._whole[name]], np.int32)
-        lengths = [len(one.values) for one in rows]
-        blocks = _joined([np.repeat(one.keys, one.counts) for one in rows], np.int32)
-        order = np.argsort(_rank(self._keys(name))[blocks], kind="stable")
+        keys = _joined([one.keys for one in rows], np.int32)
+        counts = _joined([one.counts for one in rows], np.int64)
+        order = np.argsort(_rank(self._keys(name))[keys], kind="stable")
+        places, _ = _list_places(counts, order)
+        captures = np.repeat(
+            np.array([number for number, _ in self._whole[name]], np.int32),
+            [len(one.keys) for one in rows],
+        )
+        columns = self._who(np.repeat(captures[order], counts[order]))
         values = _joined([one.values for one in rows], np.int32 if name == FACTS else np.float64)
-        columns = self._who(np.repeat(captures, lengths)[order])
         columns |= {
             "item": _texts(
-                _joined([one.items for one in rows], np.int32)[order], self._flattener.item_list
+                _joined([one.items for one in rows], np.int32)[places], self._flattener.item_list
             ),
-            "key": _texts(blocks[order], self._keys(name)),
-            "place": pa.array(_joined([one.places for one in rows], np.int16)[order]),
+            "key": _texts(np.repeat(keys[order], counts[order]), self._keys(name)),
+            "place": pa.array(_joined([one.places for one in rows], np.int16)[places]),
         }
         if name == FACTS:
-            columns |= self._fact_columns(values[order])
+            columns |= self._fact_columns(values[places])
         else:
-            columns["value"] = pa.array(values[order])
+            columns["value"] = pa.array(values[places])
         return pa.table([columns[column] for column in SCHEMAS[name].names], SCHEMAS[name].names)
 
     def _finding_table(self) -> pa.Table:

@@ -19,6 +19,7 @@ from goldnode.core.errors import GoldnodeError
 from goldnode.core.files import sync
 from goldnode.fleet.ingest import compact, results
 from goldnode.fleet.ingest.compact import formatted
+from goldnode.fleet.ingest.forms import FormedCapture, GroupRows
 from goldnode.fleet.ingest.precision import EXACT
 from goldnode.fleet.ingest.quick import QuickChanges
 from goldnode.fleet.ingest.report import NodeReport
@@ -127,6 +128,24 @@ class PartWriter:
             return None
         self._added(report, group.size - before)
         return True
+
+    def add_formed(
+        self, report: NodeReport, formed: FormedCapture, whole: bool = False
+    ) -> bool | None:
+        """Add a report whose capture has a known form. Return None for one that must be added as a whole, else as `add`."""
+        if self._is_known(report):
+            return False
+        group = self._open((report.class_, report.day)).group
+        before = group.size
+        if not group.add_formed(report, formed, whole):
+            return None
+        self._added(report, group.size - before)
+        return True
+
+    def last_rows(self, report: NodeReport) -> GroupRows | None:
+        """Return the rows of the capture that was last added to the group of a report; None if these are written."""
+        opened = self._groups.get((report.class_, report.day))
+        return None if opened is None else opened.group.last
 
     def base(self, report: NodeReport) -> HeldBase | None:
         """Return a report that is stored whole in a file with a name; None for another one."""
