@@ -198,6 +198,10 @@ class Kernel(Strict):
         default=None, description="End of the release name, for instance amd64."
     )
     release: str | None = Field(default=None, description="Exact release as `uname -r` shows it.")
+    page_kib: Literal[4, 16, 64] | None = Field(
+        default=None,
+        description="Page size that the kernel is built with, KiB (arm64 has three); null: not judged.",
+    )
 
     @model_validator(mode="after")
     def _one_way(self) -> Kernel:
@@ -212,6 +216,13 @@ class Kernel(Strict):
         if (self.series is None) != (self.flavour is None):
             raise ValueError(
                 "`series` and `flavour` belong together | write both, or `release` alone"
+            )
+        # Debian's and Ubuntu's kernels with larger pages end with their size: arm64-16k, nvidia-64k.
+        named = re.search(r"-(16|64)k$", self.release or self.flavour or "")
+        if named and self.page_kib not in (None, int(named[1])):
+            raise ValueError(
+                f"a kernel whose name ends with -{named[1]}k has pages of {named[1]} KiB, not of "
+                f"{self.page_kib} | write page_kib: {named[1]}"
             )
         return self
 

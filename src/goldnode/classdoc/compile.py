@@ -155,7 +155,12 @@ def _software(
     return {
         "gpu": gpus,
         "platform": {"name": view.entry.item.platform, "nvswitch": view.host.nvswitch},
-        "kernel": {"release": lock.kernel_release, "image": image, "headers": headers},
+        "kernel": {
+            "release": lock.kernel_release,
+            "image": image,
+            "headers": headers,
+            **({} if stack.kernel.page_kib is None else {"page_kib": stack.kernel.page_kib}),
+        },
         "driver": None if gpus is None else _driver(view, lock, built),
         "runtime": _runtime(stack.runtime, view.stack),
         "modules": [_module(module, lock, built) for module in stack.modules],

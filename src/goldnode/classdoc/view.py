@@ -268,6 +268,7 @@ def stack_host(
         architecture=item.os.architecture,
         kernel=stack.kernel,
         kernel_version=release_numbers(versions.get(image)),
+        page_kib=item.kernel.page_kib,
         gpus=gpus,
         modules={
             module.name: release_numbers(versions.get(module.package)) or ""

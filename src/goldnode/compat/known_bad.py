@@ -8,7 +8,8 @@ leaves the condition open. Keys of `match`:
 
     host      kernel driver package toolkit amdgpu (versions), branch, engine {NAME: versions}, flavour,
               toolkit_mode, vendor, os, os_not, driver_from, fabric_manager (absent, differs), nvswitch,
-              realtime, gpu (globs), architecture, mixed, packages, package_not, features, cmdline_lacks
+              realtime, gpu (globs), architecture, mixed, packages, package_not, features, cmdline_lacks,
+              page_kib_not
     workload  cuda cudnn rocm torch torch_cuda (versions), forward_compat, image (glob)
     both      cuda_newer: whether the workload's CUDA is newer than the driver's native one
     neither   also: a condition that no class states, so it is always open
@@ -338,6 +339,7 @@ _WORDS = {
         ("package", "package_not"), "the version of the package that contains the module"
     ),
     "cmdline_lacks": "the kernel's command line",
+    "page_kib_not": "the page size of the kernel",
     "driver": "the driver's version",
     "kernel": "the kernel's exact version",
     "toolkit_mode": "how the engine gives GPUs to containers",
@@ -361,11 +363,12 @@ def _lines(row: KnownBad) -> tuple[str, ...]:
         "engine": "engine",
         "kernel": "kernel",
         "driver": "driver",
+        "page_kib_not": "kernel",
         "cmdline_lacks": "policy",
     }
     return tuple(
         lines[key]
-        for key in ("toolkit", "engine", "driver", "kernel", "cmdline_lacks", "gpu")
+        for key in ("toolkit", "engine", "driver", "kernel", "page_kib_not", "cmdline_lacks", "gpu")
         if key in keys
     )
 
@@ -584,6 +587,7 @@ HOST: Mapping[str, Callable[[CompatHost, Any], Answer]] = {
     "packages": lambda host, wanted: any(name in host.packages for name in wanted),
     "features": _features,
     "cmdline_lacks": _cmdline_lacks,
+    "page_kib_not": lambda host, wanted: host.page_kib not in (None, wanted),
 }
 
 

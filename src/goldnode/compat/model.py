@@ -175,6 +175,7 @@ class CompatHost:
     lock_fault: GoldnodeError | None = None
     # Upstream version, if the release does not contain it: 6.1.192 of 6.1.0-56-amd64.
     kernel_version: str | None = None
+    page_kib: int | None = None  # of the kernel; None: the stack does not state it
     # Version of the package that ships the module, Debian's revision included.
     driver_package: str | None = None
     packages: tuple[str, ...] = ()  # packages that the stack requests by name

@@ -412,9 +412,11 @@ def unmeasured(host: CompatHost, flavour: facts.ModuleFlavour) -> str | None:
     """Return how to measure the build of a locked pair; None if the pair is not known exactly."""
     if host.driver_package is None or host.kernel is None:
         return None
+    # It builds for the machine that it runs on.
+    where = "" if host.architecture == "amd64" else f" on a machine of {host.architecture}"
     return (
         "the pair was not measured; `goldnode modules matrix --packages --driver "
-        f"'*={host.driver_package}' --flavour {flavour} --kernel {host.kernel}` builds it"
+        f"'*={host.driver_package}' --flavour {flavour} --kernel {host.kernel}` builds it{where}"
     )
 
 

@@ -457,6 +457,7 @@ class CapturedMemory(Part):
     edac: dict[str, dict[str, int | MissingValue] | MissingValue] | MissingValue | None = None
     transparent_hugepages: Text = None
     numa_balancing: Flag | int = None
+    page_kib: Number = None
 
 
 class CapturedInterface(Part):

@@ -496,6 +496,7 @@ class Match(FactsRow):
     driver_from: str | None = None
     mixed: list[list[str]] | None = None
     gpu: list[str] | None = None
+    page_kib_not: int | None = None
     cmdline_lacks: list[str] | None = None
     features: list[str] | None = None
     also: str | None = None

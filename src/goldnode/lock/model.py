@@ -182,6 +182,7 @@ def intent_digest(stack: Stack) -> str:
     asked["modules"] = [
         row for row in asked["modules"] if row["package"]
     ]  # the driver's own modules ask apt for nothing
+    del asked["kernel"]["page_kib"]  # the kernel's name decides it
     # What a stack does not ask for leaves no trace, so that a lock made before the question existed stays good.
     return digest_of(
         {

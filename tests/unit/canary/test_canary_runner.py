@@ -272,3 +272,17 @@ def test_cpu_lists_quotas_and_file_systems(tmp_path: Path) -> None:
         "nfs4",
         "ext4",
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "model"),
+    [
+        ("processor\t: 0\nmodel name\t: Xeon  8480+\n", "Xeon 8480+"),
+        ("processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd4f\n", "0x41 0xd4f"),
+        ("processor\t: 0\n", os.uname().machine),
+    ],
+)
+def test_processor_of_arm_is_named_by_its_numbers(tmp_path: Path, text: str, model: str) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/cpuinfo").write_text(text, encoding="utf-8")
+    assert machine.processor(str(tmp_path)) == model

@@ -402,6 +402,14 @@ REFUSED = [
         "kernel-half", file=S, old=", flavour: amd64}", new="}", line=5, parts=("belong together",)
     ),
     Refusal(
+        "kernel-pages",
+        file=S,
+        old="flavour: amd64}",
+        new="flavour: arm64-16k, page_kib: 64}",
+        line=5,
+        parts=("name ends with -16k has pages of 16 KiB, not of 64", "Write page_kib: 16"),
+    ),
+    Refusal(
         "version-of-other-branch",
         file=S,
         old="version: null",

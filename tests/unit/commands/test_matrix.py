@@ -129,7 +129,9 @@ def test_rows_report_partial_trials_and_simulated_hardware(
 ) -> None:
     for name, entry in catalog.stacks.items():
         real = entry.item.exercised == "debian-archive"
-        assert ("only" not in rows(shown)[name].cells["Tried out"]) is real, name
+        tried = rows(shown)[name].cells["Tried out"]
+        assert (tried == "on Debian's own archive") is real, name
+        assert ("only" in tried) is (entry.item.exercised == "local-archive"), name
     for name, klass in catalog.classes.items():
         assert ("simulated" in rows(shown)[name].cells["Hardware"]) is klass.item.simulated, name
 

@@ -97,6 +97,13 @@ def test_version_is_in_range_when_one_range_holds(version: str, wanted: Any, hol
             "gh200-boot",
             None,
         ),
+        (nvidia(gpu="GB200", branch="580", cmdline=("quiet",)), None, "grace-boot", "warn"),
+        (nvidia(gpu="GB300", cmdline=("init_on_alloc=0",)), None, "grace-boot", None),
+        (nvidia(gpu="GH200-144G-HBM3e", page_kib=4), None, "grace-pages", "warn"),
+        (nvidia(gpu="GB200", page_kib=16), None, "grace-pages", "warn"),
+        (nvidia(gpu="GB200", page_kib=64), None, "grace-pages", None),
+        (nvidia(gpu="GB200"), None, "grace-pages", None),
+        (nvidia(gpu="H100-SXM5-80GB", page_kib=4), None, "grace-pages", None),
         (
             nvidia(branch="580", kernel="6.12.94-rt1-amd64", archives=("debian",)),
             None,

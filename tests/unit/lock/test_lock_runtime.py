@@ -160,3 +160,9 @@ def test_the_runtime_is_part_of_the_intent(place: Place) -> None:
     assert intent_digest(place.load()[0].item) == asked, (
         "how the engine is configured chooses no package"
     )
+
+
+def test_the_page_size_is_no_part_of_the_intent(place: Place) -> None:
+    item = place.load()[0].item
+    kernel = item.kernel.model_copy(update={"page_kib": 4})
+    assert intent_digest(item.model_copy(update={"kernel": kernel})) == intent_digest(item)

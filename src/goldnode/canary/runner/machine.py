@@ -24,10 +24,14 @@ def node_name() -> str:
 
 
 def processor(root: str = "/") -> str:
-    """Return the model of the CPUs."""
+    """Return the model of the CPUs; Arm's have no name there, but the numbers of implementer and part."""
     text = read(under(root, "/proc/cpuinfo")) or ""
-    match = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
-    return " ".join(match[1].split()) if match else os.uname().machine
+    for keys in (("model name",), ("CPU implementer", "CPU part")):
+        found = [re.search(rf"^{key}\s*:\s*(.+)$", text, re.MULTILINE) for key in keys]
+        words = [" ".join(match[1].split()) for match in found if match]
+        if len(words) == len(keys):
+            return " ".join(words)
+    return os.uname().machine
 
 
 def cpu_list(text: str) -> Set[int]:

@@ -107,14 +107,29 @@ def kernel_fault(host: Host, release: str) -> Optional[str]:
     size = os.stat(host.real(name)).st_size
     if not size:
         return f"{name} is empty"
-    if head[0x202:0x206] == b"HdrS":
-        sectors = head[SECTORS] or 4
-        rest = int.from_bytes(head[PARAGRAPHS : PARAGRAPHS + 4], "little")
-        whole = 512 * (sectors + 1) + 16 * rest
-        if size < whole:
-            return f"{name} has {size} bytes of {whole}"
+    whole = _image_size(head)
+    if size < whole:
+        return f"{name} has {size} bytes of {whole}"
     listed = f"/lib/modules/{release}/modules.dep"
     # A kernel without any module has an empty list, and is none of a distribution.
     if host.data(listed, 1):
         return None
     return f"{listed} is missing or empty"
+
+
+def _image_size(head: bytes) -> int:
+    """Return the bytes that the file of a kernel image has, by its header; 0 for an unknown format."""
+
+    def number(at: int, size: int) -> int:
+        return int.from_bytes(head[at : at + size], "little")
+
+    if head[0x202:0x206] == b"HdrS":
+        return 512 * ((head[SECTORS] or 4) + 1) + 16 * number(PARAGRAPHS, 4)
+    # An arm64 image, compressed (EFI zboot) or not, is a PE file for UEFI. Its own header has the size in memory,
+    # which is larger. A row of the section table has size and place in the file (PE format, section table).
+    pe = number(0x3C, 4)
+    if head[:2] != b"MZ" or head[pe : pe + 4] != b"PE\0\0":
+        return 0
+    table = pe + 24 + number(pe + 20, 2)
+    rows = range(table, table + 40 * number(pe + 6, 2), 40)
+    return max((number(row + 16, 4) + number(row + 20, 4) for row in rows), default=0)

@@ -74,11 +74,12 @@ class ClassPlatform(TypedDict):
 
 
 class ClassKernel(TypedDict):
-    """The kernel's release and its packages."""
+    """The kernel's release and its packages. `page_kib` exists only if the stack declares it."""
 
     release: str
     image: str
     headers: str
+    page_kib: NotRequired[int]
 
 
 class ClassDriver(TypedDict):

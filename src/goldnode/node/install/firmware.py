@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 
 from ..slots.identity import ESP, Table, Variables
@@ -11,7 +12,6 @@ if TYPE_CHECKING:
     from typing import Optional
 
 TITLE = "goldnode"
-LOADER = "\\EFI\\BOOT\\BOOTX64.EFI"
 _ACTIVE = 1
 
 
@@ -29,7 +29,9 @@ def option(table: Table) -> Optional[bytes]:
             + guid.bytes_le
             + b"\x02\x02"
         )
-        name = LOADER.encode("utf-16-le") + b"\0\0"
+        # UEFI 2.10, 3.5.1.1: the name of the loader depends on the processor.
+        machine = "AA64" if os.uname().machine == "aarch64" else "X64"
+        name = f"\\EFI\\BOOT\\BOOT{machine}.EFI\0".encode("utf-16-le")
         path = (
             drive
             + struct.pack("<BBH", 4, 4, 4 + len(name))

@@ -28,6 +28,7 @@ TAINTS = "PFSRMBUDAWCIOELKXTNJ"
 # as such.
 VIRTUAL = (
     ("QEMU", "qemu"),
+    ("linux,dummy-virt", "qemu"),  # in the device tree of QEMU's machine "virt"
     ("KVM", "kvm"),
     ("Amazon EC2", "amazon"),
     ("Google Compute Engine", "google"),
@@ -88,6 +89,10 @@ def identity(context: Context) -> Json:
     product = {
         key: files.text(DMI + name) for key, name in (pair.split(":") for pair in firmware.split())
     }
+    if not isinstance(product["name"], str):
+        # An Arm machine may have a device tree in place of DMI. Its text ends with a zero byte.
+        model = files.text("/proc/device-tree/model")
+        product["name"] = model.rstrip("\0") if isinstance(model, str) else product["name"]
     return {
         "hostname": hostname,
         "machine_id": files.text("/etc/machine-id"),
@@ -343,9 +348,7 @@ def cpu(context: Context) -> Json:
     flags = first.get("flags") or first.get("Features")  # x86 and Arm
     return {
         "architecture": os.uname().machine,
-        "model": first.get("model name")
-        or first.get("CPU part")
-        or not_exposed("/proc/cpuinfo names none"),
+        "model": processor_model(first) or not_exposed("/proc/cpuinfo names none"),
         "flags": sorted(flags.split()) if flags else unread("/proc/cpuinfo lists none"),
         "sockets": len(sockets) or not_exposed("no topology in sysfs"),
         "cores": len(cores) or not_exposed("no topology in sysfs"),
@@ -357,10 +360,34 @@ def cpu(context: Context) -> Json:
     }
 
 
+# Arm's processors have no name in /proc/cpuinfo. Names of those of servers by implementer and part, as lscpu
+# has them (util-linux, sys-utils/lscpu-arm.c); Grace has Neoverse-V2.
+ARM_PARTS = {
+    "0x41": "d08 Cortex-A72 d0c Neoverse-N1 d40 Neoverse-V1 d49 Neoverse-N2 d4f Neoverse-V2 d84 Neoverse-V3 "
+            "d85 Cortex-X925 d87 Cortex-A725 d8e Neoverse-N3",
+    "0x46": "001 A64FX", "0x4e": "004 Carmel 010 Olympus", "0xc0": "ac3 Ampere-1 ac4 Ampere-1a",
+}  # fmt: skip
+
+
+def processor_model(first: Dict[str, str]) -> Optional[str]:
+    """Return the model of a processor of /proc/cpuinfo; of an unknown one of Arm's its implementer and part."""
+    maker, part = first.get("CPU implementer"), first.get("CPU part", "")
+    if first.get("model name") or not maker:
+        return first.get("model name")
+    words = ARM_PARTS.get(maker, "").split()
+    names = dict(zip(words[::2], words[1::2]))
+    return names.get(part[2:]) or f"{maker} {part}"
+
+
 def _processor(files: Files) -> Dict[str, str]:
     """Return the first processor of /proc/cpuinfo."""
     data = files.data("/proc/cpuinfo", 4096)
-    text = data.decode("utf-8", "replace").partition("\n\n")[0] if isinstance(data, bytes) else ""
+    return processor(data.decode("utf-8", "replace") if isinstance(data, bytes) else "")
+
+
+def processor(text: str) -> Dict[str, str]:
+    """Return the first processor of the text of /proc/cpuinfo."""
+    text = text[:4096].partition("\n\n")[0]
     lines = text.splitlines()
     if len(text) >= 4000:
         lines = lines[:-1]  # the last line may be cut
@@ -486,6 +513,7 @@ def memory(files: Files) -> Json:
         "edac": edac or not_exposed("no memory controller reports errors (EDAC)"),
         "transparent_hugepages": chosen(files.text("/sys/kernel/mm/transparent_hugepage/enabled")),
         "numa_balancing": files.number("/proc/sys/kernel/numa_balancing"),
+        "page_kib": os.sysconf("SC_PAGESIZE") >> 10,
     }
 
 

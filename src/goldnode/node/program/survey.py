@@ -10,6 +10,7 @@ import re
 
 from ..ground.host import Host, Json, is_container
 from ..ground.verdict_files import CLASS
+from ..probe.machine import processor, processor_model
 from ..state import observe
 
 TYPE_CHECKING = False
@@ -97,13 +98,14 @@ def survey(host: Host) -> Json:
 def hardware(host: Host) -> Json:
     """Return the machine: {memory_mib, processor, sockets, threads, product}. None: could not be read."""
     memory = re.search(r"^MemTotal: +(\d+) kB", host.text("/proc/meminfo") or "", re.MULTILINE)
-    model = re.search(r"^model name\s*: (.*)$", host.text("/proc/cpuinfo") or "", re.MULTILINE)
+    model = processor_model(processor(host.text("/proc/cpuinfo") or ""))
     cpus = host.glob("/sys/devices/system/cpu", "cpu[0-9]*")
     sockets = {host.text(f"{cpu}/topology/physical_package_id") for cpu in cpus} - {None}
-    product = (host.text("/sys/class/dmi/id/product_name") or "").strip()
+    named = host.text("/sys/class/dmi/id/product_name") or host.text("/proc/device-tree/model")
+    product = (named or "").strip("\0\n ")
     return {
         "memory_mib": int(memory.group(1)) // 1024 if memory else None,
-        "processor": model.group(1).strip() if model else None,
+        "processor": model,
         "sockets": len(sockets) or None,
         "threads": len(cpus) or None,
         "product": product or None,

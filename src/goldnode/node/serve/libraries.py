@@ -35,12 +35,13 @@ FOLDERS = (
     "/usr/lib/x86_64-linux-gnu",
     "/usr/lib/aarch64-linux-gnu",
     "/usr/lib/x86_64-linux-gnu/nvidia/current",
+    "/usr/lib/aarch64-linux-gnu/nvidia/current",
     "/usr/lib64",
     "/usr/lib",
     "/usr/local/lib",
 )
 TOOLKITS = (
-    ("/usr/local", "cuda*", ("lib64", "targets/x86_64-linux/lib")),
+    ("/usr/local", "cuda*", ("lib64", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib")),
     ("/opt", "rocm*", ("lib",)),
 )
 # Limit of the rows in an answer.

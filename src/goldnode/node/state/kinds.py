@@ -93,7 +93,7 @@ _ROWS: Tuple[Kind, ...] = (
     Kind("apt.sources", SOFTWARE, DEGRADED, None, "no other package source offers packages of the stack"),
     # Another image would have the line of a person as well.
     Kind("apt.fence", HARDWARE, DEGRADED, None, "no file of others makes apt or unattended upgrades ignore list, holds or pins of the stack"),
-    Kind("kernel.running", SOFTWARE, DRAIN, None, "the running kernel is the locked one"),
+    Kind("kernel.running", SOFTWARE, DRAIN, None, "the running kernel is the locked one, with pages of the declared size"),
     Kind("kernel.oops", SOFTWARE, DEGRADED, None, "the kernel has had no oops since boot; one in a GPU's driver drains the node"),
     Kind("kernel.lockup", SOFTWARE, DEGRADED, None, "no processor was locked up since boot"),
     Kind("kernel.clocksource", SOFTWARE, DEGRADED, None, "the kernel has not given up its clock source since boot"),

@@ -215,6 +215,7 @@ class Observed:
         self.boot_identity: Optional[str] = None
         self.os: Dict[str, str] = {}
         self.running_kernel: Optional[str] = None
+        self.page_kib: Optional[int] = None
         self.secure_boot: Optional[bool] = None
         self.packages: Dict[str, Dict[str, Any]] = {}
         self.automatic: List[str] = []

@@ -150,6 +150,7 @@ def observe(host: Host, document: ClassDocument, keep: bool = True) -> Observed:
         boot_identity=boot_identity(host),
         os=os_release(host.text("/etc/os-release") or ""),
         running_kernel=release if release and (own or host.exists(SIMULATED_KERNEL)) else None,
+        page_kib=os.sysconf("SC_PAGESIZE") >> 10 if host.live else None,
         secure_boot=secure_boot(host) if own else None,
         packages=packages(host),
         automatic=automatic(host.text("/var/lib/apt/extended_states") or ""),

@@ -295,6 +295,7 @@ def of_record(document: ClassDocument, capture: Mapping[str, Any]) -> List[Findi
     seen = Observed(
         os={key: str(system.get(key)) for key in ("id", "version")},
         running_kernel=rules.text_of(rules.fetch(system, "kernel.running")),
+        page_kib=rules.fetch(capture, "memory.page_kib"),
         gpus=gpus,
         loaded={"nvidia": loaded} if loaded is not None else {},
         simulated=node.simulated,
@@ -536,20 +537,26 @@ def _models(document: ClassDocument, ids: List[str], elsewhere: Optional[str]) -
 
 
 def _kernel(document: ClassDocument, seen: Observed) -> List[Finding]:
-    release = document["kernel"]["release"]
-    return [
-        judge_item(
-            "kernel.running",
-            release,
-            seen.running_kernel,
-            Remedy(
-                f"Run site.yml with `-e goldnode_reboot=true`: it has {release} boot next, and reboots the node in its turn.",
-                SITE,
-                REBOOT,
-            ),
-            place(seen),
-        )
-    ]
+    release, running = document["kernel"]["release"], seen.running_kernel
+    expected, pages = release, document["kernel"].get("page_kib")
+    remedy = Remedy(
+        f"Run site.yml with `-e goldnode_reboot=true`: it has {release} boot next, and reboots the node in its turn.",
+        SITE,
+        REBOOT,
+    )
+    elsewhere = place(seen)
+    if pages is not None:
+        expected = f"{release}, pages of {pages} KiB"
+        if running and not elsewhere and not isinstance(seen.page_kib, int):
+            return [
+                Finding("kernel.running", UNREAD, expected, f"{running}, pages of unknown size")
+            ]
+        if running == release:  # a reboot would start the same kernel
+            remedy = Remedy(
+                "The locked kernel runs: correct `kernel.page_kib` of its stack.", PERSON
+            )
+        running = running and f"{running}, pages of {seen.page_kib} KiB"
+    return [judge_item("kernel.running", expected, running, remedy, elsewhere)]
 
 
 def _driver(document: ClassDocument, seen: Observed) -> List[Finding]:

@@ -26,6 +26,26 @@ def image(size: int) -> bytes:
     return bytes(head) + bytes(size - len(head))
 
 
+ARM = 37796352  # what the section table states of Debian's linux-image-6.12.118+deb13-arm64, whose file has 1472 bytes more
+
+
+def arm_image(size: int, magic: bytes = b"ARMd") -> bytes:
+    """The head of an arm64 kernel image (Debian's have a PE header at 0x40, two sections), at the given size."""
+    head = bytearray(4096)
+    head[:2], head[0x38:0x40], head[0x40:0x44] = b"MZ", magic + b"@\0\0\0", b"PE\0\0"
+    head[0x10:0x18] = 0x2510000.to_bytes(
+        8, "little"
+    )  # the size in memory, which is larger than the file
+    head[0x46:0x48], head[0x54:0x56] = b"\2\0", (160).to_bytes(2, "little")
+    for row, (length, start) in enumerate(((31588352, 65536), (6142464, 31653888))):
+        at = 0xF8 + 40 * row
+        head[at + 16 : at + 20], head[at + 20 : at + 24] = (
+            length.to_bytes(4, "little"),
+            start.to_bytes(4, "little"),
+        )
+    return bytes(head) + bytes(size - len(head))
+
+
 # files -> the fault; none for the last ones
 CASES: dict[str, tuple[dict[str, str | bytes], str | None]] = {
     "deleted": ({CONFIG: "", DEP: "x"}, f"{IMAGE} is missing"),
@@ -35,7 +55,11 @@ CASES: dict[str, tuple[dict[str, str | bytes], str | None]] = {
     "an empty list of modules": ({IMAGE: image(WHOLE), DEP: ""}, f"{DEP} is missing or empty"),
     "whole": ({IMAGE: image(WHOLE), DEP: "x"}, None),
     "whole and signed": ({IMAGE: image(WHOLE + 1472), DEP: "x"}, None),
-    "no x86 image": ({IMAGE: b"MZ" + bytes(70), DEP: "x"}, None),
+    "arm64, cut": ({IMAGE: arm_image(9 << 20), DEP: "x"}, f"{IMAGE} has {9 << 20} bytes of {ARM}"),
+    "arm64, whole": ({IMAGE: arm_image(ARM), DEP: "x"}, None),
+    "arm64, whole and signed": ({IMAGE: arm_image(ARM + 1472), DEP: "x"}, None),
+    "arm64, compressed (EFI zboot)": ({IMAGE: arm_image(ARM, b"\0\0\0\0"), DEP: "x"}, None),
+    "an unknown format": ({IMAGE: b"MZ" + bytes(70), DEP: "x"}, None),
     "booted from the network: /boot is empty (Warewulf excludes it)": ({DEP: "x"}, None),
 }  # fmt: skip
 

@@ -52,7 +52,9 @@ def variables(tmp_path: Path) -> Variables:
 
 
 @pytest.mark.skipif(not shutil.which("sfdisk"), reason="needs fdisk")
-def test_option_names_the_esp_by_number_place_and_guid(tmp_path: Path) -> None:
+def test_option_names_the_esp_by_number_place_and_guid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     disk = tmp_path / "disk"
     disk.touch()
     os.truncate(disk, 8 << 20)
@@ -69,6 +71,9 @@ def test_option_names_the_esp_by_number_place_and_guid(tmp_path: Path) -> None:
     assert drive[24:42] == GUID.bytes_le + b"\x02\x02"
     assert "\\EFI\\BOOT\\BOOTX64.EFI".encode("utf-16-le") in value
     assert struct.unpack_from("<H", value, 4)[0] == len(value) - 6 - len("goldnode\0") * 2
+    arm = os.uname_result(("Linux", "node", "6.12", "#1", "aarch64"))
+    monkeypatch.setattr(os, "uname", lambda: arm)
+    assert "\\EFI\\BOOT\\BOOTAA64.EFI\0".encode("utf-16-le") in (firmware.option(table) or b"")
 
 
 def test_the_entry_of_a_disk_becomes_the_first_and_is_written_again_later(

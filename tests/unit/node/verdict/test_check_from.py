@@ -119,6 +119,30 @@ def test_a_record_is_judged_like_a_node(
         assert outcomes(verdict)[name] in ("mismatch", "could_not_read")
 
 
+@pytest.mark.parametrize(
+    ("running", "pages", "outcome", "remedy"),
+    [
+        (None, 64, "match", None),
+        (None, 4, "mismatch", "page_kib"),
+        ("6.17.0-1-nvidia", 4, "mismatch", "goldnode_reboot=true"),
+        (None, None, "could_not_read", None),
+    ],
+)
+def test_pages_of_the_running_kernel_are_judged_where_the_stack_declares_them(
+    running: str | None, pages: int | None, outcome: str, remedy: str | None
+) -> None:
+    declared = document()
+    declared["kernel"]["page_kib"] = 64
+    capture = record()
+    capture["memory"]["page_kib"] = pages
+    if running is not None:
+        capture["os"]["kernel"]["running"] = running
+    found = next(item for item in check.of_record(declared, capture) if item.id == "kernel.running")
+    assert found.outcome == outcome
+    assert str(found.expected).endswith(", pages of 64 KiB")
+    assert remedy is None or remedy in str(found.remedy)
+
+
 def test_items_absent_from_a_record_are_not_verified() -> None:
     capture = {
         key: value for key, value in record().items() if key in ("schema", "time", "gpus", "driver")
