@@ -133,6 +133,18 @@ def test_our_source_takes_what_apt_wants_equal_from_the_nodes_own_entry(
     assert "allow-weak" not in fields
 
 
+def test_our_source_takes_a_key_that_the_nodes_own_entry_holds(tmp_path: Path) -> None:
+    """As add-apt-repository of Ubuntu 24.04 writes it: the key is the value, folded."""
+    key = "-----BEGIN PGP PUBLIC KEY BLOCK-----\n.\nmDMEYCQ\n-----END PGP PUBLIC KEY BLOCK-----"
+    folded = key.replace("\n", "\n ")
+    entry = "Types: deb\nURIs: http://mirror.example/debian\nSuites: bookworm\nComponents: main\nSigned-By:\n "
+    write(tmp_path, "/etc/apt/sources.list.d/own.sources", f"{entry}{folded}\n")
+    seen = Observed(sources=apt_sources(Host(str(tmp_path))))
+    text = sources(document(), seen)[0].content
+    assert f"\n {folded}\n" in text
+    assert deb822(text)["signed-by"].strip() == key
+
+
 def test_our_source_takes_expired_indexes_where_the_site_does() -> None:
     wanted = document()
     assert "check-valid-until" not in deb822(sources(wanted, Observed())[0].content)

@@ -85,7 +85,8 @@ def sources(document: ClassDocument, seen: Observed) -> List[Wanted]:
             f"URIs: {archive['uri']}",
             f"Suites: {archive['suite']}",
             *([f"Components: {' '.join(missing)}"] if missing else []),
-            *([f"Signed-By: {signed_by}"] if signed_by else []),
+            # An entry may have the key itself, on lines of its own.
+            *(["Signed-By: " + signed_by.replace("\n", "\n ")] if signed_by else []),
             *(f"{key}: {value}" for key, value in options.items()),
         ]
         wanted.append(
