@@ -13,7 +13,7 @@ import pytest
 from tests.unit.node.state.test_cases import document
 
 from goldnode.node.device.names import address
-from goldnode.node.effective import ldcache
+from goldnode.node.effective import apt, ldcache
 from goldnode.node.ground.errors import NodeError
 from goldnode.node.ground.host import Host, Result, boot_identity, is_container
 from goldnode.node.state.apply import EXPLAINING_LINES, Applier, explaining_lines
@@ -26,9 +26,7 @@ from goldnode.node.state.model import Action, Observed
 from goldnode.node.state.names import in_family
 from goldnode.node.state.observe import (
     SIMULATOR,
-    apt_sources,
     automatic,
-    deb822,
     forced_modules,
     library,
     managed_files,
@@ -104,7 +102,7 @@ def test_apt_sources_in_both_formats(tmp_path: Path) -> None:
             row["components"],
             row["signed_by"],
         )
-        for row in apt_sources(Host(str(tmp_path)))
+        for row in apt.sources(Host(str(tmp_path)))
     ]
     assert found == [
         ("sources.list", 2, "http://a.example/debian", "bookworm", ["main", "contrib"], None),
@@ -112,6 +110,11 @@ def test_apt_sources_in_both_formats(tmp_path: Path) -> None:
         ("c.sources", 1, "http://c.example", "one", ["main", "contrib"], "/c.gpg"),
         ("c.sources", 1, "http://c.example", "two", ["main", "contrib"], "/c.gpg"),
     ]
+
+
+def stanza(text: str) -> dict[str, str]:
+    (fields,) = apt.stanzas(text)
+    return {key: value for key, (_, value) in fields.items()}
 
 
 @pytest.mark.parametrize(
@@ -127,8 +130,8 @@ def test_our_source_takes_what_apt_wants_equal_from_the_nodes_own_entry(
 ) -> None:
     kind = "list" if entry.startswith("deb ") else "sources"
     write(tmp_path, f"/etc/apt/sources.list.d/own.{kind}", entry)
-    seen = Observed(sources=apt_sources(Host(str(tmp_path))))
-    fields = deb822(sources(document(), seen)[0].content)
+    seen = Observed(sources=apt.sources(Host(str(tmp_path))))
+    fields = stanza(sources(document(), seen)[0].content)
     assert (fields["trusted"], fields["check-valid-until"]) == ("yes", "no")
     assert "allow-weak" not in fields
 
@@ -139,17 +142,17 @@ def test_our_source_takes_a_key_that_the_nodes_own_entry_holds(tmp_path: Path) -
     folded = key.replace("\n", "\n ")
     entry = "Types: deb\nURIs: http://mirror.example/debian\nSuites: bookworm\nComponents: main\nSigned-By:\n "
     write(tmp_path, "/etc/apt/sources.list.d/own.sources", f"{entry}{folded}\n")
-    seen = Observed(sources=apt_sources(Host(str(tmp_path))))
+    seen = Observed(sources=apt.sources(Host(str(tmp_path))))
     text = sources(document(), seen)[0].content
     assert f"\n {folded}\n" in text
-    assert deb822(text)["signed-by"].strip() == key
+    assert stanza(text)["signed-by"].strip() == key
 
 
 def test_our_source_takes_expired_indexes_where_the_site_does() -> None:
     wanted = document()
-    assert "check-valid-until" not in deb822(sources(wanted, Observed())[0].content)
+    assert "check-valid-until" not in stanza(sources(wanted, Observed())[0].content)
     wanted["site"]["archives"][0]["accept_expired"] = True
-    assert deb822(sources(wanted, Observed())[0].content)["check-valid-until"] == "no"
+    assert stanza(sources(wanted, Observed())[0].content)["check-valid-until"] == "no"
 
 
 @pytest.mark.parametrize(
@@ -176,12 +179,12 @@ def test_our_source_takes_the_signed_by_of_the_nodes_own_entry() -> None:
         "signed_by": None,
     }
     text = sources(wanted, Observed(sources=[own]))[0].content
-    assert deb822(text)["components"] == "non-free"
-    assert "trusted" not in deb822(text)
-    assert "signed-by" not in deb822(text)
+    assert stanza(text)["components"] == "non-free"
+    assert "trusted" not in stanza(text)
+    assert "signed-by" not in stanza(text)
     text = sources(wanted, Observed())[0].content
-    assert deb822(text)["components"] == "main non-free"
-    assert deb822(text)["signed-by"] == "/usr/share/keyrings/debian-archive-keyring.gpg"
+    assert stanza(text)["components"] == "main non-free"
+    assert stanza(text)["signed-by"] == "/usr/share/keyrings/debian-archive-keyring.gpg"
 
 
 def test_fence_and_pins_name_the_whole_stack_set() -> None:

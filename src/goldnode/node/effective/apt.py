@@ -1,6 +1,6 @@
-"""apt's preferences and the list of packages that unattended upgrades leave alone, as apt reads them. Reads only.
+"""apt's sources, its preferences and the list of packages that unattended upgrades leave alone, as apt reads them. Reads only.
 
-The rules are those of apt_preferences(5), which tests compare with `apt-cache policy`. :mod:`.apt_conf` reads apt.conf.
+The rules are those of sources.list(5) and apt_preferences(5), which tests compare with apt. :mod:`.apt_conf` reads apt.conf.
 """
 
 from __future__ import annotations
@@ -8,18 +8,19 @@ from __future__ import annotations
 import re
 from fnmatch import fnmatchcase
 
-from ..ground.host import Host
+from ..ground.host import Host, Json
 from ..ground.typed import NamedTuple
 from . import apt_conf
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, Iterable, List, Tuple
+    from typing import Dict, Iterable, List, Mapping, Tuple
 
     from .apt_conf import AptConfiguration
 
 FENCE = "Unattended-Upgrade::Package-Blacklist"
 PREFERENCES = "/etc/apt/preferences"
+PARTS = "/etc/apt/sources.list.d"
 
 
 class AptPin(NamedTuple):
@@ -39,33 +40,106 @@ def pins(host: Host) -> List[AptPin]:
 
 
 def parsed(file: str, text: str) -> List[AptPin]:
-    """Return the pins of one file. Lines with `#` are comments, also within a field."""
+    """Return the pins of one file."""
     rows: List[AptPin] = []
-    fields: Dict[str, Tuple[int, str]] = {}
-    last = ""
-    for number, line in enumerate([*text.split("\n"), ""], 1):
-        if line.startswith("#"):
-            continue
-        if not line.strip():
-            rows += _stanza(file, fields)
-            fields, last = {}, ""
-        elif line[0] in " \t":
-            if last:
-                fields[last] = (fields[last][0], f"{fields[last][1]} {line.strip()}")
-        else:
-            name, _, value = line.partition(":")
-            last = name.strip().lower()
-            fields.setdefault(last, (number, value.strip()))
+    for fields in stanzas(text):
+        line, names = fields.get("package", (0, ""))
+        pin, number = fields.get("pin", (0, ""))[1], fields.get("pin-priority", (0, ""))[1]
+        priority = re.match(r"[+-]?\d+", number)
+        if pin and priority:
+            pin = " ".join(pin.split("\n"))
+            rows += [AptPin(file, line, name, pin, int(priority[0])) for name in names.split()]
     return rows
 
 
-def _stanza(file: str, fields: Dict[str, Tuple[int, str]]) -> List[AptPin]:
-    line, names = fields.get("package", (0, ""))
-    pin, text = fields.get("pin", (0, ""))[1], fields.get("pin-priority", (0, ""))[1]
-    priority = re.match(r"[+-]?\d+", text)
-    if not pin or not priority:
-        return []
-    return [AptPin(file, line, name, pin, int(priority[0])) for name in names.split()]
+def stanzas(text: str) -> List[Dict[str, Tuple[int, str]]]:
+    """Return the stanzas of a file: name of a field in lower case -> its line, and its value with folded lines joined by line ends.
+
+    As apt 2.6.2 and 3.3.3 read them: only an empty line ends a stanza. A line with a space, and a comment, do not, so that two stanzas
+    become one. Of a field that is given twice, the last value counts.
+    """
+    found: List[Dict[str, Tuple[int, str]]] = []
+    fields: Dict[str, Tuple[int, str]] = {}
+    last = ""
+    for number, raw in enumerate([*text.split("\n"), ""], 1):
+        line = raw.rstrip("\r")
+        if line.startswith("#"):
+            continue
+        if not line:
+            found += [fields] if fields else []
+            fields, last = {}, ""
+        elif line[0] in " \t":
+            if last:
+                fields[last] = (fields[last][0], f"{fields[last][1]}\n{line.strip()}")
+        elif ":" in line:
+            name, _, value = line.partition(":")
+            last = name.strip().lower()
+            fields[last] = (number, value.strip())
+    return found
+
+
+# Options that apt wants equal in all entries of a URI and suite, beside Signed-By: `Conflicting values set for option` otherwise
+# (apt 2.6.2 and 3.3.3, tried).
+OF_RELEASE = (
+    "Trusted",
+    "Check-Valid-Until",
+    "Check-Date",
+    "Valid-Until-Min",
+    "Valid-Until-Max",
+    "Date-Max-Future",
+)
+_DEB_LINE = r"\s*deb\s+(?:\[([^\]]*)\]\s+)?(\S+)\s+(\S+)\s*([^#]*)"
+_OFF = ("no", "false", "without", "off", "disable", "0")
+
+
+def sources(host: Host) -> List[Json]:
+    """Return one row per URI and suite of every enabled binary source of apt, in both formats.
+
+    Keys: file, line, uri (without a slash at its end), suite, components, signed_by, release (values of OF_RELEASE), architectures
+    (None: those of the machine). Neither quotes nor variables of a line are resolved.
+    """
+    rows: List[Json] = []
+    for name in ["/etc/apt/sources.list", *apt_conf.parts(host, PARTS, "list")]:
+        if not name.endswith(
+            ".list"
+        ):  # a name without an ending is read in other directories of apt
+            continue
+        for number, line in enumerate((host.text(name) or "").splitlines(), 1):
+            source = re.match(_DEB_LINE, line)
+            if source:
+                words = (source[1] or "").split()
+                options = dict(word.split("=", 1) for word in words if "=" in word)
+                options = {"arch": "", **{key.lower(): value for key, value in options.items()}}
+                options["architectures"] = options["arch"].replace(",", " ")
+                rows.append(_source(name, number, source[2], source[3], source[4], options))
+    for name in apt_conf.parts(host, PARTS, "sources"):
+        for stanza in stanzas(host.text(name) or "") if name.endswith(".sources") else ():
+            fields = {key: value for key, (_, value) in stanza.items()}
+            off = fields.get("enabled", "yes").lower() in _OFF
+            if off or "deb" not in fields.get("types", "").split():
+                continue
+            number = min(line for line, _ in stanza.values())
+            rows += [
+                _source(name, number, uri, suite, fields.get("components", ""), fields)
+                for uri in fields.get("uris", "").split()
+                for suite in fields.get("suites", "").split()
+            ]
+    return rows
+
+
+def _source(  # noqa: PLR0917 - the columns of a row
+    name: str, line: int, uri: str, suite: str, components: str, options: Mapping[str, str]
+) -> Json:
+    return {
+        "file": name,
+        "line": line,
+        "uri": uri.rstrip("/"),
+        "suite": suite,
+        "components": components.split(),
+        "signed_by": options.get("signed-by"),
+        "release": {key: options[key.lower()] for key in OF_RELEASE if key.lower() in options},
+        "architectures": options.get("architectures", "").split() or None,
+    }
 
 
 def covers(pattern: str, name: str) -> bool:

@@ -8,6 +8,7 @@ import os
 import platform
 import re
 
+from ..effective import apt
 from ..ground.host import Host, Json, is_container
 from ..ground.verdict_files import CLASS
 from ..probe.machine import processor, processor_model
@@ -68,7 +69,7 @@ def survey(host: Host) -> Json:
             for name, row in packages.items()
         },
         "automatic": observe.automatic(host.text("/var/lib/apt/extended_states") or ""),
-        "sources": observe.apt_sources(host),
+        "sources": apt.sources(host),
         "pins": observe.apt_pins(host),
         "runfile": next(filter(host.exists, RUNFILE), None),
         "driver": drivers(host, built_for),

@@ -15,6 +15,7 @@ import re
 import time
 from pathlib import Path
 
+from ..effective import apt as apt_effective
 from ..effective.boot_choice import boot_choice
 from ..ground.errors import NodeError
 from ..ground.host import Host, Result, boot_identity
@@ -33,7 +34,6 @@ from .observe import (
     REBOOT_MARKS,
     RECORD,
     TRIAL,
-    apt_sources,
     automatic,
     initramfs_contents,
     load_json,
@@ -322,7 +322,7 @@ class Applier:
         # Everything is downloaded by now. Archives with file: URIs are never downloaded: with --no-download,
         # apt no longer finds their files.
         local = self.local or any(
-            row["uri"].startswith(("file:", "copy:")) for row in apt_sources(self.host)
+            row["uri"].startswith(("file:", "copy:")) for row in apt_effective.sources(self.host)
         )
         offline = () if local else ("--no-download",)
         done = self.host.run(*self.apt, *deferred.OPTIONS, *offline, *request, timeout=APT_TIME)

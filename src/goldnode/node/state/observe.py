@@ -162,7 +162,7 @@ def observe(host: Host, document: ClassDocument, keep: bool = True) -> Observed:
         links={
             name: os.readlink(host.located(name)) if host.is_link(name) else None for name in LINKS
         },
-        sources=apt_sources(host),
+        sources=apt_effective.sources(host),
         pins=apt_pins(host),
         unfenced=apt_effective.cleared(apt_options, FENCE),
         loosened=apt_effective.loosened(apt_options),
@@ -401,103 +401,6 @@ def load_json(host: Host, name: str) -> Any:
         return json.loads(host.text(name) or "null")
     except ValueError:
         return None
-
-
-# Options that apt wants equal in all entries of a URI and suite, beside Signed-By: `Conflicting values set for option` otherwise
-# (apt 2.6.2, 3.0.4 and 3.3.3, tried).
-OF_RELEASE = (
-    "Trusted",
-    "Check-Valid-Until",
-    "Check-Date",
-    "Valid-Until-Min",
-    "Valid-Until-Max",
-    "Date-Max-Future",
-)
-_DEB_LINE = r"\s*deb\s+(?:\[([^\]]*)\]\s+)?(\S+)\s+(\S+)\s*([^#]*)"
-
-
-def apt_sources(host: Host) -> List[Json]:
-    """Return one row per URI and suite of every enabled binary source of apt.
-
-    Both formats are supported (sources.list(5)).
-    """
-    rows: List[Json] = []
-    for name in ["/etc/apt/sources.list", *host.glob("/etc/apt/sources.list.d", "*.list")]:
-        for number, line in enumerate((host.text(name) or "").splitlines(), 1):
-            source = re.match(_DEB_LINE, line)
-            if source:
-                words = (source[1] or "").split()
-                options = dict(word.split("=", 1) for word in words if "=" in word)
-                rows.append(
-                    _source(
-                        name,
-                        line=number,
-                        uri=source[2],
-                        suite=source[3],
-                        components=source[4].split(),
-                        options=options,
-                    )
-                )
-    for name in host.glob("/etc/apt/sources.list.d", "*.sources"):
-        number = 1
-        for stanza in paragraphs(host.text(name) or ""):
-            fields = deb822(stanza)
-            enabled = fields.get("enabled", "yes").lower() not in ("no", "false", "0")
-            if enabled and "deb" in fields.get("types", "").split():
-                for uri in fields.get("uris", "").split():
-                    for suite in fields.get("suites", "").split():
-                        rows.append(
-                            _source(
-                                name,
-                                line=number,
-                                uri=uri,
-                                suite=suite,
-                                components=fields.get("components", "").split(),
-                                options=fields,
-                            )
-                        )
-            number += stanza.count("\n") + 2
-    return rows
-
-
-def _source(
-    name: str, line: int, uri: str, suite: str, components: List[str], *, options: Mapping[str, str]
-) -> Json:
-    options = {key.lower(): value for key, value in options.items()}
-    return {
-        "file": name,
-        "line": line,
-        "uri": uri.rstrip("/"),
-        "suite": suite,
-        "components": components,
-        "signed_by": options.get("signed-by"),
-        "release": {key: options[key.lower()] for key in OF_RELEASE if key.lower() in options},
-    }
-
-
-def paragraphs(text: str) -> List[str]:
-    """Split a deb822 file into paragraphs, separated by lines with only white space.
-
-    A paragraph keeps its number of lines, so that callers can count line numbers.
-    """
-    rows = [line if line.strip(" \t") else "" for line in text.split("\n")]
-    return "\n".join(rows).split("\n\n")
-
-
-def deb822(stanza: str) -> Dict[str, str]:
-    """Return the fields of one deb822 paragraph, with names in lower case and folded lines joined."""
-    fields: Dict[str, str] = {}
-    last = ""
-    for line in stanza.splitlines():
-        if line.startswith("#"):
-            continue
-        if line[:1] in " \t" and last:
-            fields[last] += "\n" + line.strip()
-        elif ":" in line:
-            last, _, value = line.partition(":")
-            last = last.strip().lower()
-            fields[last] = value.strip()
-    return fields
 
 
 def apt_pins(host: Host) -> List[Json]:

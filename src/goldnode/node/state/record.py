@@ -26,6 +26,7 @@ import os
 import platform
 import re
 
+from ..effective import apt as apt_effective
 from ..ground.host import Host, Json, is_container
 from ..ground.json_lines import as_dict, as_list
 from ..ground.optional import optional
@@ -33,7 +34,6 @@ from .observe import (
     LINKS,
     MANAGED,
     RECORD,
-    apt_sources,
     automatic,
     load_json,
     managed_files,
@@ -73,7 +73,9 @@ def first_contact(host: Host) -> None:
     """
     if host.exists(RECORD) or managed_files(host):
         return
-    sources = [{key: row[key] for key in ("file", "uri", "suite")} for row in apt_sources(host)]
+    sources = [
+        {key: row[key] for key in ("file", "uri", "suite")} for row in apt_effective.sources(host)
+    ]
     first = {
         "holds": sorted(name for name, package in packages(host).items() if package["hold"]),
         "kernel": platform.release() if host.live and not is_container(host) else None,

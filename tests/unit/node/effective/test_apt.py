@@ -82,7 +82,9 @@ def preferences(choice: random.Random) -> str:
         if choice.random() < 0.3:
             lines.insert(0, "Explanation: because")
         stanzas.append("\n".join(lines))
-    return choice.choice(["", "\n", "# head\n"]) + "\n\n".join(stanzas) + choice.choice(["", "\n"])
+    # Neither a line with a space nor a comment ends a stanza.
+    between = choice.choice(["\n\n", "\n\n", "\n \n", "\n#\n"])
+    return choice.choice(["", "\n", "# head\n"]) + between.join(stanzas) + choice.choice(["", "\n"])
 
 
 @pytest.mark.parametrize("start", range(0, 60, 20))

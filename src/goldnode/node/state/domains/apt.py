@@ -61,11 +61,11 @@ def sources(document: ClassDocument, seen: Observed) -> List[Wanted]:
     """Return one deb822 file per archive, with the components that the node's own sources lack.
 
     apt refuses two entries for the same URI and suite with different values of Signed-By and of some other options
-    (:data:`..observe.OF_RELEASE`). An existing entry of the node therefore determines them for goldnode's entry.
+    (:data:`...effective.apt.OF_RELEASE`). An existing entry of the node therefore determines them for goldnode's entry.
     """
     wanted = []
     for archive in archives(document):
-        peers = _peers(archive, seen)
+        peers = _peers(archive, seen, document["os"]["architecture"])
         given = {component for peer in peers for component in peer["components"]}
         # If apt may use nothing but the mirror, it must be in a file by itself.
         missing = [
@@ -309,12 +309,15 @@ def _is_own(row: Mapping[str, Any]) -> bool:
     return str(row["file"]).rpartition("/")[2].startswith("goldnode-")
 
 
-def _peers(archive: Mapping[str, Any], seen: Observed) -> List[Mapping[str, Any]]:
-    """Return the node's own entries for the archive's URI and suite."""
+def _peers(
+    archive: Mapping[str, Any], seen: Observed, architecture: str
+) -> List[Mapping[str, Any]]:
+    """Return the node's own entries for the archive's URI and suite, without those for another architecture alone."""
     return [
         row
         for row in seen.sources
         if not _is_own(row)
         and row["uri"] == archive["uri"].rstrip("/")
         and row["suite"] == archive["suite"]
+        and architecture in (row.get("architectures") or [architecture])
     ]
