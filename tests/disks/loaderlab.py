@@ -256,12 +256,16 @@ def boot(
     variables: Path = OVMF_VARS,
     stop: str = "\0",
     times: int = 1,
+    secure: bool = False,
 ) -> Seen:
-    """Boot a disk until it powers off, a text was shown a number of times, or the limit in seconds."""
+    """Boot a disk until it powers off, a text was shown a number of times, or the limit in seconds.
+
+    `scratch/vars.fd` then has the firmware's variables.
+    """
     own = scratch / "vars.fd"
     shutil.copy(variables, own)
     command: list[str | Path] = [
-        *slotdisk.machine(own, 768), "-nic", "none",
+        *slotdisk.machine(own, 768, secure), "-nic", "none",
         "-drive", f"file={disk},if=none,id=lab,format=raw,cache=unsafe", "-device", "virtio-blk-pci,drive=lab", *extra,
     ]  # fmt: skip
     seen, begun = Seen(), time.monotonic()

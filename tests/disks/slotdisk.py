@@ -365,14 +365,22 @@ def guest(
         yield found
 
 
-def machine(variables: Path, memory: int = 1024) -> list[str | Path]:
-    """The command of an emulated machine with UEFI firmware, without disks and network."""
+def machine(variables: Path, memory: int = 1024, secure: bool = False) -> list[str | Path]:
+    """The command of an emulated machine with UEFI firmware, without disks and network.
+
+    `secure`: firmware with Secure Boot, whose variables only system management mode may write.
+    """
+    code, more = OVMF_CODE, []
+    if secure:
+        code = OVMF_CODE.with_name(OVMF_CODE.name.replace(".fd", ".secboot.fd"))
+        more = ["-global", "driver=cfi.pflash01,property=secure,value=on"]
     return [
         # It ends with whoever started it, however that ends. A processor without AES and AVX: their self-tests take minutes, emulated.
         "setpriv", "--pdeathsig", "KILL",
-        "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "qemu64,-svm", "-smp", "2", "-m", str(memory), "-M", "q35",
+        "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "qemu64,-svm", "-smp", "2", "-m", str(memory),
+        "-M", "q35,smm=on" if secure else "q35", *more,
         "-display", "none", "-serial", "stdio", "-monitor", "none", "-device", "virtio-rng-pci",
-        "-drive", f"if=pflash,format=raw,readonly=on,file={OVMF_CODE}", "-drive", f"if=pflash,format=raw,file={variables}",
+        "-drive", f"if=pflash,format=raw,readonly=on,file={code}", "-drive", f"if=pflash,format=raw,file={variables}",
     ]  # fmt: skip
 
 

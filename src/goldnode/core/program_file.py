@@ -33,6 +33,7 @@ TYPES = ("goldnode/node/ground/document.py", "goldnode/node/state/contract.py")
 # Sent along with an image that is written to a node, or part of an installer; never installed on a node.
 WRITER = (
     "goldnode/node/slots/builder.py",
+    "goldnode/node/slots/unified.py",
     "goldnode/node/slots/write.py",
     *(
         f"goldnode/node/install/{name}.py"

@@ -137,11 +137,12 @@ class SiteMirror(_SiteModel):
 
 
 class SiteSigning(_SiteModel):
-    """The site's own key for kernel modules, enrolled in the firmware of its nodes (Secure Boot)."""
+    """The site's own key for Secure Boot, enrolled in the firmware of its nodes: kernel modules, boot files of disks."""
 
     key: str = Field(
         description=(
-            "Private key, PEM, a file that only `goldnode modules build` reads; relative to the site file."
+            "Private key, PEM, a file that only `goldnode modules build` and `goldnode disks sign` read; "
+            "relative to the site file."
         )
     )
     certificate: str = Field(
@@ -894,7 +895,10 @@ class Site(_SiteModel):
     )
     module_signing: SiteSigning | None = Field(
         default=None,
-        description="Key for the modules of stacks with `secure_boot: true`; null: they stay unsigned.",
+        description=(
+            "Key for the modules of stacks with `secure_boot: true`, and for `goldnode disks sign`; null: they stay "
+            "unsigned."
+        ),
     )
     gate: SiteGate | None = Field(
         default=None, description="Commands with which a node drains and resumes itself."

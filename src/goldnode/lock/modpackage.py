@@ -20,6 +20,7 @@ import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from goldnode.core import secret_files
@@ -82,14 +83,34 @@ class Signing:
                 file=site.file,
                 remedy="give the pair",
             )
-        der = _openssl(
-            ["x509", "-in", str(certificate), "-outform", "DER"], f"{certificate} is no certificate"
+        return cls(key, certificate, hashlib.sha256(certificate_der(certificate)).hexdigest())
+
+    def der(self) -> bytes:
+        """Return the certificate as DER. Raises ModulesError."""
+        return certificate_der(self.certificate)
+
+    def begins(self) -> datetime:
+        """Return from when on the certificate is valid. Raises ModulesError."""
+        line = _openssl(
+            ["x509", "-in", str(self.certificate), "-noout", "-startdate"],
+            f"{self.certificate} is no certificate",
         )
-        return cls(key, certificate, hashlib.sha256(der).hexdigest())
+        text = line.decode().strip().removeprefix("notBefore=")
+        return datetime.strptime(text, "%b %d %H:%M:%S %Y %Z").replace(tzinfo=UTC)
 
     def sign(self, module: bytes) -> bytes:
         """Return `module` with a signature appended, as in the kernel's
         Documentation/admin-guide/module-signing.rst.
+        """
+        signature = self.cms(module)
+        # struct module_signature: algorithm, hash, type of id (2: PKCS #7), two lengths, padding,
+        # and the signature's length
+        return module + signature + struct.pack(">BBBBB3xI", 0, 0, 2, 0, 0, len(signature)) + MAGIC
+
+    def cms(self, content: bytes, *, certificates: bool = False) -> bytes:
+        """Return a detached signature (PKCS #7, DER) of bytes, without attributes. Raises ModulesError.
+
+        `certificates`: whether it has the certificate inside.
         """
         with tempfile.TemporaryDirectory(prefix="goldnode-sign-") as name:
             body, pem, out = (
@@ -97,12 +118,12 @@ class Signing:
                 Path(name, "certificate"),
                 Path(name, "signature"),
             )
-            body.write_bytes(module)
+            body.write_bytes(content)
             pem.write_bytes(
                 _openssl(["x509", "-in", str(self.certificate)], "the certificate cannot be read")
             )
-            # As the kernel's scripts/sign-file.c signs: detached, without attributes and
-            # certificates.
+            # As the kernel's scripts/sign-file.c signs: detached and without attributes. With a key of
+            # RSA, the same content has the same signature.
             common = [
                 "-binary",
                 "-outform",
@@ -121,7 +142,7 @@ class Signing:
                     "-sign",
                     *common,
                     "-noattr",
-                    "-nocerts",
+                    *([] if certificates else ["-nocerts"]),
                     "-nosmimecap",
                     "-in",
                     str(body),
@@ -148,10 +169,12 @@ class Signing:
             _openssl(
                 ["cms", "-verify", "-binary", *verify], "the signature just made does not hold"
             )
-            signature = out.read_bytes()
-        # struct module_signature: algorithm, hash, type of id (2: PKCS #7), two lengths, padding,
-        # and the signature's length
-        return module + signature + struct.pack(">BBBBB3xI", 0, 0, 2, 0, 0, len(signature)) + MAGIC
+            return out.read_bytes()
+
+
+def certificate_der(path: Path) -> bytes:
+    """Return a certificate (PEM or DER) as DER. Raises ModulesError."""
+    return _openssl(["x509", "-in", str(path), "-outform", "DER"], f"{path} is no certificate")
 
 
 def _pin() -> list[str]:

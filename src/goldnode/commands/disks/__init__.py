@@ -2,7 +2,7 @@
 
 - `build`: `list`, `lock`, `build`
 - `publish`: evidence, channels and the published directory
-- `compare`, `netboot`, `reinstall`, `update`, `verify`: the commands of these names
+- `compare`, `netboot`, `reinstall`, `sign`, `update`, `verify`: the commands of these names
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ _SECTIONS = {
             "Verify the content, the evidence and the signatures of disk images.",
         ),
         "diff": ("disks.publish", "Show the differences between two disk images."),
+        "sign": ("disks.sign", "Sign the boot files of a disk image for Secure Boot."),
     },
     "Publish and update": {
         "publish": (

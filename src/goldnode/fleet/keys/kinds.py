@@ -35,11 +35,11 @@ KINDS = (
     ),
     SiteKeyKind(
         name="modules",
-        purpose="signs kernel modules for Secure Boot",
-        trusted="firmware of nodes (MOK), by `module_signing.certificate`",
-        thief="loads any module into the kernel of a node on which they are root already",
+        purpose="signs kernel modules, and boot files of disks, for Secure Boot",
+        trusted="firmware of nodes (MOK, or db of a signed disk), by `module_signing.certificate`",
+        thief="loads any module into the kernel of a node on which they are root already, and boots any kernel where db has the certificate",
         overlap="until `mokutil --delete`",
-        revoke="`mokutil --delete` on each node: until then its kernel accepts the key",
+        revoke="`mokutil --delete` on each node, or another db: until then its kernel accepts the key",
         test="test_a_stolen_key_of_modules_ends_with_its_certificate",
     ),
     SiteKeyKind(

@@ -27,7 +27,7 @@ from goldnode.core import guarded
 from goldnode.core import program_file as nodefile
 from goldnode.core.errors import DiskError
 from goldnode.core.site import load_site
-from goldnode.disks import slot_image
+from goldnode.disks import secureboot, slot_image
 from goldnode.disks.channels import channel_head
 from goldnode.disks.lines import line_of
 from goldnode.disks.model import VERIFIED, BuiltDisk, find, store_directory
@@ -76,11 +76,14 @@ def first_line(
     unverified: str | None = None,
     signed: Sequence[str] = (),
     signature: Mapping[str, Any] | None = None,
+    *,
+    secure_boot: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the first line of the stream to a node.
 
     :param about: the fields that the builder signs (:func:`goldnode.disks.slot_image.about`).
     :param signed: ids of the keys by which it was verified here, `signature` the envelope, which the node verifies.
+    :param secure_boot: digest and signature of the unified kernel of each slot (:func:`goldnode.disks.secureboot.for_slots`).
     """
     return {
         "schema": SCHEMA,
@@ -89,6 +92,7 @@ def first_line(
         "signed": list(signed),
         "signature": signature,
         "unverified": unverified,
+        "secure_boot": secure_boot,
     }
 
 
@@ -209,6 +213,7 @@ def open_image(
         "; ".join(filter(None, reasons)) or None,
         [key.keyid[:16] for key in keys],
         slot_image.signature(disk),
+        secure_boot=secureboot.for_slots(disk),
     )
     return UpdateImage(disk, raw, root.start, first)
 

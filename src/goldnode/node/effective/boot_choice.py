@@ -87,7 +87,7 @@ def _systemd_boot(host: Host, place: str, release: str) -> Dict[str, Optional[st
         "release": after,
         "reason": reason,
         "entry": own[0].id if own else None,
-        "cmdline": chosen.entry.fields.get("options") if chosen.entry else None,
+        "cmdline": loader.cmdline(host, place, chosen.entry) if chosen.entry else None,
         "via": chosen.via,
     }
 

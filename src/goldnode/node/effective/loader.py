@@ -22,6 +22,7 @@ from fnmatch import fnmatchcase
 from ..ground.boot import PLACES, VARIABLES, VENDOR
 from ..ground.text import phrase
 from ..ground.typed import NamedTuple
+from . import uki
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,6 +55,11 @@ class LoaderEntry(NamedTuple):
     def bad(self) -> bool:
         """Return whether all its tries are used up."""
         return self.left == 0
+
+    @property
+    def unified(self) -> bool:
+        """Return whether it starts a unified kernel image, which has the initramfs and its own command line inside."""
+        return "linux" in self.fields and "initrd" not in self.fields
 
 
 class LoaderChoice(NamedTuple):
@@ -268,10 +274,28 @@ def release(host: Host, place: str, entry: LoaderEntry) -> Optional[str]:
     Read it from the header of the kernel image (x86), otherwise from the entry's
     version if that is a release.
     """
-    here = host.located(place + "/" + entry.fields.get("linux", "").lstrip("/"))
+    here = kernel_file(host, place, entry)
     version = entry.fields.get("version", "")
     known = version if version and host.is_dir(f"/lib/modules/{version}") else None
-    return image_release(here) or known
+    inner = uki.section(here, ".uname") if entry.unified else None
+    return image_release(here) or (inner or b"").decode("ascii", "replace") or known
+
+
+def kernel_file(host: Host, place: str, entry: LoaderEntry) -> str:
+    """Return the path of the kernel of an entry on this machine."""
+    return host.located(place + "/" + entry.fields.get("linux", "").lstrip("/"))
+
+
+def cmdline(host: Host, place: str, entry: LoaderEntry) -> Optional[str]:
+    """Return the command line that an entry starts its kernel with; None without one.
+
+    A unified kernel image has its own. Under Secure Boot, systemd's stub ignores the options of the entry.
+    """
+    if entry.unified:
+        inner = uki.section(kernel_file(host, place, entry), ".cmdline")
+        if inner is not None:
+            return inner.decode("ascii", "replace")
+    return entry.fields.get("options")
 
 
 def image_release(path: str) -> Optional[str]:

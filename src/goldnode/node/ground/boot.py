@@ -20,6 +20,11 @@ PLACES = ("/efi", "/boot/efi", "/boot")
 NOTICE = "/run/goldnode/slot"
 # In the command line of a good image that has retries: the counter of its boot entry is no trial.
 ARMED = "goldnode.good"
+# Why a slot with a unified kernel image is left as it is, and the remedy.
+SIGNED_IMAGE = (
+    "boots a signed kernel image, in which kernel, initramfs and command line cannot be changed on the node.",
+    "Build an image with the change, sign it with `goldnode disks sign`, and write it with `goldnode disks update`.",
+)
 # Exists once a boot with slots has come up: nothing gives it up any more.
 UP = "/run/goldnode/up"
 

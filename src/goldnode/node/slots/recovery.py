@@ -423,6 +423,8 @@ def write(host: Host) -> Optional[str]:
     release = slots.wanted_release(host, where, slot)
     if not own or not release or (own[0].left is not None and not slots.armed(own[0])):
         return None
+    if own[0].unified:  # no key here signs a recovery, and the firmware would refuse it
+        return None
     about: Dict[str, object] = {
         "name": slots.known(host, where, slot).get("name"),
         "kernel": release,

@@ -4,7 +4,8 @@ The stream is one line of JSON, followed by the root file system, compressed wit
 {schema, name, class, build_id, kernel, options: its command line, root: {size, sha256}, tries,
 signed: ids of the builder's keys by which the sender verified it,
 signature: the builder's signed statement, which a node with keys verifies (:mod:`.builder`),
-unverified: why it may be written although it has never been booted or signed, or null}.
+unverified: why it may be written although it has never been booted or signed, or null,
+secure_boot: slot -> {digest, signature} of its unified kernel image, which this program makes of the root; or null}.
 
 The slot has no entry while it is written. It gets one only when the image is complete, has been
 read back and verified against its digest, has the node's own files, and has its kernel on the ESP.
@@ -13,6 +14,7 @@ An interrupted run thus leaves a slot that never boots, and does not change the 
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import errno
 import fcntl
@@ -35,10 +37,11 @@ from ..state import bootdisk, slots
 from ..state.domains.program import CLASS
 from ..state.observe import load_json
 from . import builder, identity
+from . import unified as uki
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import IO, Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
+    from typing import IO, Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple, Union
 
 SCHEMA = "goldnode.slot/1"
 HEAD = 65536  # maximum length of the first line
@@ -155,12 +158,27 @@ def head(line: str) -> Json:
         or not 1 <= int(image.get("tries") or 0) <= 9
     ):
         wrong.append("build_id or tries")
+    secure = image.get("secure_boot")
+    if secure is not None and not _signatures(secure):
+        wrong.append("secure_boot")
     if wrong:
         raise NodeError(
             f"the input is not a complete image: {', '.join(dict.fromkeys(wrong))} is not what it has to be. "
             "Nothing was written."
         )
     return image
+
+
+def _signatures(rows: Any) -> bool:
+    """Return whether each slot has digest and signature of its unified kernel image."""
+    try:
+        return all(
+            re.fullmatch("[0-9a-f]{64}", rows[slot]["digest"])
+            and base64.b64decode(rows[slot]["signature"], validate=True)
+            for slot in slots.SLOTS
+        )
+    except (KeyError, TypeError, ValueError):
+        return False
 
 
 def refusal(
@@ -188,6 +206,11 @@ def refusal(
         return (
             f"slot {survey['running']}, which runs, has no good entry to fall back to. "
             f"Look at {survey['place']}/loader/entries."
+        )
+    if survey["slots"][survey["running"]].get("unified") and not image.get("secure_boot"):
+        return (
+            f"the image that runs has a signed kernel image for Secure Boot, and {image['name']} has none. "
+            "Sign it with `goldnode disks sign`, then write it again."
         )
     if own_class != image["class"]:
         return (
@@ -242,9 +265,13 @@ def write(host: Host, stream: IO[bytes], say: Callable[[str], None], by_hand: bo
         with mounted(host, real) as root:
             reply = inside(root, image)
             carry(host, root, say)
-            linux, initrd = slots.copy_boot_files(
-                host, where, slot, [(reply[0], "vmlinuz"), (reply[1], "initrd.img")]
-            )
+            sources: List[Tuple[Union[str, bytes], str]] = [
+                (reply[0], "vmlinuz"),
+                (reply[1], "initrd.img"),
+            ]
+            if image.get("secure_boot"):
+                sources = [(unified(root, image, slot, reply), "unified.efi")]
+            linux, initrd = (*slots.copy_boot_files(host, where, slot, sources), "")[:2]
         options = slots.without_root(image["options"], slots.WATCHDOG)
         options = f"{bootdisk.with_word(host, options, where)} {slots.WATCHDOG}"
         slots.put(
@@ -418,6 +445,29 @@ def inside(root: str, image: Mapping[str, Any]) -> Tuple[str, str]:
     if lost:
         raise NodeError(f"the image has no {' and no '.join(lost)}. The slot has no entry.")
     return there.real(names[0]), there.real(names[1])
+
+
+def unified(root: str, image: Mapping[str, Any], slot: str, boot_files: Tuple[str, str]) -> bytes:
+    """Return the signed unified kernel image of a slot, made of the image's root. Raises NodeError.
+
+    Only the signature is from the sender: the bytes that it is about must be those of this root.
+    """
+    there, row = Host(root, live=False), image["secure_boot"][slot]
+    stub, os_release = there.data(f"/{uki.STUB}"), there.data("/usr/lib/os-release")
+    if not stub or os_release is None:
+        raise NodeError(
+            f"the image has no /{uki.STUB}, or no os-release. Add systemd-boot-efi to its packages. "
+            "The slot has no entry."
+        )
+    with open(boot_files[0], "rb") as kernel, open(boot_files[1], "rb") as initrd:
+        parts = uki.Parts(stub, os_release, image["kernel"], kernel.read(), initrd.read())
+    made = uki.image(parts, slots.slot_options(slot, slots.without_root(image["options"])))
+    if uki.digest(made) != row["digest"]:
+        raise NodeError(
+            f"the signature for slot {slot} is of another kernel, initramfs or command line than {image['name']} has. "
+            "Sign it again with `goldnode disks sign` of this version. The slot has no entry."
+        )
+    return uki.signed(made, base64.b64decode(row["signature"]))
 
 
 # -- files of the node

@@ -32,8 +32,8 @@ import re
 import time
 from hashlib import sha256
 
-from ..effective import loader
-from ..ground.boot import ARMED, NOTICE, UP
+from ..effective import loader, uki
+from ..ground.boot import ARMED, NOTICE, SIGNED_IMAGE, UP
 from ..ground.errors import NodeError
 from ..ground.host import Host, Json, boot_identity, is_container
 from . import bootdisk
@@ -106,8 +106,15 @@ def armed(entry: loader.LoaderEntry) -> bool:
 
 
 def retried(host: Host) -> bool:
-    """Return whether this boot started a good image with retries: its command line has the word."""
-    return ARMED in (host.text("/proc/cmdline") or "").split()
+    """Return whether this boot started a good image with retries: its command line has the word.
+
+    A unified kernel image ignores the options of its entry, so that the entry itself is read.
+    """
+    if ARMED in (host.text("/proc/cmdline") or "").split():
+        return True
+    where = place(host)
+    entry = counted(host, where) if where else None
+    return entry is not None and entry.unified and armed(entry)
 
 
 def tried(host: Host, where: str) -> Optional[loader.LoaderEntry]:
@@ -139,7 +146,8 @@ def survey(host: Host) -> Optional[Json]:
 
     {place, running, tried: file of the entry that this boot tries or None, next: slot that boots
     next or None, why, slots: slot -> {image, class, build_id, sequence, kernel, unverified, entry,
-    left, done, state, was_good: the entry has retries of a good image, device}, fallback: message about a newer image that failed, or None}.
+    left, done, state, was_good: the entry has retries of a good image, unified: it starts a unified kernel
+    image, device}, fallback: message about a newer image that failed, or None}.
     """
     where, slot = place(host), running(host)
     if where is None or slot is None:
@@ -161,6 +169,7 @@ def survey(host: Host) -> Optional[Json]:
             "done": entry.done if entry else None,
             "state": state(entry, about, bool(mine and entry and mine.file == entry.file)),
             "was_good": bool(entry and armed(entry)),
+            "unified": bool(entry and entry.unified),
             "device": bootdisk.device(host, f"root-{name}"),
         }
     nexts = [
@@ -426,7 +435,8 @@ def proved(host: Host, where: str, slot: str) -> None:
         for word in (own[0].fields.get(key, "").split() if own else ())
     ]
     lost = [path for path in paths if not host.data(path)]
-    if len(paths) < 3 or lost:  # entry, kernel and initramfs
+    # Entry, kernel and initramfs; a unified kernel image has the last two inside.
+    if len(paths) < (2 if own and own[0].unified else 3) or lost:
         raise NodeError(
             f"slot {slot}, which runs, could not boot again: {' and '.join(lost) or 'its entry'} "
             "is missing or empty on the ESP. Run `goldnode-node slot sync`, then this again."
@@ -481,9 +491,14 @@ def entry_text(about: Mapping[str, Any], slot: str, linux: str, initrd: str, opt
         ("version", f"{about['sequence']}~{about['build_id']}"),
         ("linux", linux),
         ("initrd", initrd),
-        ("options", f"root=PARTLABEL=root-{slot} {options}".rstrip()),
+        ("options", slot_options(slot, options)),
     )
-    return "".join(f"{key} {value}\n" for key, value in rows)
+    return "".join(f"{key} {value}\n" for key, value in rows if value)
+
+
+def slot_options(slot: str, options: str) -> str:
+    """Return the kernel command line of a slot, from the rest of it. Pure."""
+    return f"root=PARTLABEL=root-{slot} {options}".rstrip()
 
 
 def without_root(options: str, *others: str) -> str:
@@ -493,12 +508,15 @@ def without_root(options: str, *others: str) -> str:
     )
 
 
-def digest(path: str) -> str:
-    """Return the SHA-256 of a file, in hex."""
+def digest(path: str, part: Optional[Tuple[int, int]] = None) -> str:
+    """Return the SHA-256 of a file, in hex, or of the part of it with this place and size."""
     hashed = sha256()
+    start, left = part or (0, os.stat(path).st_size)
     with open(path, "rb") as opened:
-        for block in iter(lambda: opened.read(1 << 20), b""):
+        opened.seek(start)
+        while left and (block := opened.read(min(left, 1 << 20))):
             hashed.update(block)
+            left -= len(block)
     return str(hashed.hexdigest())
 
 
@@ -598,14 +616,17 @@ def stale(host: Host, where: str, slot: str) -> Optional[str]:
         before = {}
     fresh: Dict[str, str] = {}
 
-    def of(path: str) -> Optional[str]:
+    def of(path: str, section: str = "") -> Optional[str]:
         here = host.real(path)
+        part = uki.place(here, section) if section else None
+        if section and part is None:
+            return None
         try:
             stat = os.stat(here)
         except OSError:
             return None
-        key = f"{path}:{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ino}"
-        fresh[key] = before.get(key) or digest(here)
+        key = f"{path}:{section}:{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ino}"
+        fresh[key] = before.get(key) or digest(here, part)
         return fresh[key]
 
     wrong = []
@@ -613,7 +634,11 @@ def stale(host: Host, where: str, slot: str) -> Optional[str]:
         ("linux", f"/boot/vmlinuz-{release}"),
         ("initrd", f"/boot/initrd.img-{release}"),
     ):
-        have, want = of(where + "/" + own[0].fields.get(key, "").lstrip("/")), of(name)
+        if own[0].unified:
+            have = of(f"{where}/{own[0].fields['linux'].lstrip('/')}", f".{key}")
+        else:
+            have = of(where + "/" + own[0].fields.get(key, "").lstrip("/"))
+        want = of(name)
         if want is not None and have != want:
             wrong.append(name)
     if fresh != before:
@@ -640,6 +665,10 @@ def sync(host: Host, release: Optional[str] = None) -> Optional[str]:
                 f"slot {slot}, which runs, has no entry on the ESP at {where}. "
                 f"Look at {where}/loader/entries."
             )
+        if own[0].unified:
+            if release == loader.release(host, where, own[0]) and not stale(host, where, slot):
+                return None
+            raise NodeError(f"slot {slot} {' '.join(SIGNED_IMAGE)}")
         names = (f"/boot/vmlinuz-{release}", f"/boot/initrd.img-{release}")
         lost = [name for name in names if not host.exists(name)]
         if lost:
@@ -705,7 +734,7 @@ def name_disk(host: Host) -> Optional[str]:
     """
     where, slot = place(host), running(host)
     own = of_slot(loader.entries(host, where), slot) if where and slot else []
-    if where is None or not own:
+    if where is None or not own or own[0].unified:
         return None
     before = own[0].fields.get("options", "").split()
     after = bootdisk.with_word(host, " ".join(before), where).split()
@@ -723,6 +752,8 @@ def edit_cmdline(host: Host, add: Sequence[str], drop: Sequence[str]) -> None:
         raise NodeError(
             "the slot that runs has no entry on the ESP. See `goldnode-node slot status`."
         )
+    if own[0].unified:
+        raise NodeError(f"slot {slot} {' '.join(SIGNED_IMAGE)}")
     bootdisk.refuse(host)
     name = f"{where}/loader/entries/{own[0].file}"
     with alone(host):

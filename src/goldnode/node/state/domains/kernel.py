@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...ground.boot import SIGNED_IMAGE
 from ..model import BOOT, Action, Note, Observed, declared
 from .files import Wanted
 
@@ -206,6 +207,9 @@ def systemd_boot(
     own = survey["slots"][survey["running"]]
     if own["kernel"] == release and have == release and not seen.slots.get("stale"):
         return [], []
+    if own.get("unified") and own["kernel"] == release:
+        text = f"{seen.slots.get('stale') or seen.boot.get('reason')}, and slot {survey['running']}"
+        return [], [Note("boot.slot", f"{text} {' '.join(SIGNED_IMAGE)}")]
     why = (
         seen.slots.get("stale")
         or f"want {release} as the next boot, have {have or 'unknown'} ({seen.boot.get('reason')})"

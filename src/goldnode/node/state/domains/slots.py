@@ -10,7 +10,7 @@ None, stale: differences between the kernel on the ESP and the one in this root,
 
 from __future__ import annotations
 
-from ...ground.boot import ARMED, LAYOUT, PLACES, UP, VARIABLES, VENDOR
+from ...ground.boot import ARMED, LAYOUT, PLACES, SIGNED_IMAGE, UP, VARIABLES, VENDOR
 from ...ground.host import PROGRAM, Host
 from ..finding import ELSEWHERE, Finding, judge_item
 from ..model import Action, Note, Observed, Refusal, Waiting
@@ -129,7 +129,13 @@ SCRIPT_TEXT = f"""#!/bin/sh
 # goldnode: reboot if the image on trial was not found good; \
 systemd-boot then uses the next try, or the other slot
 [ -e {COUNTED} ] && [ ! -e {UP} ] || exit 0
-case " $(cat /proc/cmdline) " in
+# A signed kernel image ignores the options of its entry, so that both are read.
+words=" $(cat /proc/cmdline) "
+slot=${{words##*root=PARTLABEL=root-}}
+for esp in {" ".join(PLACES)}; do
+    words="$words$(grep -hs '^options ' $esp/loader/entries/goldnode-*-"${{slot%% *}}"+*.conf) "
+done
+case $words in
 *" {ARMED} "*)
     {{ systemctl is-active emergency.target emergency.service; systemctl list-jobs --plain --no-legend; }} 2>/dev/null |
         grep -qE '^(active|activating)$|emergency[.]' || exit 0
@@ -252,8 +258,19 @@ def plan(document: ClassDocument, seen: Observed) -> Tuple[List[Action], List[No
 
 
 def refusals(document: ClassDocument, seen: Observed, actions: Sequence[Action]) -> List[Refusal]:
-    """Return no refusals: slots never block a change."""
-    return []
+    """Refuse to change kernel or command line of a slot whose kernel image is signed. Pure."""
+    survey = seen.slots.get("survey")
+    if not survey or not survey["slots"][survey["running"]].get("unified"):
+        return []
+    return [
+        Refusal(
+            "signed-image",
+            f"{action.reason}, and slot {survey['running']} {SIGNED_IMAGE[0]}",
+            SIGNED_IMAGE[1],
+        )
+        for action in actions
+        if action.kind in ("boot.slot", "cmdline.slot")
+    ]
 
 
 def findings(document: ClassDocument, seen: Observed) -> List[Finding]:
@@ -276,6 +293,10 @@ def findings(document: ClassDocument, seen: Observed) -> List[Finding]:
             Finding("slot.fallback", ELSEWHERE, newest, why),
             Finding("boot.copies", ELSEWHERE, copies, why),
         ]
+    signed = survey["slots"][survey["running"]].get("unified")
+    follow = Remedy("Run site.yml, or `goldnode-node slot sync`.", SITE)
+    if signed:
+        follow = Remedy(SIGNED_IMAGE[1], PERSON)
     remedy = Remedy(
         "See what it says, build an image without it, and write that: `goldnode disks update`. "
         "Until then this one runs.",
@@ -288,8 +309,25 @@ def findings(document: ClassDocument, seen: Observed) -> List[Finding]:
             "boot.copies",
             copies,
             seen.slots.get("stale") or copies,
-            Remedy("Run site.yml, or `goldnode-node slot sync`.", SITE),
+            follow,
         ),
+        *(_secure(seen) if signed else ()),
+    ]
+
+
+def _secure(seen: Observed) -> List[Finding]:
+    """Report whether the firmware verifies the signed kernel image that runs. Pure."""
+    expected = "Secure Boot is on"
+    remedy = Remedy(
+        "Put the firmware's Secure Boot into setup mode and reboot, or enrol the certificate in its menu, then turn "
+        "Secure Boot on: docs/how-to/secure-boot.md.",
+        PERSON,
+    )
+    unknown = None if seen.secure_boot is not None else "the firmware's variables are not readable"
+    return [
+        judge_item(
+            "boot.secure", expected, expected if seen.secure_boot else "it is off", remedy, unknown
+        )
     ]
 
 
