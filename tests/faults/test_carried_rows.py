@@ -45,6 +45,7 @@ ALONE = {
     "driver.known_bad": "tests/unit/node/verdict/test_driver_support.py::test_fix_of_a_known_bad_combination_ends_it",
     "boot.next": "tests/e2e/test_boot_entry.py::test_the_class_decides_which_kernel_boots_and_how_it_is_tuned",
     "boot.copies": "tests/unit/node/slots/test_slots.py::test_the_esp_follows_the_kernel_of_the_slot_that_runs",
+    "boot.secure": "tests/unit/node/slots/test_signed_slots.py::test_signed_image_expects_secure_boot",
     "boot.disk": "tests/unit/node/slots/test_slots.py::test_the_remedy_ends_the_finding",
     "slot.fallback": "tests/unit/node/slots/test_slots.py::test_written_image_ends_the_report_of_a_fallback",
     "runtime.cdi": "tests/e2e/test_runtime.py::test_debian_13s_docker_gives_gpus_by_cdi",
