@@ -45,7 +45,6 @@ ALONE = {
     "driver.known_bad": "tests/unit/node/verdict/test_driver_support.py::test_fix_of_a_known_bad_combination_ends_it",
     "boot.next": "tests/e2e/test_boot_entry.py::test_the_class_decides_which_kernel_boots_and_how_it_is_tuned",
     "boot.copies": "tests/unit/node/slots/test_slots.py::test_the_esp_follows_the_kernel_of_the_slot_that_runs",
-    "boot.secure": "tests/unit/node/slots/test_signed_slots.py::test_signed_image_expects_secure_boot",
     "boot.disk": "tests/unit/node/slots/test_slots.py::test_the_remedy_ends_the_finding",
     "slot.fallback": "tests/unit/node/slots/test_slots.py::test_written_image_ends_the_report_of_a_fallback",
     "runtime.cdi": "tests/e2e/test_runtime.py::test_debian_13s_docker_gives_gpus_by_cdi",
@@ -58,6 +57,7 @@ ALONE = {
 UNCARRIED = {
     **dict.fromkeys(("events.acknowledged", "gate", "gpu.program_fault", "net.link_down", "pcie.limited"), NOTE),
     "boot.trial": "a second trial is one more emulated boot; tests/e2e/test_power_cut.py boots a trial that fails, and on a copy a good one",
+    "boot.secure": "its remedy is in the firmware's menu; tests/disks/test_secure_boot.py enrols in setup mode, and no check runs there",
     "baseline": "it reports that an image does not run, and has no remedy",
 }  # fmt: skip
 
