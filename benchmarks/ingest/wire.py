@@ -64,9 +64,10 @@ def main() -> None:
                     document = ChangedValues(held[node][1], report).document(node, held[node][0])
                 sent = body if hour == 0 else json.dumps(document, separators=(",", ":")).encode()
                 sizes.append(len(zlib.compress(sent, 9)))
-                put_document(
-                    data, json.dumps({**document, "source": "http"}, sort_keys=True).encode()
+                stored = json.dumps(
+                    {**document, "source": "http"}, separators=(",", ":"), sort_keys=True
                 )
+                put_document(data, stored.encode())
             begin = time.process_time()
             result = ingest(IngestRequest(data, received=at), at)
             cpu = time.process_time() - begin

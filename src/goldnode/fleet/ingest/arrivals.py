@@ -11,7 +11,7 @@ from typing import Any
 from goldnode.fleet.ingest import bases, results
 from goldnode.fleet.ingest.anonymous import FleetNames
 from goldnode.fleet.ingest.forms import CaptureForms, FormedCapture
-from goldnode.fleet.ingest.quick import QuickBases, QuickReport, quick
+from goldnode.fleet.ingest.quick import ArrivedBase, QuickBases, QuickReport, quick
 from goldnode.fleet.ingest.report import (
     INBOX_SOURCE,
     NodeReport,
@@ -83,7 +83,12 @@ class CaptureArrivals:
         """Add a capture of a known form; return None for one that takes the long way."""
         content = formed.document
         report = attached(report_of(content, data, self._origin, self._now), verdict, name)
-        added = self._out.add_formed(report, formed, self._is_base(content))
+        whole = self._is_base(content)
+        added = self._out.add_formed(report, formed, whole)
+        rows = self._out.last_rows(report) if added and whole else None
+        if rows is not None and self._origin.class_ is None:
+            own = ArrivedBase(content["base"], formed.content, formed.model.layout)
+            self._quick.make_arrived(own, report, rows)
         return None if added is None else CaptureArrival(added, brief(report))
 
     def _report(self, report: NodeReport, whole: bool = False) -> CaptureArrival:

@@ -60,6 +60,11 @@ def forget(data: Path, before: float) -> None:
 
 def held(data: Path, node: str, digest: str) -> dict[str, Any]:
     """Return a base. Raise RefusedReportError for one that is not held, or is damaged: then it is removed."""
+    return load(held_body(data, node, digest))
+
+
+def held_body(data: Path, node: str, digest: str) -> bytes:
+    """Return a base as the node has sent it. Raise RefusedReportError as `held` does."""
     file = base_file(data, node, digest)
     try:
         packed = file.read_bytes()
@@ -76,7 +81,7 @@ def held(data: Path, node: str, digest: str) -> dict[str, Any]:
         raise RefusedReportError(
             "the report that its changes are from is damaged", remedy="send the whole report"
         )
-    return load(body)
+    return body
 
 
 def write_cache(file: Path, content: bytes) -> None:

@@ -308,6 +308,14 @@ class BlockReader:
         return self._orders[place]
 
 
+class GroupRows(NamedTuple):
+    """The dictionaries of a group of rows, and the blocks of the capture that it has last added."""
+
+    flattener: Flattener
+    reader: BlockReader
+    blocks: CaptureBlocks
+
+
 def _expanded(items: Codes, starts: Any, total: int) -> Codes:
     """Return the item of each row."""
     ends = np.empty(len(items), np.int32)

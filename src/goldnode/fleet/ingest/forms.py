@@ -11,7 +11,6 @@ value is found by flattening the model with a mark in place of each one, as for 
 from __future__ import annotations
 
 import math
-import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import compress
 from operator import ne
@@ -20,8 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from pydantic_core import from_json
 
-from goldnode.fleet.ingest.blocks import BlockReader, CaptureBlocks, by_key
-from goldnode.fleet.ingest.flatten import LONGEST_ITEM, Flattener
+from goldnode.fleet.ingest.blocks import CaptureBlocks, GroupRows, by_key
+from goldnode.fleet.ingest.flatten import LONGEST_ITEM
 from goldnode.fleet.ingest.form_layout import (
     FACT,
     HEADS,
@@ -32,26 +31,16 @@ from goldnode.fleet.ingest.form_layout import (
     at,
     layout_of,
 )
-from goldnode.fleet.ingest.quick import TYPES, fact_text
+from goldnode.fleet.ingest.quick import STAND_IN, TYPES, fact_text
 from goldnode.fleet.ingest.refused import RefusedReportError
 from goldnode.fleet.ingest.report import load
 from goldnode.fleet.ingest.text import clean
 from goldnode.node.ground.verdict_files import LARGEST_REPORT
 
 _CAPTURE = b'"capture":'  # the key of a capture in a report
-# Stands in for a capture while the rest of its report is parsed. No report can have it.
-_STAND_IN = secrets.token_hex(16)
 _MOST_BYTES = 1 << 16  # of the values that differ from those of a model
 _MOST_MODELS = 8
 _SEEN = 4  # captures of one form that take the long way before one of them becomes a model
-
-
-class GroupRows(NamedTuple):
-    """The dictionaries of a group of rows, and the blocks of the capture that it has last added."""
-
-    flattener: Flattener
-    reader: BlockReader
-    blocks: CaptureBlocks
 
 
 class FormedCapture(NamedTuple):
@@ -61,6 +50,7 @@ class FormedCapture(NamedTuple):
     numbers: list[int]  # of the values that differ
     values: list[Any]
     document: dict[str, Any]
+    content: bytes  # of the capture
 
 
 class FormModel:
@@ -134,7 +124,10 @@ class FormModel:
         except ValueError:
             return None
         document = self._document(data[:start], pieces[-1], self._changed_head(numbers, own))
-        return None if document is None else FormedCapture(self, numbers, own, document)
+        if document is None:
+            return None
+        content = data[start : len(data) - len(pieces[-1])]
+        return FormedCapture(self, numbers, own, document, content)
 
     def _own(self, place: int) -> list[bytes]:
         """Return the values of a piece of the model."""
@@ -156,10 +149,10 @@ class FormModel:
         if not self._nested:
             return None if after.strip(b" \t\r\n") else head
         try:
-            document = load(b'%b"%b"%b' % (before, _STAND_IN.encode(), after))
+            document = load(b'%b"%b"%b' % (before, STAND_IN.encode(), after))
         except RefusedReportError:
             return None
-        return {**document, "capture": head} if document.get("capture") == _STAND_IN else None
+        return {**document, "capture": head} if document.get("capture") == STAND_IN else None
 
     def blocks(self, one: FormedCapture, time: int) -> CaptureBlocks | None:
         """Return the blocks of a capture; None for one that takes the long way, which may refuse it."""
@@ -193,6 +186,10 @@ class FormModel:
             readings.replaced(codes[self._number_items], changed),
             time,
         )
+
+    def rows(self, blocks: CaptureBlocks) -> GroupRows:
+        """Return blocks with what their codes are of."""
+        return GroupRows(self.flattener, self._reader, blocks)
 
     def _renamed(self, one: FormedCapture, chosen: Sequence[bool]) -> dict[int, str] | None:
         """Return the items that differ; None where the names alone do not tell parts apart."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import secrets
 import zlib
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
@@ -27,16 +28,16 @@ import numpy as np
 import numpy.typing as npt
 from pydantic_core import from_json
 
-from goldnode.fleet.ingest import keys, precision
+from goldnode.fleet.ingest import bases, keys, precision
 from goldnode.fleet.ingest.bases import BASES, ROWS, base_file, write_cache
-from goldnode.fleet.ingest.blocks import COMPARED, BlockReader, Ordered, by_key
+from goldnode.fleet.ingest.blocks import COMPARED, BlockReader, GroupRows, Ordered, by_key
 from goldnode.fleet.ingest.findings import finding_columns, text_size
 from goldnode.fleet.ingest.flatten import Flattener, constant, joined
 from goldnode.fleet.ingest.node_columns import node_columns, uptime_seconds
 from goldnode.fleet.ingest.refused import RefusedReportError
-from goldnode.fleet.ingest.report import NodeReport, ReportOrigin, brief, moment
+from goldnode.fleet.ingest.report import NodeReport, ReportOrigin, brief, load, moment
 from goldnode.fleet.ingest.text import clean
-from goldnode.fleet.ingest.wire import WireChanges
+from goldnode.fleet.ingest.wire import WireChanges, is_digest
 from goldnode.node.ground.changes import REPORTED, is_branch
 
 _FORM = 2  # of the files
@@ -61,6 +62,8 @@ _UNSTORED = frozenset(
 _NODE = ("identity", "simulated", "schema")  # of the capture: columns of the node
 _MOST_SHARED = 2_000  # texts that rows of bases share, in memory
 _WORD = 8  # bytes of a number
+# Stands in for a capture while the rest of its report is parsed. No report can have it.
+STAND_IN = secrets.token_hex(16)
 
 
 @dataclass(frozen=True)
@@ -180,6 +183,14 @@ class QuickChanges(NamedTuple):
     facts: Mapping[str, list[str]]  # key -> texts
 
 
+class ArrivedBase(NamedTuple):
+    """A base by the form of its capture (forms.py)."""
+
+    digest: str
+    capture: bytes
+    layout: object  # the same one for captures of the same form
+
+
 class QuickBases:
     """The rows of bases of one ingest, and the shapes that they share.
 
@@ -193,6 +204,8 @@ class QuickBases:
         self._shapes: dict[str, ReportShape | None] = {}
         self._marked: dict[str, ReportShape | None] = {}
         self._shared: dict[bytes, SharedHead] = {}
+        # Shapes of captures by their form, each with the layout that its key is of.
+        self._arrived: dict[tuple[int, str], tuple[ReportShape | None, object]] = {}
         self._flattener = Flattener()
         self._reader = BlockReader(self._flattener, self._exact)
 
@@ -249,14 +262,40 @@ class QuickBases:
         except RefusedReportError:
             return
         blocks = self._reader.take(report.milliseconds)
-        if blocks.base.packed() != packed:
+        if blocks.base.packed() == packed:
+            own = _sorted_rows(GroupRows(self._flattener, self._reader, blocks))
+            self._write(digest, report, self._shape_of(base, own.facts, own.numbers), own)
+
+    def make_arrived(self, base: ArrivedBase, report: NodeReport, rows: GroupRows) -> None:
+        """Store the rows of a base as it arrives, stored whole, so that the first changes from it are quick.
+
+        Not where the node has sent its capture in other bytes than goldnode writes.
+        """
+        if not is_digest(base.digest):
             return
-        facts = _sorted(blocks.facts, self._reader.fact_keys)
-        numbers = _sorted(blocks.numbers, self._flattener.key_list)
-        shape = self._shape_of(base, facts, numbers)
+        try:
+            body = bases.held_body(self._data, report.node, base.digest)
+            before, own, after = body.partition(base.capture)
+            around = load(b'%b"%b"%b' % (before, STAND_IN.encode(), after))
+        except RefusedReportError:
+            return
+        if not own or around.get("capture") != STAND_IN:
+            return
+        form = (id(base.layout), _form({key: around[key] for key in REPORTED if key in around}))
+        sorted_rows = _sorted_rows(rows)
+        if form not in self._arrived:
+            shape = self._shape_of(load(body), sorted_rows.facts, sorted_rows.numbers)
+            self._arrived[form] = (shape, base.layout)
+        self._write(base.digest, report, self._arrived[form][0], sorted_rows)
+
+    def _write(
+        self, digest: str, report: NodeReport, shape: ReportShape | None, own: _SortedRows
+    ) -> None:
+        """Write the rows of a base with this digest. Without a shape, no changes can be made of them."""
         if shape is None:
             return
-        listed = self._flattener.fact_list
+        rows, facts, numbers = own
+        listed, packed = rows.flattener.fact_list, rows.blocks.base.packed()
         texts = {
             key: [listed[code][1] for code in codes.tolist()]
             for key, codes in zip(
@@ -264,7 +303,7 @@ class QuickBases:
             )
             if not is_compared(key) and all(listed[code][2] is None for code in codes.tolist())
         }
-        own = {
+        head = {
             "rules": rules(self._exact),
             "shape": shape.id,
             "time": report.milliseconds,
@@ -272,7 +311,7 @@ class QuickBases:
             "node": node_columns(report),
             "texts": texts,
         }
-        content = _lines(own, _shared_head(report)) + numbers.values.astype("<f8").tobytes()
+        content = _lines(head, _shared_head(report)) + numbers.values.astype("<f8").tobytes()
         file = base_file(self._data, report.node, digest, ROWS)
         write_cache(file, b"%08x\n" % zlib.crc32(content) + content)
 
@@ -307,6 +346,19 @@ def _sorted(rows: Ordered, names: list[str]) -> _Sorted:
     """Return rows in the order of keys: that of codes is another one in each process."""
     own = by_key(rows, names)
     return _Sorted(own.keys, own.counts, rows.values[own.rows])
+
+
+class _SortedRows(NamedTuple):
+    """The rows of a capture, and its facts and numbers sorted by key."""
+
+    rows: GroupRows
+    facts: _Sorted
+    numbers: _Sorted
+
+
+def _sorted_rows(rows: GroupRows) -> _SortedRows:
+    facts = _sorted(rows.blocks.facts, rows.reader.fact_keys)
+    return _SortedRows(rows, facts, _sorted(rows.blocks.numbers, rows.flattener.key_list))
 
 
 def _values(branch: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Any]]:

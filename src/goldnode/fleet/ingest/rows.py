@@ -15,13 +15,14 @@ from goldnode.fleet.ingest.blocks import (
     BlockReader,
     CaptureBase,
     CaptureBlocks,
+    GroupRows,
     Ordered,
     is_packed,
     unpacked,
 )
 from goldnode.fleet.ingest.findings import FINDING, finding_columns, text_size
 from goldnode.fleet.ingest.flatten import Flattener
-from goldnode.fleet.ingest.forms import FormedCapture, GroupRows
+from goldnode.fleet.ingest.forms import FormedCapture
 from goldnode.fleet.ingest.node_columns import node_columns
 from goldnode.fleet.ingest.precision import STATED
 from goldnode.fleet.ingest.quick import QuickChanges, ReportShape, fits
@@ -67,7 +68,7 @@ class Group:
         self._changed: dict[str, list[_ChangedBlocks]] = {FACTS: [], NUMBERS: []}
         self._quick = _QuickRows()
         self._digested: list[tuple[int, str, str]] = []
-        self.last: GroupRows | None = None  # of the last capture that was flattened
+        self.last: GroupRows | None = None  # of the last capture that was added with all its rows
 
     def add(self, report: NodeReport, whole: bool = False) -> None:
         """Add a report. Raise RefusedReportError, with nothing added, for one that cannot be stored.
@@ -93,6 +94,7 @@ class Group:
         blocks = formed.model.blocks(formed, report.milliseconds)
         if blocks is None:
             return False
+        self.last = formed.model.rows(blocks)
         self._add_blocks(report, blocks, findings, whole)
         return True
 

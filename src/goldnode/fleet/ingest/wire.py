@@ -33,7 +33,7 @@ def changes_of(content: Mapping[str, Any]) -> WireChanges:
     """Return the changes in a document. Raise RefusedReportError for another form."""
     node, base = node_name(content.get("node")), content.get("base")
     at, to, trees = (content.get(name) for name in ("at", "to", "trees"))
-    if not isinstance(base, str) or len(base) != DIGEST or not _HEX.issuperset(base):
+    if not isinstance(base, str) or not is_digest(base):
         raise _wrong("base is no digest")
     if not (isinstance(at, list) and isinstance(to, list) and isinstance(trees, list)):
         raise _wrong("at, to or trees is not a list")
@@ -50,6 +50,11 @@ def changes_of(content: Mapping[str, Any]) -> WireChanges:
     source = content.get("source")
     own = source if source in SOURCES else None
     return WireChanges(node, base, at, to, trees=trees, source=own)
+
+
+def is_digest(text: str) -> bool:
+    """Return whether a text is the name of a base, which is part of a path."""
+    return len(text) == DIGEST and _HEX.issuperset(text)
 
 
 def document_of(content: Mapping[str, Any], source: str) -> dict[str, Any]:

@@ -18,8 +18,9 @@ import pyarrow.parquet as pq
 from goldnode.core.errors import GoldnodeError
 from goldnode.core.files import sync
 from goldnode.fleet.ingest import compact, results
+from goldnode.fleet.ingest.blocks import GroupRows
 from goldnode.fleet.ingest.compact import formatted
-from goldnode.fleet.ingest.forms import FormedCapture, GroupRows
+from goldnode.fleet.ingest.forms import FormedCapture
 from goldnode.fleet.ingest.precision import EXACT
 from goldnode.fleet.ingest.quick import QuickChanges
 from goldnode.fleet.ingest.report import NodeReport

@@ -7,6 +7,7 @@ import json
 import random
 import re
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,17 +16,25 @@ import pyarrow.parquet as pq
 import pytest
 from benchmarks.ingest import lifelike
 from tests.simulators.fleet import Json, finding, verdict
-from tests.unit.fleet.ingest.test_changes import BEGIN, HOUR, lifelike_captures, recorded_captures
+from tests.unit.fleet.ingest.test_changes import (
+    BEGIN,
+    HOUR,
+    content,
+    lifelike_captures,
+    recorded_captures,
+)
 
-from goldnode.fleet.ingest.blocks import CaptureBlocks
+from goldnode.fleet.ingest import bases
+from goldnode.fleet.ingest.blocks import CaptureBlocks, GroupRows
 from goldnode.fleet.ingest.files import IngestRequest, ingest
-from goldnode.fleet.ingest.forms import CaptureForms, FormedCapture, GroupRows
+from goldnode.fleet.ingest.forms import CaptureForms, FormedCapture
 from goldnode.fleet.ingest.inbox import put, put_document
 from goldnode.fleet.ingest.node_columns import node_columns
 from goldnode.fleet.ingest.precision import EXACT, STATED
 from goldnode.fleet.ingest.refused import RefusedReportError
 from goldnode.fleet.ingest.report import NodeReport, ReportOrigin, load, report_of
 from goldnode.fleet.ingest.rows import Group
+from goldnode.node.ground.changes import ChangedValues, report_body
 
 NOW = BEGIN + timedelta(days=30)
 ORIGIN = ReportOrigin("directory")
@@ -386,3 +395,84 @@ def test_reports_of_the_inbox_have_their_verdicts_and_are_bases(
         assert (result.stored, result.refused) == (12, [])
         assert not list((data / "inbox").iterdir())
     assert files_of(tmp_path / "forms") == files_of(tmp_path / "long")
+
+
+def put_bases(data: Path, captures: list[Json]) -> dict[str, tuple[str, Json]]:
+    """Put reports into the inbox as the service does. Return digest and content of each base."""
+    made = {}
+    for one in captures:
+        gate = {"mode": "drain", "open": True, "reasons": [], "drained": None, "since": "x"}
+        node = one["identity"]["hostname"]
+        report = {"schema": "goldnode.node-report/1", "node": node, "class": "h100"}
+        report |= {"capture": one, "verdict": verdict("h100", BEGIN, []), "gate": gate}
+        body = report_body(report)
+        made[node] = (bases.hold(data, node, body), json.loads(body))
+        del gate["since"]
+        document = {**report, "base": made[node][0], "source": "http"}
+        put_document(data, compact(document))
+    return made
+
+
+def test_rows_of_a_base_are_made_as_it_arrives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are those that the first changes from it would make, but for the way that it has come."""
+    rows: dict[str, list[tuple[str, Json, bytes]]] = {}
+    for name in ("forms", "long"):
+        data = tmp_path / name
+        made = put_bases(data, fleet_captures(10))
+        damaged = bases.base_file(data, *[(node, own[0]) for node, own in made.items()][-1])
+        damaged.write_bytes(b"damaged")
+        with monkeypatch.context() as changed:
+            if name == "long":
+                changed.setattr(CaptureForms, "read", lambda *_: ())
+            assert ingest(IngestRequest(data, received=NOW), NOW).stored == 10
+        assert len(list((data / "bases").glob("[!.]*/*.rows"))) >= (5 if name == "forms" else 0)
+        assert name == "forms" or not list((data / "bases").glob("[!.]*/*.rows"))
+        for node, (digest, base) in made.items():
+            later = copy.deepcopy(base)
+            later["capture"]["time"] = "2026-11-18T21:00:00Z"
+            later["capture"]["gpus"][0]["power"]["draw_w"] = 8.5
+            document = ChangedValues(base, later).document(node, digest)
+            put_document(data, compact({**document, "source": "http"}))
+        # One base was damaged.
+        assert ingest(IngestRequest(data, received=NOW), NOW).stored == 9
+        rows[name] = []
+        for file in sorted((data / "bases").glob("[!.]*/*.rows")):
+            head, *others = file.read_bytes()[9:].split(b"\n", 1)
+            own = json.loads(head)
+            del own["node"]["source"]
+            rows[name].append((file.name, own, others[0]))
+    assert len(rows["long"]) == 9
+    assert rows["forms"] == rows["long"]
+    assert content(tmp_path / "forms") == content(tmp_path / "long")
+
+
+@pytest.mark.parametrize("digest", ["../../other", "f" * 31, "F" * 32])
+def test_base_of_another_name_is_not_looked_for(tmp_path: Path, digest: str) -> None:
+    """It is part of a path, and a damaged one is removed."""
+    other = tmp_path / "data" / "bases" / "other.json.z"
+    other.parent.mkdir(parents=True)
+    other.write_bytes(b"x")
+    for one in fleet_captures(8):
+        document = {"schema": "goldnode.node-report/1", "node": one["identity"]["hostname"]}
+        put_document(tmp_path / "data", compact({**document, "capture": one, "base": digest}))
+    with monkeypatched_reads() as read:
+        assert ingest(IngestRequest(tmp_path / "data", received=NOW), NOW).stored == 8
+    assert other.read_bytes() == b"x"
+    assert read == []
+
+
+@contextmanager
+def monkeypatched_reads() -> Iterator[list[str]]:
+    """Yield the names of the bases that are read."""
+    read: list[str] = []
+    own = bases.held_body
+
+    def held_body(data: Path, node: str, digest: str) -> bytes:
+        read.append(digest)
+        return own(data, node, digest)
+
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setattr(bases, "held_body", held_body)
+        yield read
