@@ -526,5 +526,8 @@ def shown(host: Host, where: str) -> str:
     """Return the line of `slot status` about the recovery."""
     about: Json = slots.known(host, where, NAME)
     if not about or not host.exists(f"{where}/loader/entries/{ENTRY}"):
+        own = slots.of_slot(loader.entries(host, where), slots.running(host) or "")
+        if own and own[0].unified:
+            return "no recovery: the slot that runs has a signed kernel image, and no key on the node signs another"
         return "no recovery: `goldnode-node slot recovery` writes one"
     return summary(about)

@@ -143,6 +143,10 @@ def test_signed_image_follows_no_kernel_of_its_root(signed: Node) -> None:
     )
 
 
+def test_status_promises_no_recovery_of_a_signed_slot(signed: Node) -> None:
+    assert "no key on the node signs another" in recovery.shown(signed, "/efi")
+
+
 def test_next_boot_has_kernel_and_command_line_of_the_unified_image(signed: Node) -> None:
     name = Path(signed.root) / ENTRIES / "goldnode-aaa-a.conf"
     name.write_text(name.read_text().replace("panic=5", "panic=5 init=/bin/sh"))
