@@ -107,7 +107,7 @@ def boot_files(disk: BuiltDisk) -> BootFiles:
     kernel, initrd = (
         _of_esp(raw, start, f"goldnode/a/{name}") for name in ("vmlinuz", "initrd.img")
     )
-    parts = uki.Parts(stub, release, disk.kernel, kernel, initrd)
+    parts = uki.UnifiedParts(stub, release, disk.kernel, kernel, initrd)
     with _readable(raw):
         images = {
             slot: uki.image(parts, slots.slot_options(slot, slots.without_root(options)))

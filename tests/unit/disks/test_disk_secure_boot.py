@@ -252,7 +252,7 @@ def test_further_certificates_are_in_db_alone(signing: Signing, tmp_path: Path) 
     assert files["db.auth"].endswith(enrolment.signature_list([signing.der()] * 2))
 
 
-def test_document_says_what_it_is_of(disk: BuiltDisk, signing: Signing, tools: Path) -> None:
+def test_document_names_disk_and_build(disk: BuiltDisk, signing: Signing, tools: Path) -> None:
     signed(disk, signing)
     found = json.loads((disk.directory / f"{disk.name}{secureboot.SUFFIX}").read_text())
     assert (found["schema"], found["name"], found["build_id"]) == (

@@ -441,7 +441,7 @@ def test_each_failure_names_its_cause_and_its_remedy(
     assert error.remedy
 
 
-def test_a_snapshot_past_its_date_is_locked_where_the_site_says_so(
+def test_snapshot_past_its_date_is_locked_where_the_site_accepts_it(
     vendor: Vendor, server: Server, other_key: SigningKey
 ) -> None:
     vendor.offer()

@@ -162,7 +162,7 @@ def _summed(image: bytearray, head: PeHeaders) -> bytes:
     return bytes(image)
 
 
-class Parts(NamedTuple):
+class UnifiedParts(NamedTuple):
     """What a unified kernel is made of: systemd's stub, /usr/lib/os-release, kernel release, kernel and initramfs."""
 
     stub: bytes
@@ -172,7 +172,7 @@ class Parts(NamedTuple):
     initrd: bytes
 
 
-def image(parts: Parts, options: str) -> bytes:
+def image(parts: UnifiedParts, options: str) -> bytes:
     """Return the unified kernel image of a slot, unsigned. Raises NodeError.
 
     The kernel comes last: older ones write behind their end while they unpack.

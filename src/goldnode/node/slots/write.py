@@ -460,7 +460,7 @@ def unified(root: str, image: Mapping[str, Any], slot: str, boot_files: Tuple[st
             "The slot has no entry."
         )
     with open(boot_files[0], "rb") as kernel, open(boot_files[1], "rb") as initrd:
-        parts = uki.Parts(stub, os_release, image["kernel"], kernel.read(), initrd.read())
+        parts = uki.UnifiedParts(stub, os_release, image["kernel"], kernel.read(), initrd.read())
     made = uki.image(parts, slots.slot_options(slot, slots.without_root(image["options"])))
     if uki.digest(made) != row["digest"]:
         raise NodeError(

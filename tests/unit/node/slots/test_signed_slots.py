@@ -47,7 +47,9 @@ def quiet(text: str) -> None:
 
 
 def made_of(release: str, initrd: bytes, options: str) -> bytes:
-    return uki.image(uki.Parts(program(), OS_RELEASE, release, header(release), initrd), options)
+    return uki.image(
+        uki.UnifiedParts(program(), OS_RELEASE, release, header(release), initrd), options
+    )
 
 
 @pytest.fixture

@@ -16,7 +16,9 @@ from goldnode.node.effective import uki as reader
 from goldnode.node.ground.errors import NodeError
 from goldnode.node.slots import unified as uki
 
-PARTS = uki.Parts(program(), b"ID=debian\n", "6.1.0-1-amd64", b"kernel" * 999, b"initramfs" * 777)
+PARTS = uki.UnifiedParts(
+    program(), b"ID=debian\n", "6.1.0-1-amd64", b"kernel" * 999, b"initramfs" * 777
+)
 OPTIONS = "root=PARTLABEL=root-a ro"
 
 
