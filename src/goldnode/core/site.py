@@ -87,8 +87,7 @@ class SiteArchive(_SiteModel):
     accept_expired: bool = Field(
         default=False,
         description=(
-            "Accept indexes past their Valid-Until date: for an address that is itself a snapshot. Their signatures are "
-            "verified as ever; that nothing newer is held back is then up to you."
+            "Accept indexes past their Valid-Until date: for an address that is itself a snapshot."
         ),
     )
 

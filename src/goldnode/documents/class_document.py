@@ -64,6 +64,7 @@ class ClassKernel(Part):
     release: str
     image: str
     headers: str
+    page_kib: int | None = Field(default=None, description="size of its pages, KiB")
 
 
 class ClassDriver(Part):
@@ -127,6 +128,9 @@ class ClassArchive(Part):
     signed_by: str
     fingerprints: list[str]
     key: str | None
+    accept_expired: bool = Field(
+        default=False, description="its indexes may be past their Valid-Until date"
+    )
 
 
 class ClassSite(Part):

@@ -121,10 +121,13 @@ def test_builtin_catalog_has_its_classes_and_stacks_past_end_of_life() -> None:
     assert set(catalog.classes) == {
         "demo_a100",
         "a100_sxm4_40gb",
+        "gb200_nvl72",
+        "gh200_480gb",
         "h100_sxm5_80gb",
         "h200_sxm",
         "l4",
         "cpu_only",
+        "cpu_only_arm64",
         "cpu_only_debian13",
         "cpu_only_debian14",
         "demo_disk_r535",

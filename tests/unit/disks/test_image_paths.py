@@ -48,6 +48,7 @@ PATHS = {
     "commands/disks/publish.py: diff": READS,
     "commands/disks/publish.py: evidence": "signs as the builder: what nobody has signed before",
     "commands/disks/publish.py: publish": "verify: publishing(",
+    "commands/disks/sign.py: sign": "signs as the builder: what its own build has made",
     "commands/disks/verify.py: verify": "boots it in an emulator without a network",
     "commands/images/derive.py: pulled": "verify: unsigned_reason(",
     "commands/images/derive.py: derive": BUILDS,

@@ -27,8 +27,8 @@ def processor(root: str = "/") -> str:
     """Return the model of the CPUs; Arm's have no name there, but the numbers of implementer and part."""
     text = read(under(root, "/proc/cpuinfo")) or ""
     for keys in (("model name",), ("CPU implementer", "CPU part")):
-        found = [re.search(rf"^{key}\s*:\s*(.+)$", text, re.MULTILINE) for key in keys]
-        words = [" ".join(match[1].split()) for match in found if match]
+        lines = [re.search(rf"^{key}\s*:\s*(.+)$", text, re.MULTILINE) for key in keys]
+        words = [" ".join(match[1].split()) for match in lines if match]
         if len(words) == len(keys):
             return " ".join(words)
     return os.uname().machine

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     help="Whether a machine in setup mode takes the certificate at its first boot.",
 )
 @click.option(
-    "--trust",
+    "--also-trust",
     "trusted",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     multiple=True,
@@ -73,7 +73,7 @@ def sign(
     if file is not None and trusted:
         raise DiskError(
             "the certificates of signatures that exist cannot be changed",
-            remedy="leave out --trust, or sign with the key",
+            remedy="leave out --also-trust, or sign with the key",
         )
     store = store_directory(store_path)
     disk = find(name, store)

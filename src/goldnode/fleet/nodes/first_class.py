@@ -53,6 +53,7 @@ class ThisMachine:
     kernel: str
     gpus: tuple[tuple[str, int], ...]
     container: bool
+    architecture: str = "amd64"
 
     @property
     def text(self) -> str:
@@ -76,7 +77,11 @@ def this_machine(host: Host | None = None) -> ThisMachine:
         if name in facts.gpus() or name.startswith(("10de:", "1002:"))
     ]
     return ThisMachine(
-        (system["id"], system["version"]), platform.release(), tuple(gpus), container
+        (system["id"], system["version"]),
+        platform.release(),
+        tuple(gpus),
+        container,
+        "arm64" if platform.machine() == "aarch64" else "amd64",
     )
 
 
@@ -116,8 +121,8 @@ def parse_gpus(text: str) -> NodeGpus:
 def stacks_for(gpus: NodeGpus, catalog: Catalog, machine: ThisMachine | None = None) -> list[str]:
     """Return the stacks with the driver that the GPUs need, the most suitable first.
 
-    Those for the machine's release and kernel series come first, then those that are supported
-    longest.
+    Those for the machine's architecture (without one: amd64), release and kernel series come first,
+    then those that are supported longest.
     """
     fitting = [
         name
@@ -129,6 +134,7 @@ def stacks_for(gpus: NodeGpus, catalog: Catalog, machine: ThisMachine | None = N
     def order(name: str) -> tuple[object, ...]:
         stack = catalog.stacks[name].item
         return (
+            stack.os.architecture != (machine.architecture if machine is not None else "amd64"),
             machine is not None and (stack.os.id, stack.os.version) != machine.os,
             machine is not None and not _same_series(stack, machine.kernel),
             # A GPU stack on Debian's archive is past the end of life of its driver branch.
@@ -236,6 +242,10 @@ def unlike(machine: ThisMachine, node_class: NodeClass, stack: Stack) -> list[st
         differences.append(
             f"this machine runs {' '.join(machine.os).strip() or 'an unknown system'}, and stack {stack.stack} is for "
             f"{stack.os.id} {stack.os.version}"
+        )
+    if stack.os.architecture != machine.architecture:
+        differences.append(
+            f"this machine is of {machine.architecture}, and stack {stack.stack} is for {stack.os.architecture}"
         )
     gpu, have = node_class.gpu, sum(count for _, count in machine.gpus)
     models = {model for model, _ in machine.gpus}

@@ -58,7 +58,7 @@ def stanzas(text: str) -> List[Dict[str, Tuple[int, str]]]:
     As apt 2.6.2 and 3.3.3 read them: only an empty line ends a stanza. A line with a space, and a comment, do not, so that two stanzas
     become one. Of a field that is given twice, the last value counts.
     """
-    found: List[Dict[str, Tuple[int, str]]] = []
+    rows: List[Dict[str, Tuple[int, str]]] = []
     fields: Dict[str, Tuple[int, str]] = {}
     last = ""
     for number, raw in enumerate([*text.split("\n"), ""], 1):
@@ -66,7 +66,7 @@ def stanzas(text: str) -> List[Dict[str, Tuple[int, str]]]:
         if line.startswith("#"):
             continue
         if not line:
-            found += [fields] if fields else []
+            rows += [fields] if fields else []
             fields, last = {}, ""
         elif line[0] in " \t":
             if last:
@@ -75,7 +75,7 @@ def stanzas(text: str) -> List[Dict[str, Tuple[int, str]]]:
             name, _, value = line.partition(":")
             last = name.strip().lower()
             fields[last] = (number, value.strip())
-    return found
+    return rows
 
 
 # Options that apt wants equal in all entries of a URI and suite, beside Signed-By: `Conflicting values set for option` otherwise
@@ -111,7 +111,7 @@ def sources(host: Host) -> List[Json]:
                 options = dict(word.split("=", 1) for word in words if "=" in word)
                 options = {"arch": "", **{key.lower(): value for key, value in options.items()}}
                 options["architectures"] = options["arch"].replace(",", " ")
-                rows.append(_source(name, number, source[2], source[3], source[4], options))
+                rows.append(_source((name, number), source[2], source[3], source[4], options))
     for name in apt_conf.parts(host, PARTS, "sources"):
         for stanza in stanzas(host.text(name) or "") if name.endswith(".sources") else ():
             fields = {key: value for key, (_, value) in stanza.items()}
@@ -120,19 +120,19 @@ def sources(host: Host) -> List[Json]:
                 continue
             number = min(line for line, _ in stanza.values())
             rows += [
-                _source(name, number, uri, suite, fields.get("components", ""), fields)
+                _source((name, number), uri, suite, fields.get("components", ""), fields)
                 for uri in fields.get("uris", "").split()
                 for suite in fields.get("suites", "").split()
             ]
     return rows
 
 
-def _source(  # noqa: PLR0917 - the columns of a row
-    name: str, line: int, uri: str, suite: str, components: str, options: Mapping[str, str]
+def _source(
+    where: Tuple[str, int], uri: str, suite: str, components: str, options: Mapping[str, str]
 ) -> Json:
     return {
-        "file": name,
-        "line": line,
+        "file": where[0],
+        "line": where[1],
         "uri": uri.rstrip("/"),
         "suite": suite,
         "components": components.split(),

@@ -107,7 +107,7 @@ _ROWS: Tuple[Kind, ...] = (
     # Another image would have the same labels.
     Kind("boot.disk", HARDWARE, DEGRADED, None, "root, EFI system partition and the partition that the firmware booted are on one disk"),
     # Another image would have the same firmware.
-    Kind("boot.secure", HARDWARE, DEGRADED, None, "Secure Boot is on where the slot that runs has a signed kernel image"),
+    Kind("boot.secure", HARDWARE, DEGRADED, None, "the firmware verifies what it starts (Secure Boot) where the slot that runs has a signed kernel image"),
     # The other slot cannot be changed by the image that runs.
     Kind("slot.fallback", HARDWARE, DEGRADED, None, "the newest slot is the one that booted"),
     Kind("blacklist.*", SOFTWARE, DRAIN, None, "the module is kept out of kernel and initramfs"),

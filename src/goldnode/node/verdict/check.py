@@ -553,7 +553,7 @@ def _kernel(document: ClassDocument, seen: Observed) -> List[Finding]:
             ]
         if running == release:  # a reboot would start the same kernel
             remedy = Remedy(
-                "The locked kernel runs: correct `kernel.page_kib` of its stack.", PERSON
+                "The locked kernel runs: correct the page size that its stack states.", PERSON
             )
         running = running and f"{running}, pages of {seen.page_kib} KiB"
     return [judge_item("kernel.running", expected, running, remedy, elsewhere)]

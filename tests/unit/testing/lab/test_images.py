@@ -103,7 +103,7 @@ def test_stand_in_releases_alone_are_marked_as_simulated() -> None:
 def test_unknown_names_are_refused(os_name: str, flavour: str) -> None:
     with pytest.raises(
         images.LabImageError,
-        match="debian12, debian13, ubuntu2404-standin in bare, bare-ccache, warm",
+        match="debian12, debian13, debian14, ubuntu2404-standin in bare, bare-ccache, warm",
     ):
         images.recipe(os_name, flavour, site())
 

@@ -26,7 +26,7 @@ def place(value: str) -> Path:
 
 
 def test_every_release_has_its_scenario() -> None:
-    assert sorted(RELEASES) == SCENARIOS
+    assert sorted(name for name, row in RELEASES.items() if row.released) == SCENARIOS
 
 
 def test_the_base_configuration_is_where_molecule_looks() -> None:
