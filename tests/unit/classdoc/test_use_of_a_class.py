@@ -152,4 +152,10 @@ def test_builtin_catalog_has_its_classes_and_stacks_past_end_of_life() -> None:
         first = stack.file.read_text(encoding="utf-8").splitlines()[0]
         assert first == "# yaml-language-server: $schema=../../schemas/stack.json"
     over = {name for name, entry in catalog.stacks.items() if entry.item.end_of_life.date < day}
-    assert over == {"demo_r535", "debian12_r535", "debian12_r470", "debian13_r550"}
+    assert over == {
+        "demo_r535",
+        "debian12_r535",
+        "debian12_r470",
+        "debian12_arm64_r535",
+        "debian13_r550",
+    }

@@ -123,7 +123,7 @@ def test_a_record_is_judged_like_a_node(
     ("running", "pages", "outcome", "remedy"),
     [
         (None, 64, "match", None),
-        (None, 4, "mismatch", "page_kib"),
+        (None, 4, "mismatch", "page size"),
         ("6.17.0-1-nvidia", 4, "mismatch", "goldnode_reboot=true"),
         (None, None, "could_not_read", None),
     ],
