@@ -30,7 +30,7 @@ _LIST = rb'\[[^][{}"]*(?:' + _STRING + rb'[^][{}"]*)*\]'
 VALUE = re.compile(rb":( ?(?:" + _STRING + rb"|" + _LIST + rb'|[^][{},:"\s]+))', re.DOTALL)
 _TOKEN = re.compile(_STRING + rb'|[][{},:]|[^][{},:"\s]+', re.DOTALL)
 _MARK = re.compile("⟦(\\d+)⟧")
-# What follows from a value: a number, a fact, the item of a part, columns of the node. OTHER: a change takes the long way.
+# Kinds of rows that a value leads to: a number, a fact, the item of a part, columns of the node. OTHER: a change takes the long way.
 NUMBER, FACT, PART, HEAD, OTHER = (1 << bit for bit in range(5))
 # Parts of a capture that columns of a node are of.
 HEADS = ("schema", "time", "uptime", "simulated", "identity")

@@ -163,7 +163,7 @@ def _summed(image: bytearray, head: PeHeaders) -> bytes:
 
 
 class UnifiedParts(NamedTuple):
-    """What a unified kernel is made of: systemd's stub, /usr/lib/os-release, kernel release, kernel and initramfs."""
+    """Parts of a unified kernel image: systemd's stub, /usr/lib/os-release, kernel release, kernel and initramfs."""
 
     stub: bytes
     os_release: bytes

@@ -1,4 +1,4 @@
-"""Sources of apt as people have them, held against apt itself."""
+"""Sources of apt as people write them, compared with apt itself."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ CASES = {
     "no.sources": ("Enabled: no\n" + A + "\n" + B, "b"),
     "foreign.sources": (A + "Architectures: arm64\n", ""),
     "two.sources": (f"{A}\n{B}", "a b"),
-    # What looks like two stanzas is one, of which the last values count: the first archive is gone without a word.
+    # Two stanzas in appearance, one for apt, which takes the last values: the first archive is lost without a warning.
     "blank.sources": (f"{A} \n{B}", "b"),
     "tab.sources": (f"{A}\t\n{B}", "b"),
     "number.sources": (f"{A}#\n{B}", "b"),

@@ -1,4 +1,4 @@
-"""What a capture and a survey say of arm64 machines.
+"""Captures and surveys of arm64 machines.
 
 `SOURCES` are public: what `lscpu` and /proc/cpuinfo print there. Features are shortened, and the values are theirs.
 """

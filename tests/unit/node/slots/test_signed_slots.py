@@ -68,7 +68,7 @@ def signed(node: Node) -> Node:
 
 
 def signatures(options: str = str(IMAGE["options"])) -> dict[str, Any]:
-    """What `goldnode disks sign` gives for the image that the fixture `writing` sends."""
+    """Signatures by `goldnode disks sign` for the image that the fixture `writing` sends."""
     rest = slots.without_root(options)
     digests = {
         slot: uki.digest(made_of(NEW, b"of the image", slots.slot_options(slot, rest)))
