@@ -27,6 +27,7 @@ def main(argv: list[str]) -> int:
         "--plan", type=Path, help="file that `choose` writes and `run` reads: stage → tests"
     )
     parser.add_argument("--setup", type=float, help="seconds that the set-up took")
+    parser.add_argument("--within", type=float, help="minutes for all, the set-up included")
     given = parser.parse_args(own)
     wanted = Wanted(given.quick, given.long, given.record, tuple(options))
     if given.command == "choose":
@@ -34,7 +35,7 @@ def main(argv: list[str]) -> int:
     if given.command == "list":
         return show(wanted, given.base or None, changed=given.changed)
     tests = json.loads(given.plan.read_text(encoding="utf-8")) if given.plan else None
-    wanted = Wanted(given.quick, given.long, given.record, tuple(options), tests)
+    wanted = Wanted(given.quick, given.long, given.record, tuple(options), tests, given.within)
     return run(wanted, setup=given.setup)
 
 

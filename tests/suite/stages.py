@@ -9,15 +9,16 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from tests.suite import timings
+from tests.suite import room, timings
 from tests.suite.scheduling import REPORT
 from tests.suite.timings import ROOT, Timings, spell
 
@@ -83,6 +84,7 @@ class Wanted:
     tests: Mapping[str, tuple[str, ...]] | None = (
         None  # stage → test files or ids, if only some run
     )
+    within: float | None = None  # minutes that the run may take, its set-up included
 
     @property
     def selects(self) -> bool:
@@ -291,6 +293,23 @@ def command(stage: Stage, wanted: Wanted, junit: Path) -> list[str]:
     ]
 
 
+def fitting(
+    stage: Stage, wanted: Wanted, record: Timings, seconds: float, slowness: float
+) -> tuple[Wanted, tuple[str, ...]]:
+    """Return what to run of a stage of nodes in `seconds`, and the files left out, of which there are none without a limit of time.
+
+    A run of selected tests has no limit: whoever names tests wants them all.
+    """
+    if wanted.within is None or wanted.selects or wanted.tests is not None or not stage.heavy:
+        return wanted, ()
+    files = files_of(stage, wanted)
+    pace = slowness / room.at_once(stage.key(long=wanted.long), files, record)
+    costs = {file: room.seconds_of(file, record) * pace for file in files}
+    left = room.left_out(files, costs, seconds, _commit())
+    chosen = tuple(file for file in files if file not in left)
+    return (replace(wanted, tests={stage.name: chosen}) if left else wanted), left
+
+
 def run_stage(stage: Stage, wanted: Wanted, place: Path) -> Results:
     """Run one stage in its own pytest process."""
     report, junit = place / f"{stage.name}.json", place / f"{stage.name}.xml"
@@ -316,8 +335,10 @@ def run(wanted: Wanted, *, step: int = 1, setup: float | None = None) -> int:
 
     Return the exit status: 0 only if tests ran and none failed.
     """
+    began = time.monotonic()
     record, new = timings.load(), timings.load()
-    code, counts, seconds = 0, Counter[str](), 0.0
+    code, counts, seconds, slowness = 0, Counter[str](), 0.0, 1.0
+    left: tuple[str, ...] = ()
     complete = not wanted.selects and wanted.tests is None
     with tempfile.TemporaryDirectory(prefix="goldnode-test-") as place:
         for stage in wanted.stages:
@@ -325,7 +346,18 @@ def run(wanted: Wanted, *, step: int = 1, setup: float | None = None) -> int:
             print(
                 f"\n== {step}. {stage.title}", *before(stage, wanted, record), sep="\n", flush=True
             )
-            results = run_stage(stage, wanted, Path(place))
+            remaining = (wanted.within or 0) * 60 - (setup or 0) - (time.monotonic() - began)
+            some, left = fitting(stage, wanted, record, remaining, slowness)
+            if left:
+                complete = False
+                print(*leaving(left, record, wanted, slowness, remaining), sep="\n", flush=True)
+                if some.tests is not None and not some.tests[stage.name]:
+                    # Without a file name pytest would run all of them.
+                    print("no time is left for any of them: this run failed", flush=True)
+                    code = 1
+                    break
+            results = run_stage(stage, some, Path(place))
+            slowness = room.slowness(results.by_file(), record)
             if results.code == pytest.ExitCode.NO_TESTS_COLLECTED and wanted.tests is not None:
                 # Files are chosen by their text. A stage may have none of their tests; a run must have one.
                 results.code = 0
@@ -355,11 +387,23 @@ def run(wanted: Wanted, *, step: int = 1, setup: float | None = None) -> int:
     keep(new, record, wanted, code)
     print(
         f"\nall stages, {spell(seconds)}{f', after {spell(setup)} of set-up' if setup else ''}:\n"
-        f"{counted(counts)}"
+        f"{counted(counts)}{f'; {len(left)} test files were not run, named above' if left else ''}"
     )
     # pytest can fail a stage without a failing test (nothing collected, a usage error); that must not count
     # as success.
     return 1 if code or passed(counts) <= 0 else 0
+
+
+def leaving(
+    left: Sequence[str], record: Timings, wanted: Wanted, slowness: float, remaining: float
+) -> list[str]:
+    """Return the lines to print about the files that a stage leaves out."""
+    tests = sum(record.files[file]["tests"] for file in left if file in record.files)
+    return [
+        f"NOT RUN for lack of time: {len(left)} files with {tests} tests. This machine takes {slowness:.1f} times as long as the recorded "
+        f"one, and of {wanted.within:g} min {spell(remaining)} are left. `scripts/test` without --within runs them:",
+        *(f"  {file}" for file in left),
+    ]
 
 
 def _single(nodeid: str, tests: Mapping[str, Sequence[str]] | None) -> bool:

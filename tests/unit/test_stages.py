@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tests.suite import stages, timings
+from tests.suite import room, stages, timings
 from tests.suite.stages import HEAVY, STAGES, Results, Stage, Wanted
 from tests.suite.timings import Timings
 
@@ -206,3 +206,105 @@ def test_only_whole_runs_without_failures_are_recorded(
         (places / f"tests/{stage.name}/test_x.py").touch()
     stages.run(Wanted(record=True))
     assert timings.load(committed).stages == timings.load(local).stages
+
+
+def heavy(monkeypatch: pytest.MonkeyPatch, commit: str = "abc1234") -> Timings:
+    """Four files of nodes, of 200 s each, which the recorded machine ran in 400 s; and a commit."""
+    files = tuple(f"tests/e2e/test_{name}.py" for name in "abcd")
+    monkeypatch.setattr(stages, "files_of", lambda *_: files)
+    monkeypatch.setattr(stages, "_commit", lambda: commit)
+    known = record()
+    known.files |= {file: timings.FileRecord(tests=3, seconds=200.0, slow={}) for file in files}
+    known.stages["nodes"] = {"seconds": 400.0, "tests": 12, "files": 4}
+    return known
+
+
+@pytest.mark.parametrize(
+    ("seconds", "slowness", "left"),
+    [
+        (400, 1.0, 0),
+        (399, 1.0, 1),
+        (1200, 3.0, 0),
+        (1000, 3.0, 1),
+        (310, 3.0, 3),
+        (299, 3.0, 4),
+        (-5, 1.0, 4),
+    ],
+)
+def test_what_does_not_fit_into_the_time_left_is_left_out_by_file(
+    seconds: float, slowness: float, left: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = heavy(monkeypatch)
+    some, names = stages.fitting(NODES, Wanted(within=80), known, seconds, slowness)
+    assert len(names) == left
+    if left:
+        assert some.tests is not None
+        assert sorted((*some.tests["nodes"], *names)) == list(stages.files_of(NODES, some))
+    else:
+        assert some.tests is None
+
+
+def test_the_commit_decides_what_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = set()
+    for commit in ("a", "b", "c", "d", "e", "f", "g", "h"):
+        known = heavy(monkeypatch, commit)
+        twice = {stages.fitting(NODES, Wanted(within=80), known, 350, 1.0)[1] for _ in "12"}
+        assert len(twice) == 1
+        drawn |= twice
+    assert len(drawn) > 2
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        Wanted(),
+        Wanted(within=80, options=("-k", "gate")),
+        Wanted(within=80, tests={"nodes": ("tests/e2e/test_gate.py",)}),
+    ],
+)
+def test_without_a_limit_or_with_chosen_tests_nothing_is_left_out(
+    wanted: Wanted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert stages.fitting(NODES, wanted, heavy(monkeypatch), 1.0, 9.0) == (wanted, ())
+    assert stages.fitting(UNIT, Wanted(within=80), heavy(monkeypatch), 1.0, 9.0)[1] == ()
+
+
+@pytest.mark.parametrize(
+    ("took", "slow"),
+    [
+        ({}, 1.0),
+        ({"tests/unit/test_new.py": 900.0}, 1.0),
+        ({"tests/unit/test_lint.py": 50.0}, 1.0),
+        ({"tests/unit/test_lint.py": 250.0, "tests/unit/test_cli.py": 150.0}, 2.5),
+    ],
+)
+def test_slowness_is_that_of_the_files_with_a_record(took: dict[str, float], slow: float) -> None:
+    assert room.slowness(took, record()) == slow
+
+
+@pytest.mark.parametrize(("seconds", "code"), [(100.0, 0), (4000.0, 1)])
+def test_files_left_out_are_named_and_never_counted_as_passed(
+    seconds: float, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known = heavy(monkeypatch)
+    ran: list[tuple[str, ...]] = []
+
+    def run_stage(stage: Stage, wanted: Wanted, _: Path) -> Results:
+        ran.append(tuple((wanted.tests or {}).get(stage.name, ())))
+        # The first stage is five times as slow as recorded.
+        return Results(seconds, {"tests/unit/test_lint.py::test_a": 500.0}, 0, Counter(tests=5))
+
+    monkeypatch.setattr(stages, "run_stage", run_stage)
+    monkeypatch.setattr(timings, "load", lambda *_: known)
+    monkeypatch.setattr(stages, "keep", lambda *_: None)
+    assert stages.run(Wanted(within=60), setup=3600 - 1100 if code == 0 else 3600.0) == code
+    printed = capsys.readouterr().out
+    if code:
+        assert len(ran) == 1
+        assert "no time is left for any of them" in printed
+    else:
+        # 1,100 s hold two files of 500 s.
+        assert len(ran[1]) == 2
+        assert "NOT RUN for lack of time: 2 files with 6 tests" in printed
+        assert "takes 5.0 times as long" in printed
+        assert "10 passed, 0 failed; 2 test files were not run, named above" in printed
