@@ -1,4 +1,7 @@
-"""The disk of a class without a GPU, built once from what the archive has today, for every test that wants a real one."""
+"""The disk of a class without a GPU, built once from what the archive has today, for every test that wants a real one.
+
+With GOLDNODE_DISK_RUN=FOLDER locks, packages, bases and builds stay there, and a run that was interrupted goes on with them.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from goldnode.classdoc.load import load_catalog
 from goldnode.core.site import load_site
 from goldnode.disks.definition import builtin_definition, load_definition
 from goldnode.disks.locking import DiskLock, fetch, load_disk_lock, target
-from goldnode.disks.model import BuiltDisk, builds
+from goldnode.disks.model import BuiltDisk, builds, find
 
 CLASS, STACK = "cpu_only", "debian12_cpu"
 ROOT = Path(__file__).parents[2]
@@ -92,7 +95,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """Stack and disk locked for today's archive."""
     if os.geteuid() != 0 or not all(map(shutil.which, ("mmdebstrap", "mke2fs", "mcopy", "sfdisk"))):
         pytest.fail("needs root, mmdebstrap, e2fsprogs, mtools and fdisk")
-    found = Site(tmp_path_factory.mktemp("disks"))
+    stays = os.environ.get("GOLDNODE_DISK_RUN")
+    found = Site(Path(stays) if stays else tmp_path_factory.mktemp("disks"))
+    found.home.mkdir(exist_ok=True)
     text = builtin_definition().read_text()
     assert "esp_mib: 512" in text
     (found.home / "disks.yml").write_text(text.replace("esp_mib: 512", "esp_mib: 192"))
@@ -103,7 +108,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         done = found.run(*arguments)
         assert done.returncode == 0, done.stderr
     yield found
-    shutil.rmtree(found.store, ignore_errors=True)
+    if not stays:
+        shutil.rmtree(found.store, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")
@@ -126,6 +132,18 @@ def fetched(site: Site, lock: DiskLock) -> Path:
 @pytest.fixture(scope="session")
 def built(site: Site, fetched: Path) -> BuiltDisk:
     """The disk; its first build was killed while site.yml was at work in a root with mounts."""
+    if not builds(site.store):  # none of an earlier run
+        kill_a_build(site)
+    done = site.run("disks", "build", CLASS, "--image-format", "raw", "--offline")
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in (site.store / "cache/work").iterdir() if path.is_dir()] == [], (
+        "a killed build's files are taken away"
+    )
+    return find(done.stdout.split()[0], site.store)
+
+
+def kill_a_build(site: Site) -> None:
+    """Start a build, and kill it while site.yml is at work in a root with mounts."""
     with (site.home / "killed.log").open("wb") as log:
         first = subprocess.Popen(
             site.command("disks", "build", CLASS, "--image-format", "raw"),
@@ -146,10 +164,3 @@ def built(site: Site, fetched: Path) -> BuiltDisk:
         time.sleep(0.5)
     assert left == ([], []), "a killed build leaves mounts or processes"
     assert builds(site.store) == []
-    done = site.run("disks", "build", CLASS, "--image-format", "raw", "--offline")
-    assert done.returncode == 0, done.stderr
-    (disk,) = builds(site.store)
-    assert [path.name for path in (site.store / "cache/work").iterdir() if path.is_dir()] == [], (
-        "a killed build's files are taken away"
-    )
-    return disk

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.disks.conftest import CLASS, Site
 
-from goldnode.disks.model import builds
+from goldnode.disks.model import find
 from goldnode.disks.qemu import VirtualMachine, VmOptions, make_key, overlay
 
 pytestmark = [pytest.mark.disks, pytest.mark.long, pytest.mark.xdist_group("disk")]
@@ -29,11 +29,10 @@ def test_next_boot_is_known_before_and_after_update_grub(site: Site, tmp_path: P
     definition.write_text(text)
     locks.mkdir()
     chosen = {"GOLDNODE_DISK_DEFINITION": str(definition), "GOLDNODE_DISK_LOCKS": str(locks)}
-    before = {disk.build_id for disk in builds(site.store, CLASS)}
     for arguments in (("disks", "lock", CLASS), ("disks", "build", CLASS, "--image-format", "raw")):
         done = site.run(*arguments, **chosen)
         assert done.returncode == 0, done.stderr
-    (disk,) = [found for found in builds(site.store, CLASS) if found.build_id not in before]
+    disk = find(done.stdout.split()[0], site.store)
 
     key = make_key(tmp_path)
     credentials = {"ssh.authorized_keys.root": key.with_suffix(".pub").read_text()}

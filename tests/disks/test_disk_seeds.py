@@ -18,7 +18,7 @@ from tests.disks.conftest import CLASS, Site
 from goldnode.disks import guest
 from goldnode.disks import verify as verification
 from goldnode.disks.guest import GuestExpectations
-from goldnode.disks.model import BuiltDisk, builds
+from goldnode.disks.model import BuiltDisk, find
 from goldnode.disks.qemu import Drive, VirtualMachine, VmOptions, make_key, overlay
 
 pytestmark = [pytest.mark.disks, pytest.mark.long, pytest.mark.xdist_group("disk")]
@@ -109,12 +109,10 @@ def disk(site: Site, tmp_path_factory: pytest.TempPathFactory) -> BuiltDisk:
         "GOLDNODE_DISK_DEFINITION": str(place / "disks.yml"),
         "GOLDNODE_DISK_LOCKS": str(place / "locks"),
     }
-    before = {disk.build_id for disk in builds(site.store, CLASS)}
     for arguments in (("disks", "lock", CLASS), ("disks", "build", CLASS, "--image-format", "raw")):
         done = site.run(*arguments, **chosen)
         assert done.returncode == 0, done.stderr
-    (found,) = [disk for disk in builds(site.store, CLASS) if disk.build_id not in before]
-    return found
+    return find(done.stdout.split()[0], site.store)
 
 
 def machine_with(seed: Seed, disk: BuiltDisk, place: Path, size: int) -> VirtualMachine:

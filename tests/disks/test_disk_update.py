@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from tests.disks.conftest import CLASS, Site
 
-from goldnode.disks.model import BuiltDisk, builds
+from goldnode.disks.model import BuiltDisk, find
 from goldnode.disks.qemu import SSH_OPTIONS, VirtualMachine, VmOptions, make_key, overlay
 
 pytestmark = [pytest.mark.disks, pytest.mark.long, pytest.mark.xdist_group("disk")]
@@ -40,7 +40,6 @@ def variant(site: Site, word: str) -> BuiltDisk:
         assert text.count(shipped) == 1
         text = text.replace(shipped, wanted)
     definition.write_text(text)
-    before = {disk.build_id for disk in builds(site.store, CLASS)}
     done = site.run(
         "disks",
         "build",
@@ -51,8 +50,7 @@ def variant(site: Site, word: str) -> BuiltDisk:
         GOLDNODE_DISK_DEFINITION=str(definition),
     )
     assert done.returncode == 0, done.stderr
-    (made,) = [disk for disk in builds(site.store, CLASS) if disk.build_id not in before]
-    return made
+    return find(done.stdout.split()[0], site.store)
 
 
 @pytest.fixture
