@@ -277,7 +277,7 @@ def test_guide_is_followed_from_an_empty_directory(
     assert identity(image.config).kind == "derived"
     with docker_images.loaded(docker_client, image) as name:
         out = docker_client.containers.run(name, network_mode="none", read_only=True, remove=True)
-    assert re.fullmatch(r"packaging [\d.]+ small 10001\n", out.decode())
+    assert re.fullmatch(r"packaging [\d.]+ jq 42 small 10001\n", out.decode())
 
 
 def test_image_of_a_dockerfile_is_a_child_and_not_its_base(

@@ -25,6 +25,7 @@ from goldnode.core.errors import ImageError
 from goldnode.core.extras import require
 from goldnode.core.files import full_disk
 from goldnode.images.aptsources import apt_sources
+from goldnode.images.engine_layer import FolderRow, run_step, write_input
 from goldnode.images.imagelock import ImageLock, find_lock
 from goldnode.images.layercache import LayerCache, layer_key, put_image, wheels_key
 from goldnode.images.matrix import MatrixRow
@@ -59,7 +60,6 @@ from goldnode.oci.model import Built
 
 Say = Callable[[str, str, float], None]  # title, state (started, done, kept, failed), seconds
 
-_LEFT = re.compile(LEFTOVERS)
 _LEFT_OF_ROOT = re.compile(ROOT_LEFTOVERS)
 
 
@@ -397,7 +397,7 @@ class Builder(LayerCache):
     def _step(self, item: ImageRecipe) -> tuple[Layer, dict[str, Any]]:
         def make() -> tuple[Layer, dict[str, Any]]:
             below = self._system(item.parent) + ([self._files(item)] if item.files else [])
-            known = {
+            known: dict[str, FolderRow] = {
                 path: tuple(row)
                 for _, about in below
                 for path, row in about.get("directories", {}).items()
@@ -418,27 +418,7 @@ class Builder(LayerCache):
                     epoch=item.epoch,
                     architecture=item.image.architecture,
                 )
-                # A marker that outlives its run shows the next one that the engine was killed.
-                marker = self.store.cache / "running" / work.name
-                self.store.write(marker, b"")
-                with self.engine.run(job) as plain:
-                    # An engine's diff lists directories that it only touched. Leave out unchanged
-                    # ones.
-                    members = [
-                        (info, content)
-                        for info, content in normalised(plain, item.epoch, _LEFT)
-                        if not (
-                            info.isdir() and known.get(info.name) == (info.mode, info.uid, info.gid)
-                        )
-                    ]
-                    folders = {
-                        info.name: [info.mode, info.uid, info.gid]
-                        for info, _ in members
-                        if info.isdir()
-                    }
-                    layer = write_members(self.store.layout, members)
-                marker.unlink(missing_ok=True)
-                return layer, {"directories": folders}
+                return run_step(self, self.engine, job, known)
 
         return self.kept(step_key(item), make)
 
@@ -446,13 +426,7 @@ class Builder(LayerCache):
         """Write the script's input directory: packages, and outlines of all libraries from the image's
         wheels.
         """
-        (into / "debs").mkdir(parents=True)
-        (into / "script").write_text(SCRIPT, encoding="utf-8")
-        for _, file, sha256 in item.debs:
-            shutil.copyfile(self.checked(file, sha256), into / "debs" / file)
-        (into / "packages").write_text(
-            "".join(f"{file}\n" for _, file, _ in item.debs), encoding="utf-8"
-        )
+        write_input(self, item.debs, into)
         shapes = {
             path: shape
             for one in _chain(item)

@@ -36,6 +36,8 @@ Name = Annotated[
         pattern=r"^[a-z0-9]+(?:[._-][a-z0-9]+)*(?:/[a-z0-9]+(?:[._-][a-z0-9]+)*)*$", max_length=200
     ),
 ]
+# A package by its name in the archives (Debian Policy 5.6.1). Its version is in the lock.
+Package = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9+.-]+$", max_length=200)]
 Version = Annotated[str, Field(pattern=r"^[0-9a-z]+(?:[._][0-9a-z]+)*$", max_length=40)]
 
 
@@ -56,6 +58,12 @@ class DeriveFile(BaseModel):
             "Image to begin with: of the matrix, the store (name or digest), a channel, which is followed, or a "
             "registry (HOST/NAME:TAG, HOST/NAME@DIGEST)."
         )
+    )
+    packages: tuple[Package, ...] = Field(
+        default=(),
+        description=(
+            "Debian packages by name, from the archives of the base's OS. goldnode locks them with what they need."
+        ),
     )
     requirements: str | None = Field(
         default=None,
@@ -134,13 +142,13 @@ def load_declaration(path: Path) -> Declaration:
     source = yamlsource.read(file, error=ImageError)
     check_format(source, "derive", 1, ImageError)
     # Keys that people try: the general error for an unknown key would not tell them where to go.
-    for key in ("packages", "apt", "debs"):
+    for key in ("apt", "debs"):
         if isinstance(source.data, dict) and key in source.data:
             raise ImageError(
-                f'"{key}": a derived image has no packages of the distribution besides those of its base',
+                f'"{key}" is no key of this file',
                 file=file,
                 line=source.line((key,)),
-                remedy="write a Dockerfile instead, see docs/how-to/derive.md#dockerfile",
+                remedy="write packages of the distribution as packages: [NAME]",
             )
     data = yamlsource.validate(DeriveFile, source, error=ImageError)
     requirements = HashedRequirements()

@@ -1,6 +1,7 @@
-"""The recipe of a derived image, and its build: a base's layers, wheels, a team's files, and an identity.
+"""The recipe of a derived image, and its build: a base's layers, packages, wheels, a team's files, and an identity.
 
-Nothing of the image is run, so the build needs neither root nor an engine nor a network. Like any
+Without packages nothing of the image is run, so the build needs neither root nor an engine nor a network. An engine
+runs dpkg in it, without a network. Like any
 recipe, this one is a pure function of the declaration, its lock, the files and the tools: two
 builds have one digest.
 """
@@ -25,6 +26,7 @@ from goldnode.core.files import sha256_of
 from goldnode.evidence.contents import Contents
 from goldnode.images.build import BuildDifference, differing
 from goldnode.images.declaration import Declaration, expanded
+from goldnode.images.engine_layer import DebRow, FolderRow, run_step, write_input
 from goldnode.images.identified import IdentifiedRecipe
 from goldnode.images.imagelock import DerivedLock, dump_derived_lock, wheel_rows
 from goldnode.images.layercache import (
@@ -35,8 +37,10 @@ from goldnode.images.layercache import (
     put_image,
     wheel_groups,
 )
-from goldnode.images.recipe import IDENTITY
+from goldnode.images.recipe import CONTAINERFILE, IDENTITY, LEFTOVERS, SCRIPT
 from goldnode.images.store import ImageStore
+from goldnode.inspect.packages import dpkg_rows
+from goldnode.oci import engines
 from goldnode.oci.identity import (
     BASE_DIGEST,
     BASE_NAME,
@@ -58,7 +62,7 @@ from goldnode.oci.layers import (
     write_layer,
 )
 from goldnode.oci.layout import OciImage, clean
-from goldnode.oci.model import LABELS, Built, ImageSpec
+from goldnode.oci.model import AMD64, LABELS, Built, ImageSpec
 
 # Increase it when the same inputs are built in a different way.
 DERIVED = 1
@@ -104,6 +108,13 @@ class DerivedBase:
         """Return its version of Python, `3.11`."""
         return str(self.contents.image.get("python", ""))
 
+    @cached_property
+    def installed(self) -> dict[str, dict[str, str]]:
+        """Fields of its installed packages by name, as dpkg's status has them."""
+        snapshot = self.contents.snapshot
+        status = snapshot.text("var/lib/dpkg/status") or ""
+        return {row["Package"]: row for _, row in dpkg_rows({"var/lib/dpkg/status": status})}
+
     @property
     def wheels(self) -> dict[str, str]:
         """Names and versions of the wheels that its Python can import."""
@@ -145,7 +156,8 @@ class TeamFile:
 class DerivedRecipe(IdentifiedRecipe):
     """Everything that determines a derived image, and its hash.
 
-    `libraries`: wheels put libraries into a directory that the base's linker does not search.
+    `libraries`: wheels put libraries into a directory that the base's linker does not search. `engine`: name and
+    version of the engine that installs its packages, if it has any.
     """
 
     declared: Declaration
@@ -153,6 +165,12 @@ class DerivedRecipe(IdentifiedRecipe):
     lock: DerivedLock
     files: tuple[TeamFile, ...]
     libraries: bool = False
+    engine: str = ""
+
+    @property
+    def debs(self) -> list[DebRow]:
+        """Packages as (name, file, sha256), in the order in which dpkg gets them."""
+        return [(item.name, item.file, item.sha256) for item in self.lock.debs]
 
     @property
     def wheels(self) -> list[WheelRow]:
@@ -236,7 +254,7 @@ class DerivedRecipe(IdentifiedRecipe):
     @cached_property
     def document(self) -> dict[str, Any]:
         """Return the recipe as JSON. Equal images have equal documents."""
-        return {
+        document: dict[str, Any] = {
             "derived": DERIVED,
             "image": self.image.name,
             "base": self.base.image.digest,
@@ -250,6 +268,16 @@ class DerivedRecipe(IdentifiedRecipe):
             "settings": self.settings,
             "labels": self.labels,
         }
+        # Recipes without packages are older than these keys.
+        if self.debs:
+            document |= {
+                "debs": [list(row) for row in self.debs],
+                "engine": self.engine,
+                "text": CONTAINERFILE,
+                "script": SCRIPT,
+                "leftovers": LEFTOVERS,
+            }
+        return document
 
     @property
     def image_json(self) -> bytes:
@@ -376,7 +404,9 @@ def check_user(declared: Declaration, base: DerivedBase) -> None:
 
 @dataclass
 class DerivedBuilder(LayerCache):
-    """Builder of derived images into a store."""
+    """Builder of derived images into a store. Images with packages need an engine, which installs them."""
+
+    engine: engines.Engine | None = None
 
     def built(self, item: DerivedRecipe) -> Built | None:
         """Return the complete build of a recipe in the store, if there is one."""
@@ -396,11 +426,16 @@ class DerivedBuilder(LayerCache):
         started = time.monotonic()
         layout = self.store.layout
         own: list[tuple[str, Layer]] = []
+        known: dict[str, Any] = {}
+        if item.debs:
+            with self.alone():
+                packages, known = self._packages(item)
+            own.append((f"goldnode dpkg: {len(item.debs)} packages", packages))
         for group in wheel_groups(item.wheels):
             names = " ".join(row[0] for row in group)
             own.append((f"goldnode wheels: {names}", self.wheels(item.wheel_target, group)[0]))
         if item.files:
-            own.append((f"goldnode files of {item.image.name}", self._files(item)))
+            own.append((f"goldnode files of {item.image.name}", self._files(item, known)))
         entries = with_directories([LayerEntry.text(IDENTITY, item.image_json, item.lock.epoch)])
         own.append((step_of(item.image.name), write_layer(layout, entries)))
         diffs = [*item.base.image.config["rootfs"]["diff_ids"], *(layer.diff for _, layer in own)]
@@ -416,14 +451,57 @@ class DerivedBuilder(LayerCache):
         self.store.record(built)
         return built
 
-    def _files(self, item: DerivedRecipe) -> Layer:
+    def _packages(self, item: DerivedRecipe) -> tuple[Layer, dict[str, Any]]:
+        """Return the layer of its packages, which dpkg installs on all layers of the base."""
+        image, engine = item.base.image, self.engine
+        assert engine is not None  # noqa: S101 - whoever builds packages has one
+        diffs = image.config["rootfs"]["diff_ids"]
+
+        def make() -> tuple[Layer, dict[str, Any]]:
+            known: dict[str, FolderRow] = {
+                path: (entry.mode, entry.uid, entry.gid)
+                for path, entry in item.base.contents.snapshot.entries.items()
+                if entry.kind == "d"
+            }
+            with self.work() as work:
+                write_input(self, item.debs, work / "step")
+                step = engines.EngineStep(
+                    layer_key("base of a derived image", diffs),
+                    parent=[Layer(*row) for row in zip(diffs, image.layers, strict=True)],
+                    layout=self.store.layout,
+                    containerfile=CONTAINERFILE,
+                    directory=work / "step",
+                    work=work,
+                    epoch=item.lock.epoch,
+                    architecture=image.config.get("architecture", AMD64),
+                )
+                return run_step(self, engine, step, known)
+
+        hashes = [row[2] for row in item.debs]
+        key = layer_key(
+            "packages",
+            diffs,
+            hashes,
+            item.lock.epoch,
+            item.engine,
+            CONTAINERFILE,
+            SCRIPT,
+            LEFTOVERS,
+        )
+        return self.kept(key, make)
+
+    def _files(self, item: DerivedRecipe, packages: Mapping[str, Any]) -> Layer:
         snapshot, epoch = item.base.contents.snapshot, item.lock.epoch
-        # Directories that the base has keep its modes and owners.
+        folders = packages.get("directories", {})
+        _check_links(item, packages.get("links", ()))
+        # Directories that the base or a package has keep their modes and owners.
         entries = [
             entry
             for entry in with_directories(file.entry(epoch) for file in item.files)
             if entry.kind != "directory"
-            or (entry.path not in snapshot.entries and entry.path not in snapshot.folders)
+            or not any(
+                entry.path in known for known in (snapshot.entries, snapshot.folders, folders)
+            )
         ]
         key = layer_key(
             "team files", [file.row for file in item.files], [row.path for row in entries], epoch
@@ -431,15 +509,29 @@ class DerivedBuilder(LayerCache):
         return self.kept(key, lambda: (write_layer(self.store.layout, entries), {}))[0]
 
 
+def _check_links(item: DerivedRecipe, links: Sequence[str]) -> None:
+    """Raise ImageError for a file below a link of a package: its layer would replace the link by a directory."""
+    for file in item.files:
+        link = next((link for link in links if file.path.startswith(f"{link}/")), None)
+        if link is not None:
+            raise item.declared.error(
+                f"/{file.path} is below /{link}, which is a link of a package",
+                "files",
+                remedy="use the directory that it points to",
+            )
+
+
 def lock_of_build(store: ImageStore, build_id: str) -> Path:
     """Return the file of the store with the lock of a derived build, from which its evidence is written."""
     return store.records / f"{build_id}.lock.yml"
 
 
-def twice(first: ImageStore, item: DerivedRecipe, place: Path) -> list[BuildDifference]:
+def twice(
+    first: ImageStore, item: DerivedRecipe, place: Path, engine: engines.Engine | None = None
+) -> list[BuildDifference]:
     """Build a recipe, which `first` contains, a second time in `place`. Return the difference, if there is one.
 
-    Only the base and the wheels of the first store are used. `place` is removed if nothing differs.
+    Only the base, the packages and the wheels of the first store are used. `place` is removed if nothing differs.
     """
     second = ImageStore(place)
     base = item.base.image
@@ -447,9 +539,11 @@ def twice(first: ImageStore, item: DerivedRecipe, place: Path) -> list[BuildDiff
     for source, target in (
         *((first.layout.path(digest), second.layout.path(digest)) for digest in digests),
         *((first.pool / row[1] / row[0], second.pool / row[1] / row[0]) for row in item.wheels),
+        *((first.pool / row[2] / row[1], second.pool / row[2] / row[1]) for row in item.debs),
     ):
         _linked(source, target)
-    DerivedBuilder(second).build(item)
+    other = engine.elsewhere(second.cache) if isinstance(engine, engines.Buildah) else engine
+    DerivedBuilder(second, other).build(item)
     mine, its = first.layout.image(item.ref), second.layout.image(item.ref)
     if mine.digest != its.digest:
         return [BuildDifference(item.image.name, differing(mine, its))]
@@ -483,8 +577,8 @@ def _versions(base: DerivedBase) -> Mapping[str, str]:
     }
 
 
-def wheel_changes(before: Sequence[Any], after: Sequence[Any]) -> str:
-    """Return the differences between the wheels of two locks; "" if they are equal."""
+def locked_changes(before: Sequence[Any], after: Sequence[Any]) -> str:
+    """Return the differences between the packages or wheels of two locks; "" if they are equal."""
     from goldnode.lock.locked_files import version_changes
 
     return version_changes(

@@ -1,4 +1,4 @@
-"""From a declaration to a recipe: find the base, follow it when it moved, and lock the wheels.
+"""From a declaration to a recipe: find the base, follow it when it moved, and lock packages and wheels.
 
 The lock is beside the declaration, so it belongs to the team's code. It has the digest of the base,
 so an unchanged lock gives an unchanged image whatever a channel points to.
@@ -7,15 +7,16 @@ so an unchanged lock gives an unchanged image whatever a channel points to.
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from goldnode.core.errors import ImageError
+from goldnode.core.errors import ImageError, UnsolvableError
 from goldnode.core.files import replace_file
 from goldnode.evidence.verify import verify
 from goldnode.evidence.write import examine
@@ -26,17 +27,18 @@ from goldnode.images.derived import (
     DerivedRecipe,
     changes,
     check_user,
+    locked_changes,
     team_files,
-    wheel_changes,
 )
 from goldnode.images.imagelock import DerivedLock, LockedBase, dump_derived_lock, load_derived_lock
 from goldnode.images.matrix import MatrixRow, load_matrix
 from goldnode.images.names import find
-from goldnode.images.resolve import NoWheelError, Resolver, environment, fetch_all
+from goldnode.images.resolve import AddedPackages, NoWheelError, Resolver, environment, fetch_all
 from goldnode.images.store import ImageStore
 from goldnode.lock.fetch import FetchProgress
 from goldnode.lock.locked_files import LockedWheel
 from goldnode.lock.model import digest_of
+from goldnode.oci import engines
 from goldnode.oci.model import LABELS, ImageSpec
 
 if TYPE_CHECKING:
@@ -48,23 +50,31 @@ Pull = Callable[[str], str]
 
 @dataclass(frozen=True)
 class DeriveOptions:
-    """How to derive. `locked`: use the lock as it is, and follow no channel. `trust`: keys of the base."""
+    """How to derive. `locked`: use the lock as it is, and follow no channel. `trust`: keys of the base.
+
+    `engine` finds the engine of this machine; it is asked only for an image with packages.
+    """
 
     locked: bool = False
     upgrade: bool = False
     offline: bool = False
     trust: Sequence[SSlibKey] = ()
     today: dt.date | None = None
+    engine: Callable[[], engines.Engine] = engines.choose
 
 
 @dataclass(frozen=True)
 class PreparedImage:
-    """A recipe that can be built, and what was done to get it. `locked`: the lock was written."""
+    """A recipe that can be built, and what was done to get it. `locked`: the lock was written.
+
+    `engine` installs its packages; None without packages.
+    """
 
     recipe: DerivedRecipe
     lock_file: Path
     locked: bool
     notes: tuple[str, ...]
+    engine: engines.Engine | None = None
 
 
 def lock_file_of(declared: Declaration) -> Path:
@@ -79,7 +89,7 @@ def prepare(
     pull: Pull,
     progress: FetchProgress | None = None,
 ) -> PreparedImage:
-    """Find the base, lock the image, and fetch its wheels. Raises ImageError."""
+    """Find the base, lock the image, and fetch its packages and wheels. Raises ImageError."""
     file = lock_file_of(declared)
     old = load_derived_lock(file) if file.is_file() else None
     base = open_base(declared, store, _base_digest(declared, store, options, old, pull))
@@ -97,7 +107,9 @@ def prepare(
     row = _row(declared, base)
     lock = _lock(declared, base=base, before=before, old=old, row=row, options=options)
     if lock is not old:
-        if old is not None and (moved := wheel_changes(old.wheels, lock.wheels)):
+        if old is not None and (moved := locked_changes(old.debs, lock.debs)):
+            notes.append(f"packages: {moved}")
+        if old is not None and (moved := locked_changes(old.wheels, lock.wheels)):
             notes.append(f"wheels: {moved}")
         replace_file(file, dump_derived_lock(lock).encode())
     if not options.offline:
@@ -107,10 +119,15 @@ def prepare(
         notes.append(
             f"{', '.join(twofold)}: the base has these libraries for programs, the image has them again for Python"
         )
-    recipe = DerivedRecipe(declared, base, lock, team_files(declared, base))
-    libraries = DerivedBuilder(store).has_libraries(recipe)
-    recipe = DerivedRecipe(declared, base, lock, recipe.files, libraries)
-    return PreparedImage(recipe, file, lock is not old, tuple(note for note in notes if note))
+    idle = sorted(set(declared.data.packages) & base.installed.keys())
+    if idle:
+        notes.append(f"{', '.join(idle)}: the base has it already")
+    engine = options.engine() if lock.debs else None
+    tool = f"{engine.name} {engine.version}" if engine is not None else ""
+    recipe = DerivedRecipe(declared, base, lock, team_files(declared, base), engine=tool)
+    recipe = replace(recipe, libraries=DerivedBuilder(store).has_libraries(recipe))
+    given = tuple(note for note in notes if note)
+    return PreparedImage(recipe, file, lock is not old, given, engine)
 
 
 # The base
@@ -245,6 +262,7 @@ def _row(declared: Declaration, base: DerivedBase) -> MatrixRow:
         image=ImageSpec(name, base.identity.backend, base.identity.runtime, "", base.identity.os),
         system=system,
         title=name,
+        debs=declared.data.packages,
         wheels=tuple(lines),
         layout="python",
         file=declared.file,
@@ -272,12 +290,16 @@ def _lock(
             "name",
             remedy="run it without --locked",
         )
-    # With the same requests and the same wheels below, pip would find the same again.
-    again = (
-        same and before is not None and (before.python, before.wheels) == (base.python, base.wheels)
-    )
-    kept = old.wheels if old is not None and again and not options.upgrade else None
-    wheels = _wheels(declared, base, old, row, options) if kept is None else kept
+    # With the same requests and the same content below, apt and pip would find the same again.
+    again = old if same and before is not None and not options.upgrade else None
+    if again is not None and before is not None and _same_python(before, base):
+        wheels = again.wheels
+    else:
+        wheels = _wheels(declared, base, old, row, options)
+    if again is not None and before is not None and before.installed == base.installed:
+        added = AddedPackages(again.archives, again.debs)
+    else:
+        added = _packages(declared, base, old, row, options)
     today = options.today or dt.datetime.now(tz=dt.UTC).date()
     new = DerivedLock(
         lock=1,
@@ -285,11 +307,17 @@ def _lock(
         intent=intent,
         resolved=today.isoformat(),
         base=LockedBase(ref=base.identity.ref, digest=base.image.digest, lock=base.lock),
+        archives=added.archives if added.debs else [],
+        debs=added.debs,
         wheels=wheels,
     )
     return (
         old if old is not None and old.model_copy(update={"resolved": new.resolved}) == new else new
     )
+
+
+def _same_python(one: DerivedBase, two: DerivedBase) -> bool:
+    return (one.python, one.wheels) == (two.python, two.wheels)
 
 
 def _intent(declared: Declaration) -> str:
@@ -300,8 +328,61 @@ def _intent(declared: Declaration) -> str:
             "hashes": {
                 name: sorted(digests) for name, digests in declared.requirements.hashes.items()
             },
+            # Only if set: locks made before this key existed stay valid.
+            **({"packages": list(packages)} if (packages := declared.data.packages) else {}),
         }
     )
+
+
+def _packages(
+    declared: Declaration,
+    base: DerivedBase,
+    old: DerivedLock | None,
+    row: MatrixRow,
+    options: DeriveOptions,
+) -> AddedPackages:
+    """Resolve the packages on top of those of the base, whose versions are fixed. Raises ImageError."""
+    if not row.debs:
+        return AddedPackages([], [])
+    if options.offline:
+        raise declared.error(
+            "packages cannot be resolved offline",
+            "packages",
+            remedy="run it once without --offline",
+        )
+    keep = old.debs if old is not None and not options.upgrade else ()
+    with Resolver() as resolver:
+        return resolved_packages(
+            declared, base.identity.ref, lambda: resolver.packages(row, base.installed, keep)
+        )
+
+
+def resolved_packages(
+    declared: Declaration, base: str, resolve: Callable[[], AddedPackages]
+) -> AddedPackages:
+    """Return the packages that `resolve` chooses for a declaration on the image `base`.
+
+    Raises ImageError with apt's reason, the line of the declaration and the remedy.
+    """
+    try:
+        return resolve()
+    except UnsolvableError as problem:
+        why = problem.message.partition(": ")[2]
+        if unknown := re.search(r"Unable to locate package (\S+)", why):
+            raise declared.error(
+                f'no archive of the base\'s OS has a package "{unknown[1]}"',
+                "packages",
+                remedy="correct its name: `apt-cache search WORD` on that OS finds it",
+            ) from None
+        raise declared.error(
+            f"apt cannot add these packages to {base}, whose own packages stay as they are: {why}",
+            "packages",
+            remedy=(
+                "derive from a newer build of the base (`goldnode images lock --upgrade` and `images build`, or its "
+                "channel); or lock against a snapshot of the archives of the base's day, see "
+                "docs/how-to/site.md#lock-from-a-snapshot"
+            ),
+        ) from None
 
 
 def _wheels(

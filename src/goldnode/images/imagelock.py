@@ -94,17 +94,20 @@ def wheel_rows(wheels: Iterable[LockedWheel]) -> list[dict[str, str]]:
 
 
 class DerivedLock(Sealed):
-    """The resolution of a derived image: its base, and every wheel that it adds, with hashes."""
+    """The resolution of a derived image: its base, and every package and wheel that it adds, with hashes."""
 
     image: str
     intent: Digest
     base: LockedBase
+    archives: list[LockedArchive] = Field(default_factory=list)
+    debs: list[LockedDeb] = Field(default_factory=list)
     wheels: list[LockedWheel]
 
     @property
-    def debs(self) -> list[LockedDeb]:
-        """Return no package: a derived image adds none."""
-        return []
+    def digest(self) -> str:
+        """sha256 of the canonical JSON of the whole lock."""
+        # Locks without packages are older than these keys.
+        return digest_of(self.model_dump(exclude=None if self.debs else {"archives", "debs"}))
 
     @property
     def tools(self) -> dict[str, str]:
@@ -113,8 +116,8 @@ class DerivedLock(Sealed):
 
     @property
     def size(self) -> int:
-        """Download size of all wheels in bytes."""
-        return sum(item.size for item in self.wheels)
+        """Download size of all packages and wheels in bytes."""
+        return sum(item.size for item in self.debs) + sum(item.size for item in self.wheels)
 
 
 class _DerivedLockFile(DerivedLock):
@@ -228,7 +231,8 @@ def dump_derived_lock(lock: DerivedLock) -> str:
         f"resolved: {flow(lock.resolved)}",
         f"base: {flow(lock.base.model_dump())}",
     ]
-    return "\n".join([*lines, *listed(lock, "wheels")]) + "\n"
+    keys = ("archives", "debs", "wheels") if lock.debs else ("wheels",)
+    return "\n".join([*lines, *listed(lock, *keys)]) + "\n"
 
 
 def write_lock(lock: ImageLock, directory: Path) -> Path:

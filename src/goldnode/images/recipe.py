@@ -52,6 +52,11 @@ SOURCES = "etc/apt/sources.list.d/goldnode.sources"
 IDENTITY = "usr/lib/goldnode/image.json"
 STEP = "/mnt"  # mount point of the script's input: a directory that every root has
 
+# Of each layer that an engine makes; its build contexts are `parent` and `step`.
+CONTAINERFILE = (
+    f"FROM parent\nRUN --mount=type=bind,from=step,target={STEP} sh {STEP}/script {STEP}\n"
+)
+
 # Files that do not belong in a system layer, regardless of the program that left them.
 _CACHES = (
     r"|etc/(?:resolv\.conf|hosts|hostname|mtab)"
@@ -207,9 +212,7 @@ class ImageRecipe(IdentifiedRecipe):
         """Containerfile of the system layer; its build contexts are `parent` and `step`."""
         if not self.step:
             return ""
-        return (
-            f"FROM parent\nRUN --mount=type=bind,from=step,target={STEP} sh {STEP}/script {STEP}\n"
-        )
+        return CONTAINERFILE
 
     @property
     def image_json(self) -> bytes:

@@ -89,6 +89,14 @@ class ImageLockResult:
     changed: bool
 
 
+@dataclass(frozen=True)
+class AddedPackages:
+    """Packages that an image adds to an installed system, and the archives that they come from."""
+
+    archives: list[LockedArchive]
+    debs: list[LockedDeb]
+
+
 class Resolver:
     """Resolver for the rows of one run. It reads the archives once per OS."""
 
@@ -131,7 +139,7 @@ class Resolver:
         With `keep`, versions of that lock stay if the archives still have them. Raises ImageError,
         SigningKeyError and SiteError.
         """
-        root = self._root(row.system)
+        root = self.root(row.system)
         have = [deb for _, lock in chain for deb in lock.debs]
         debs = self._debs(row, root, have, keep) if row.debs else []
         wheels = self._wheels(row, chain, keep) if row.wheels else []
@@ -159,7 +167,7 @@ class Resolver:
         """Return the result of `check` for each lock; several run in parallel."""
         for row, lock in locks:
             if lock.debs:
-                self._root(row.system).pin(
+                self.root(row.system).pin(
                     {}
                 )  # open it before the threads start; they would open it twice
         with ThreadPoolExecutor(4, thread_name_prefix="check") as pool:
@@ -169,7 +177,7 @@ class Resolver:
         """Return the files of `lock` that its sources no longer have, or have with other content."""
         moves: list[MovedFile] = []
         if lock.debs:
-            root = self._root(row.system)
+            root = self.root(row.system)
             offered = root.offered(item.name for item in lock.debs)
             for deb in lock.debs:
                 if deb.made:
@@ -206,7 +214,8 @@ class Resolver:
 
     # Debian packages
 
-    def _root(self, system: MatrixSystem) -> AptRoot:
+    def root(self, system: MatrixSystem) -> AptRoot:
+        """Return the apt of a system, whose indexes were read in this run."""
         key = (system.id, system.codename, system.archives, system.architectures)
         if key not in self._roots:
             access = KeyAccess(cache=self.cache, offline=self.offline)
@@ -239,6 +248,17 @@ class Resolver:
                     "with the name of its parent"
                 ),
             ) from error
+        debs = self._chosen(row, root, downloads, below)
+        return sorted(debs + ([made] if made is not None else []), key=lambda entry: entry.name)
+
+    def _chosen(
+        self,
+        row: MatrixRow,
+        root: AptRoot,
+        downloads: Sequence[Download],
+        below: Mapping[str, Stanza],
+    ) -> list[LockedDeb]:
+        """Return apt's choice as rows of a lock. Raises ImageError if it replaces a package of `below`."""
         # An image only adds packages: replacing one would leave its old files in the parent's
         # layer.
         again = sorted({item.name for item in downloads} & below.keys())
@@ -261,8 +281,37 @@ class Resolver:
             **dict.fromkeys(essential, "essential"),
             **dict.fromkeys(asked, "requested"),
         }
-        debs = locked_debs(root, downloads, stanzas, reasons) + ([made] if made is not None else [])
-        return sorted(debs, key=lambda entry: entry.name)
+        return sorted(locked_debs(root, downloads, stanzas, reasons), key=lambda entry: entry.name)
+
+    def packages(
+        self, row: MatrixRow, below: Mapping[str, Stanza], keep: Sequence[LockedDeb] = ()
+    ) -> AddedPackages:
+        """Resolve the packages of `row` on top of an installed system, none of whose packages moves.
+
+        `below` are the installed packages by name, as dpkg's status has them. Versions of `keep` stay if the
+        archives still have them. Raises UnsolvableError with apt's reason, and ImageError.
+        """
+        root = self.root(row.system)
+        root.pin(
+            {
+                **kept_versions(keep, root),
+                **{name: stanza["Version"] for name, stanza in below.items()},
+            }
+        )
+        status = root.directory / "status-below"
+        status.write_text(_status(below.values()), encoding="utf-8")
+        root.use_status(status)
+        try:
+            downloads = root.resolve(row.debs, removals=False)
+        except UnsolvableError:
+            if not keep:
+                raise
+            return self.packages(row, below)
+        archives = [
+            LockedArchive(id=item.id, suite=item.suite, components=list(item.components))
+            for item in root.sources
+        ]
+        return AddedPackages(archives, self._chosen(row, root, downloads, below))
 
     def _asked(
         self, row: MatrixRow, root: AptRoot, below: Mapping[str, Stanza]

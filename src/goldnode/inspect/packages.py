@@ -118,8 +118,12 @@ class InstalledPackages:
             return moved
         return folder
 
+    def in_deb(self, path: str) -> bool:
+        """Return whether a deb has the file: the metadata of a Python package of the distribution names no wheel."""
+        return _merged(path) in self._deb_files
+
     @cached_property
-    def _files(self) -> dict[str, str]:
+    def _deb_files(self) -> dict[str, str]:
         owners: dict[str, str] = {}
         debs = {package.name: package for package in self.all.values() if package.kind == "deb"}
         for path, text in self._view.texts.items():
@@ -132,6 +136,11 @@ class InstalledPackages:
                     owners.update(
                         (_merged(line.strip("/")), package.key) for line in text.splitlines()
                     )
+        return owners
+
+    @cached_property
+    def _files(self) -> dict[str, str]:
+        owners = dict(self._deb_files)
         for package, root, rows in self._records():
             owners.update((_joined(root, row.path), package.key) for row in rows)
         return owners

@@ -637,11 +637,14 @@ def _lock(view: View, packages: InstalledPackages, lock: LockedContents | None) 
         ("deb", lock.debs),
         ("wheel", {str(canonicalize_name(name)): version for name, version in lock.wheels.items()}),
     ):
-        # A package vendored in a wheel (setuptools/_vendor) is part of that wheel.
+        # A package vendored in a wheel (setuptools/_vendor) is part of that wheel, and one of the distribution
+        # (python3-yaml) of its deb.
         got = {
             row.name: row.version
             for row in packages.all.values()
-            if row.kind == kind and "/_vendor/" not in row.path
+            if row.kind == kind
+            and "/_vendor/" not in row.path
+            and not (kind == "wheel" and packages.in_deb(row.path))
         }
         differences = list(_differences(wanted, got))
         listed = str(len(got))

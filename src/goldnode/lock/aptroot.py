@@ -343,11 +343,15 @@ class AptRoot:
         (self.directory / "etc/preferences.d/goldnode").write_text(text, encoding="utf-8")
 
     def resolve(
-        self, requests: Sequence[str], *, only: Collection[str] | None = None
+        self,
+        requests: Sequence[str],
+        *,
+        only: Collection[str] | None = None,
+        removals: bool = True,
     ) -> list[Download]:
         """Return what apt would fetch to install `requests` (NAME or NAME=VERSION), from the sources `only` if given.
 
-        Raises UnsolvableError when it cannot.
+        Without `removals`, no installed package may be removed for them. Raises UnsolvableError when it cannot.
         """
         options = []
         if only is not None and not {source.id for source in self.sources} <= set(only):
@@ -368,6 +372,7 @@ class AptRoot:
             "-q",
             "--print-uris",
             "--no-install-recommends",
+            *(() if removals else ("--no-remove",)),
         ]
         # --print-uris resolves as an installation does and fetches nothing.
         done = self._run([*command, *requests], check=False)
@@ -565,7 +570,13 @@ def _stanzas(text: str) -> Iterator[Stanza]:
 
 
 def _complaint(done: subprocess.CompletedProcess[str]) -> str:
-    """Return apt's error on one line: its unmet dependencies if it lists them, otherwise its error messages."""
+    """Return apt's error on one line: the packages that it would remove, its unmet dependencies if it lists them, otherwise its error messages."""
+    # Only with --no-remove: its error does not name the packages.
+    removed = re.search(
+        r"^The following packages will be REMOVED:\n((?: .*\n)+)", done.stdout, re.M
+    )
+    if removed is not None and "remove is disabled" in done.stderr:
+        return f"they would remove {', '.join(removed[1].split())}"
     _, reason, unmet = done.stdout.partition("The following packages have unmet dependencies:")
     lines = [line.strip() for line in (unmet if reason else done.stderr).splitlines()]
     wrong = [line for line in lines if line and (reason or line.startswith(("E:", "W:")))]

@@ -7,7 +7,7 @@ import hashlib
 import io
 import tarfile
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -177,6 +177,7 @@ class FakeEngine:
     shown: list[str] = field(default_factory=list)
     content: str = "the cache"
     fails: Sequence[str] = ()
+    links: Mapping[str, str] = field(default_factory=dict)
 
     @contextlib.contextmanager
     def run(self, step: EngineStep) -> Iterator[IO[bytes]]:
@@ -192,6 +193,10 @@ class FakeEngine:
                 info = tarfile.TarInfo(name)
                 info.size, info.mtime = len(text), 2_000_000_000
                 tar.addfile(info, io.BytesIO(text.encode()))
+            for name, target in self.links.items():
+                info = tarfile.TarInfo(name)
+                info.type, info.linkname = tarfile.SYMTYPE, target
+                tar.addfile(info)
         raw.seek(0)
         yield raw
 

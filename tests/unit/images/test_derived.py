@@ -6,7 +6,7 @@ import datetime as dt
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -18,8 +18,12 @@ from goldnode.images.build import Builder
 from goldnode.images.declaration import load_declaration
 from goldnode.images.derived import DerivedBuilder, twice
 from goldnode.images.deriving import DeriveOptions, PreparedImage, prepare
-from goldnode.images.locked_packages import derived_builds, locks_of
+from goldnode.images.imagelock import load_derived_lock
+from goldnode.images.locked_packages import derived_builds, locked, locks_of
+from goldnode.images.matrix import MatrixRow
+from goldnode.images.resolve import AddedPackages
 from goldnode.lock.locked_files import LockedWheel
+from goldnode.lock.model import LockedArchive
 from goldnode.oci.identity import BASE_DIGEST, BASE_NAME, identity
 from goldnode.oci.layout import Descriptor, OciImage
 
@@ -46,14 +50,16 @@ class Team:
     place: Path
     wheels: list[LockedWheel]
     asked: list[tuple[str, ...]]
+    engine: FakeEngine = field(default_factory=FakeEngine)
 
     def prepare(self, **how: object) -> PreparedImage:
-        options = replace(DeriveOptions(today=dt.date(2026, 11, 24)), **how)  # type: ignore[arg-type]
+        options = DeriveOptions(today=dt.date(2026, 11, 24), engine=lambda: self.engine)
+        options = replace(options, **how)  # type: ignore[arg-type]
         return prepare(load_declaration(self.place), self.world.store, options, lambda _: "")
 
     def derive(self, **how: object) -> tuple[PreparedImage, OciImage]:
         ready = self.prepare(**how)
-        DerivedBuilder(self.world.store).build(ready.recipe)
+        DerivedBuilder(self.world.store, ready.engine).build(ready.recipe)
         return ready, self.world.store.layout.image(ready.recipe.ref)
 
     def build_base(self) -> str:
@@ -271,3 +277,106 @@ def test_locks_of_a_derived_build_are_found_by_name_and_digest(
     )  # as if it had been built long before
     found = [image.ref(built.build_id) for image, built, _ in derived_builds(team.world.store)]
     assert found == [ready.recipe.ref, second.recipe.ref]
+
+
+# Packages
+
+
+WITH_PACKAGES = DERIVE.replace("requirements:", "packages: [jq]\nrequirements:")
+
+
+@pytest.fixture
+def packages(team: Team, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+    """The requests of a team that asks for jq, for which apt chooses two packages."""
+    (team.place / "derive.yml").write_text(WITH_PACKAGES)
+    asked: list[tuple[str, ...]] = []
+
+    def chosen(self: object, row: MatrixRow, below: object, keep: object = ()) -> AddedPackages:
+        asked.append(row.debs)
+        archive = LockedArchive(id="debian", suite="bookworm", components=["main"])
+        return AddedPackages([archive], [team.world.deb("jq"), team.world.deb("libjq1")])
+
+    monkeypatch.setattr("goldnode.images.deriving.Resolver.packages", chosen)
+    return asked
+
+
+def test_packages_are_locked_and_installed_between_the_base_and_the_wheels(
+    team: Team, packages: list[tuple[str, ...]]
+) -> None:
+    ready, image = team.derive()
+    base = ready.recipe.base.image
+    steps = [row["created_by"] for row in image.config["history"][len(base.layers) :]]
+    assert [step.partition(":")[0] for step in steps[:2]] == ["goldnode dpkg", "goldnode wheels"]
+    (step,) = team.engine.steps
+    assert [layer.blob.digest for layer in step.parent] == [row.digest for row in base.layers]
+    lock = load_derived_lock(ready.lock_file)
+    assert [(deb.name, deb.archive) for deb in lock.debs] == [
+        ("jq", "debian"),
+        ("libjq1", "debian"),
+    ]
+    assert lock.digest == image.labels["io.goldnode.lock"]
+    assert packages == [("jq",)]
+
+
+def test_second_run_with_packages_asks_neither_apt_nor_the_engine(
+    team: Team, packages: list[tuple[str, ...]]
+) -> None:
+    _, image = team.derive()
+    again, second = team.derive(today=dt.date(2027, 1, 1), offline=True)
+    assert (again.locked, second.digest) == (False, image.digest)
+    assert (len(packages), len(team.engine.steps)) == (1, 1)
+
+
+def test_packages_are_built_twice_to_one_digest_and_a_difference_is_named(
+    team: Team, packages: list[tuple[str, ...]], tmp_path: Path
+) -> None:
+    ready, _ = team.derive()
+    assert twice(team.world.store, ready.recipe, tmp_path / "twice", team.engine) == []
+    other = FakeEngine(content="another cache")
+    (difference,) = twice(team.world.store, ready.recipe, tmp_path / "other", other)
+    assert "dpkg: 2 packages" in difference.what
+    assert "/etc/ld.so.cache: size, content" in difference.what
+
+
+def test_another_engine_is_another_build(team: Team, packages: list[tuple[str, ...]]) -> None:
+    first, _ = team.derive()
+    team.engine = FakeEngine(version="2")
+    assert team.prepare().recipe.build_id != first.recipe.build_id
+
+
+def test_locks_without_packages_keep_their_digest_and_need_no_engine(team: Team) -> None:
+    ready, _ = team.derive()
+    text = ready.lock_file.read_text()
+    assert "debs" not in text
+    assert "engine" not in ready.recipe.document
+    assert ready.engine is None
+
+
+def test_evidence_has_the_packages_of_a_derived_lock(
+    team: Team, packages: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready, _ = team.derive()
+    own = {row.name: lock for row, lock in team.world.rows()}
+    monkeypatch.setattr("goldnode.images.locked_packages.find_lock", lambda row: own[row.name])
+    known = locked(team.world.store, "recsys/trainer", ready.recipe.lock.digest)
+    assert known is not None
+    assert known.debs == {"base-files": "1", "jq": "1", "libjq1": "1"}
+
+
+def test_file_below_a_link_of_a_package_is_refused(
+    team: Team, packages: list[tuple[str, ...]]
+) -> None:
+    team.engine.links = {"app/bin": "/usr/bin"}
+    with pytest.raises(
+        ImageError, match="/app/bin/run is below /app/bin, which is a link"
+    ) as raised:
+        team.derive()
+    assert raised.value.line == WITH_PACKAGES[: WITH_PACKAGES.index("files:")].count("\n") + 1
+
+
+def test_packages_cannot_be_resolved_offline(team: Team) -> None:
+    text = WITH_PACKAGES.replace("requirements: requirements.txt\n", "")
+    (team.place / "derive.yml").write_text(text)
+    with pytest.raises(ImageError, match="cannot be resolved offline") as raised:
+        team.prepare(offline=True)
+    assert raised.value.line == 5

@@ -56,13 +56,13 @@ WHEEL = "build a wheel of it (`pip wheel --no-deps DIRECTORY`)"
             '"1.1"',
         ),
         (
-            DERIVE.format(version="'1'") + "packages: [libgomp1]\n",
+            DERIVE.format(version="'1'") + "debs: [libgomp1]\n",
             5,
-            "a derived image has no packages of the distribution besides those of its base. Write a Dockerfile",
+            "Write packages of the distribution as packages: [NAME].",
             "unknown key",
         ),
     ],
-    ids=["entrypoint", "quoted-words", "version", "version-in-a-line", "packages"],
+    ids=["entrypoint", "quoted-words", "version", "version-in-a-line", "debs"],
 )
 def test_invalid_declaration_is_refused_at_its_line(
     tmp_path: Path, text: str, line: int, has: str, lacks: str

@@ -300,6 +300,22 @@ def test_packages_against_the_lock(tmp_path: Path) -> None:
     assert claims(moved)["packages"].result == "not_verified"
 
 
+def test_python_package_of_the_distribution_is_no_wheel_of_the_lock(tmp_path: Path) -> None:
+    folder = "usr/lib/python3/dist-packages"
+    metadata = f"{folder}/PyYAML-6.0.egg-info/PKG-INFO"
+    files = [
+        runtime(),
+        debs({"python3-yaml": ("6.0-3", "", [f"/{metadata}"])}),
+        {metadata: b"Name: PyYAML\nVersion: 6.0\n"},
+    ]
+    labels = {"io.goldnode.lock": "sha256:1"}
+    lock = LockedContents(
+        "sha256:1", {"python3-yaml": "6.0-3"}, {"nvidia-cuda-runtime-cu12": "12.4.127"}
+    )
+    rows = claims(check(tmp_path, TAG, *files, labels=labels, lock=lock))
+    assert (rows["wheels"].result, rows["debs"].result) == ("ok", "ok")
+
+
 def test_image_without_claims_does_not_pass(tmp_path: Path) -> None:
     found = check(tmp_path, "busybox:1-2-3", {"bin/x": elf()}, labels={})
     assert (found.passed, [row.result for row in found.claims]) == (False, ["not_verified"])

@@ -53,12 +53,14 @@ class DeriveRun:
         help="Use the lock as it is: follow no channel, and fail if the lock is stale.",
     ),
     click.option(
-        "--upgrade", is_flag=True, help="Upgrade the wheels to the newest versions in the indexes."
+        "--upgrade",
+        is_flag=True,
+        help="Upgrade packages and wheels to the newest versions in the archives and indexes.",
     ),
     click.option(
         "--offline",
         is_flag=True,
-        help="Download nothing; the base and all wheels must be in the store.",
+        help="Download nothing; the base and all packages and wheels must be in the store.",
     ),
     click.option(
         "--twice",
@@ -81,9 +83,9 @@ def derive(
 ) -> None:
     """Build an image of your own on a base.
 
-    It adds wheels, files, user, entrypoint and environment. DIR has a derive.yml; its lock, derive.lock.yml, is
+    It adds packages, wheels, files, user, entrypoint and environment. DIR has a derive.yml; its lock, derive.lock.yml, is
     written beside it. A base that is named by a channel is followed, and the differences are shown. The result
-    is inspected. Requires neither root nor a container engine.
+    is inspected. Only packages require an engine that builds images, as `images build` does.
 
     Exit status: 0 built and passed, 1 refused by the inspection or two builds differ, 2 an error.
     """
@@ -93,14 +95,21 @@ def derive(
     from goldnode.images.derived import DerivedBuilder, twice
     from goldnode.images.deriving import DeriveOptions, prepare
     from goldnode.images.store import open_store
+    from goldnode.oci import engines
 
     how.check()
     store = open_store(store_path)
-    options = DeriveOptions(how.locked, how.upgrade, how.offline, shared.trusted(trust))
+    options = DeriveOptions(
+        how.locked,
+        how.upgrade,
+        how.offline,
+        shared.trusted(trust),
+        engine=lambda: engines.choose(store=store.cache),
+    )
     base = BaseSource(store, trust, ca, how.unsigned)
     with progress.downloads(each=False) as watcher:
         ready = prepare(load_declaration(place), store, options, base.pulled, watcher)
-    recipe, builder = ready.recipe, DerivedBuilder(store)
+    recipe, builder = ready.recipe, DerivedBuilder(store, ready.engine)
     # Asked before the build, which returns an existing result too.
     there = builder.built(recipe)
     built = builder.build(recipe)
@@ -128,7 +137,7 @@ def derive(
     emit(form, content, "\n".join([*lines, f"{recipe.ref}  {built.digest}  {what}"]))
     if how.twice:
         with second_build(store.cache / "twice") as second:
-            differences = twice(store, recipe, second)
+            differences = twice(store, recipe, second, ready.engine)
         for row in differences:
             say(f"error: {row.image} is not the same when it is built twice: {row.what}")
             say(f"the second build is in {second}")
