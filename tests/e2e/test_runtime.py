@@ -225,6 +225,8 @@ def test_containerd_takes_the_drop_in_and_keeps_its_owners_table(
         'BinaryName = "/usr/bin/nvidia-container-runtime"',
     ):
         assert wanted in dump, dump
+    # Of runc and of nvidia; containerd's own choice is cgroupfs.
+    assert dump.count("SystemdCgroup = true") == 2, dump
     plugins = node.run("ctr", "plugins", "ls").output
     assert [
         line.split()[-1]

@@ -391,9 +391,17 @@ class Runtime(Strict):
     default: bool = Field(
         default=False, description="Whether the GPU runtime is the engine's default one."
     )
+    cgroup_driver: Literal["systemd"] | None = Field(
+        default=None,
+        description="Makes the control groups of pods. containerd's own choice is cgroupfs; Kubernetes wants systemd's. null: as config.toml says.",
+    )
 
     @model_validator(mode="after")
     def _complete(self) -> Runtime:
+        if self.cgroup_driver is not None and self.engine != "containerd":
+            raise ValueError(
+                f"`cgroup_driver` is a setting of containerd, and the engine is {self.engine} | remove it"
+            )
         if self.package not in self.packages:
             raise ValueError(
                 f'the engine\'s package "{self.package}" is not among `packages` | add it there'

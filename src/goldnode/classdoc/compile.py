@@ -495,6 +495,7 @@ def _runtime(runtime: models.Runtime | None, stack: StackView) -> dict[str, Any]
         "version": stack.versions[runtime.package],
         "default": runtime.default,
         "toolkit": toolkit,
+        **({"cgroup_driver": runtime.cgroup_driver} if runtime.cgroup_driver else {}),
     }
 
 

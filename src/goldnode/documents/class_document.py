@@ -104,6 +104,9 @@ class ClassRuntime(Part):
     version: str
     default: bool = Field(description="true if the GPU runtime is the engine's default")
     toolkit: ClassToolkit | None
+    cgroup_driver: Literal["systemd"] | None = Field(
+        default=None, description="who makes the control groups of pods (containerd)"
+    )
 
 
 class ClassPackage(Part):

@@ -1183,6 +1183,21 @@ def test_a_gate_blocks_only_what_has_a_daemon(
         load_catalog([root])
 
 
+def test_only_containerd_takes_a_cgroup_driver(tmp_path: Path) -> None:
+    for engine in ("containerd", "docker", "podman"):
+        runtime = (
+            f"{{engine: {engine}, package: {engine}, packages: [{engine}], cgroup_driver: systemd}}"
+        )
+        root = write(tmp_path / engine, FILES | {S: f"{STACK}runtime: {runtime}\n"})
+        if engine == "containerd":
+            assert load_catalog([root])
+        else:
+            with pytest.raises(
+                CatalogError, match=rf"a setting of containerd, and the engine is {engine}"
+            ):
+                load_catalog([root])
+
+
 TOOLKIT = "nvidia-container-toolkit, nvidia-container-toolkit-base, libnvidia-container-tools, libnvidia-container1"
 
 

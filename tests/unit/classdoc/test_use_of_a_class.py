@@ -129,6 +129,7 @@ def test_builtin_catalog_has_its_classes_and_stacks_past_end_of_life() -> None:
         "cpu_only",
         "cpu_only_arm64",
         "cpu_only_debian13",
+        "cpu_only_containerd",
         "cpu_only_debian14",
         "demo_disk_r535",
         "demo_disk_r550",

@@ -64,11 +64,12 @@ class ConfigFile(NamedTuple):
 
 
 class Wants(NamedTuple):
-    """The settings of a class: program of the GPU runtime (None without one), whether it is the default, CDI."""
+    """The settings of a class: program of the GPU runtime (None without one), whether it is the default, CDI, systemd's control groups."""
 
     program: Optional[str]
     default: bool
     cdi: bool
+    systemd: bool = False
 
 
 def inner(table: Table, key: str) -> Table:
@@ -280,6 +281,15 @@ def _version(files: Sequence[ConfigFile], of: Release) -> int:
     return int(version)
 
 
+def _of_runc(runtimes: Table) -> List[str]:
+    """Return the runtimes that are runc, or a program in its place; others know no SystemdCgroup."""
+    return [
+        name
+        for name, row in runtimes.items()
+        if isinstance(row, dict) and row.get("runtime_type") == RUNC
+    ]
+
+
 def _settings(files: Sequence[ConfigFile], base: Table, want: Wants, of: Release) -> Dict[str, Any]:
     """Return the wanted settings as a part of the CRI table. Raises ConflictError."""
 
@@ -293,13 +303,23 @@ def _settings(files: Sequence[ConfigFile], base: Table, want: Wants, of: Release
     runc = inner(runtimes, "runc")
     if of < (2, 0) and not runc and known.get("default_runtime_name", "runc") == "runc":
         tables["containerd"]["runtimes"]["runc"] = {"runtime_type": RUNC}
+    # A false is no contradiction: `containerd config default`, with which many files begin, prints it.
+    groups = {"SystemdCgroup": True} if want.systemd else {}
+    for name in ("runc", *_of_runc(runtimes)) if want.systemd else ():
+        options = {**inner(inner(runtimes, name), "options"), **groups}
+        tables["containerd"]["runtimes"][name] = {"runtime_type": RUNC, "options": options}
     if want.program is not None:
         nvidia = inner(runtimes, "nvidia")
         have = str(inner(nvidia, "options").get("BinaryName", want.program))
         if have.rpartition("/")[2] != want.program.rpartition("/")[2]:
             raise conflict(f'runtime "nvidia" runs "{have}", want "{want.program}"', have)
         # runc's options include the cgroup driver. With a different one, the kubelet could not start pods.
-        options = {**inner(runc, "options"), **inner(nvidia, "options"), "BinaryName": have}
+        options = {
+            **inner(runc, "options"),
+            **inner(nvidia, "options"),
+            "BinaryName": have,
+            **groups,
+        }
         kind = nvidia.get("runtime_type", RUNC)
         tables["containerd"]["runtimes"]["nvidia"] = {"runtime_type": kind, "options": options}
         if want.default:
@@ -342,8 +362,8 @@ def _in_effect(
         "enable_cdi": want.cdi and not got["cdi"],
         "BinaryName": want.program is not None
         and str(nvidia.get("program")).rpartition("/")[2] != want.program.rpartition("/")[2],
-        "SystemdCgroup": want.program is not None
-        and nvidia.get("cgroup") != runc.get("cgroup", False),
+        "SystemdCgroup": (want.systemd and not runc.get("cgroup"))
+        or (want.program is not None and nvidia.get("cgroup") != runc.get("cgroup", False)),
     }
     for key, differs in wrong.items():
         if differs:

@@ -119,6 +119,7 @@ class ClassRuntime(TypedDict):
     version: str
     default: bool
     toolkit: Optional[ClassToolkit]
+    cgroup_driver: NotRequired[Literal["systemd"]]
 
 
 class KernelModule(TypedDict):

@@ -19,6 +19,11 @@ from goldnode.node.ground.host import Host
 
 ROWS = json.loads(releases.CASES.read_text(encoding="utf-8"))
 WANTS = containerd.Wants(releases.RUNTIME, default=True, cdi=False)
+# Of a Kubernetes node with GPUs, and of one without.
+GROUPS = {
+    "gpu": containerd.Wants(releases.RUNTIME, default=False, cdi=False, systemd=True),
+    "cpu": containerd.Wants(None, default=False, cdi=False, systemd=True),
+}
 # Debian's release, by suite.
 PACKAGES = {"bookworm": "1.6", "trixie": "1.7", "sid": "2.1"}
 
@@ -92,22 +97,55 @@ REFUSED = {
 }  # fmt: skip
 
 
-def configured(root: Path, name: str, version: int, release: str) -> dict[str, str]:
+def configured(
+    root: Path, name: str, version: int, release: str, *, want: containerd.Wants = WANTS
+) -> dict[str, str]:
     """The files of a configuration with the drop-in and its import. Raises ConflictError."""
     texts = releases.files(name, version)
     files = read(root, texts, release)
-    drop_in = containerd.drop_in(files, WANTS, parts(release))
+    drop_in = containerd.drop_in(files, want, parts(release))
     config = text_of.with_import(texts["config.toml"], files[0].document, containerd.DROP_IN)
     return {**texts, "config.toml": config, "conf.d/goldnode.toml": drop_in}
 
 
-def judged(found: Any) -> None:
+def judged(found: Any, want: containerd.Wants = WANTS) -> None:
     """Assert that the settings of the class are in effect, and that GPU pods have the cgroup driver of the others."""
-    assert found["default"] == "nvidia"
-    assert found["runtimes"]["nvidia"]["program"] == releases.RUNTIME
-    assert found["runtimes"]["nvidia"]["cgroup"] == found["runtimes"].get("runc", {}).get(
-        "cgroup", False
+    runc = found["runtimes"].get("runc", {}).get("cgroup", False)
+    if want.program:
+        assert (found["default"] == "nvidia") or not want.default
+        assert found["runtimes"]["nvidia"]["program"] == releases.RUNTIME
+        assert found["runtimes"]["nvidia"]["cgroup"] == runc
+    if want.systemd:
+        assert {
+            row["cgroup"] for row in found["runtimes"].values() if row["type"] == containerd.RUNC
+        } == {True}
+
+
+def merged_with(root: Path, row: dict[str, Any], want: containerd.Wants) -> Any:
+    """What a configuration is with its drop-in. Raises ConflictError."""
+    release = row["release"]
+    texts = configured(root, row["name"], row["version"], release, want=want)
+    files = read(root, {"config.toml": texts["config.toml"]}, release)
+    text = texts["conf.d/goldnode.toml"]
+    own = containerd.ConfigFile(containerd.DROP_IN, text, text_of.read_toml(text))
+    before = [file for file in files if not file.after]
+    after = [file for file in files if file.after]
+    return containerd.effective(
+        containerd.merged([*before, own, *after], parts(release)), parts(release)
     )
+
+
+@pytest.mark.parametrize("kind", GROUPS)
+@pytest.mark.parametrize("row", [row for row in ROWS if row["version"]], ids=identity)
+def test_systemds_control_groups_take_effect_in_every_runtime_of_runc(
+    tmp_path: Path, row: dict[str, Any], kind: str
+) -> None:
+    try:
+        found = merged_with(tmp_path, row, GROUPS[kind])
+    except text_of.ConflictError:
+        assert row["release"] in REFUSED[row["name"]][0]
+    else:
+        judged(found, GROUPS[kind])
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row["version"]], ids=identity)
@@ -121,17 +159,7 @@ def test_drop_in_takes_effect_or_is_refused_with_its_place(
             configured(tmp_path, row["name"], row["version"], release)
         assert where[1] in str(refused.value)
         return
-    texts = configured(tmp_path, row["name"], row["version"], release)
-    files = read(tmp_path, {"config.toml": texts["config.toml"]}, release)
-    drop_in = texts["conf.d/goldnode.toml"]
-    own = containerd.ConfigFile(containerd.DROP_IN, drop_in, text_of.read_toml(drop_in))
-    before = [file for file in files if not file.after]
-    after = [file for file in files if file.after]
-    judged(
-        containerd.effective(
-            containerd.merged([*before, own, *after], parts(release)), parts(release)
-        )
-    )
+    judged(merged_with(tmp_path, row, WANTS))
 
 
 def checked(program: Path, release: str, root: Path) -> None:
@@ -141,13 +169,12 @@ def checked(program: Path, release: str, root: Path) -> None:
     again = releases.record_generated(program, release)
     assert again == {key: GENERATED[key] for key in again}
     for number, (name, version) in enumerate(releases.configurations(release)):
-        if version is None:
-            continue
-        try:
-            texts = configured(root / str(number), name, version, release)
-        except text_of.ConflictError:
-            continue
-        judged(releases.dump(program, texts))
+        for kind, want in {"": WANTS, **GROUPS}.items() if version is not None else ():
+            try:
+                texts = configured(root / f"{number}{kind}", name, version, release, want=want)
+            except text_of.ConflictError:
+                continue
+            judged(releases.dump(program, texts), want)
 
 
 def test_containerd_of_this_machine(tmp_path: Path) -> None:

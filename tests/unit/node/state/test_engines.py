@@ -452,6 +452,52 @@ def test_a_docker_that_cannot_validate_is_not_asked_to(tmp_path: Path) -> None:
     assert not [argv for argv in host.commands if "--validate" in argv]
 
 
+def without_gpus() -> tuple[Any, dict[str, Any]]:
+    """The class of a Kubernetes node without GPUs, and what its containerd shows before goldnode was there."""
+    wanted = merge(document(), ENGINES["containerd_cdi"]["document"])
+    wanted["runtime"] = {**wanted["runtime"], "toolkit": None, "cgroup_driver": "systemd"}
+    shown = merge(
+        ENGINES["containerd_cdi"]["runtime"],
+        {"config": "version = 2\n", "toolkit_config": None, "dump": dump()},
+    )
+    return wanted, shown
+
+
+def test_systemds_control_groups_need_no_toolkit() -> None:
+    wanted, shown = without_gpus()
+    seen = Observed(runtime=shown)
+    (file,) = runtime.wanted(wanted, seen)
+    assert file.path == runtime.DROP_IN
+    assert "SystemdCgroup = true" in file.content
+    assert "nvidia" not in file.content
+    (action,) = runtime.plan(wanted, seen)[0]
+    assert (action.kind, action.target) == ("runtime.config", runtime.CONTAINERD)
+    assert action.reason.startswith("gives containerd systemd's control groups beside")
+    assert runtime.configured(wanted) == (runtime.CONTAINERD,)
+    del wanted["runtime"]["cgroup_driver"]
+    assert runtime.wanted(wanted, seen) == []
+    assert runtime.plan(wanted, seen)[0] == []
+    assert runtime.configured(wanted) == ()
+
+
+@pytest.mark.parametrize(
+    ("shown", "outcome"),
+    [
+        ({}, "match"),
+        ({"dump": dump(runtimes={"runc": {"cgroup": False}})}, "mismatch"),
+        ({"written": 2500.0}, "mismatch"),
+        ({"unit": {"active": "inactive", "job": True}}, "not_verified_here"),
+    ],
+)
+def test_control_groups_are_a_finding_of_their_own(shown: dict[str, Any], outcome: str) -> None:
+    wanted, before = without_gpus()
+    config = runtime.containerd_config(wanted, Observed(runtime=before))[0]
+    seen = with_engine(wanted, merge(before, {"config": config, **shown}))
+    (row,) = (row for row in runtime.findings(wanted, seen) if row.id == CONFIG)
+    assert row.outcome == outcome
+    assert row.expected == "containerd knows systemd's control groups"
+
+
 def test_a_class_without_the_engine_takes_its_settings_back(tmp_path: Path) -> None:
     """An import of a file that is gone keeps containerd from starting, so config.toml is put right, and the record forgets it."""
     host = Host(str(tmp_path))

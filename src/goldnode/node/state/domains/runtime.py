@@ -110,7 +110,8 @@ def observe(host: Host, document: ClassDocument, seen: Observed) -> None:
         if facts["tomllib"]:
             of = containerd.release(runtime["version"])
             facts["imported"] = containerd.imported(host, facts["config"], of)
-        if host.live and toolkit and facts["config"] is not None and facts["tomllib"]:
+        asked = host.live and has_settings(document)
+        if asked and facts["config"] is not None and facts["tomllib"]:
             facts["dump"] = _dump(host)
         facts["written"] = max(
             (
@@ -257,11 +258,18 @@ def _amd(host: Host) -> Dict[str, Any]:
 
 def configured(document: ClassDocument) -> Sequence[str]:
     """Return the foreign files in which this class has settings."""
-    runtime = document.get("runtime")
-    if not runtime or not runtime["toolkit"]:
+    if not has_settings(document):
         return ()
+    runtime = declared(document["runtime"])
     own = {"docker": (DAEMON,), "containerd": (CONTAINERD,)}.get(runtime["engine"], ())
-    return (*own, TOOLKIT) if runtime["toolkit"]["vendor"] == "nvidia" else own
+    nvidia = runtime["toolkit"] and runtime["toolkit"]["vendor"] == "nvidia"
+    return (*own, TOOLKIT) if nvidia else own
+
+
+def has_settings(document: ClassDocument) -> bool:
+    """Return whether the class has settings for the configuration of its engine."""
+    runtime = document.get("runtime")
+    return bool(runtime and (runtime["toolkit"] or runtime.get("cgroup_driver")))
 
 
 def without_own_settings(path: str, texts: Mapping[str, Any], now: str) -> Optional[str]:
@@ -349,8 +357,16 @@ def containerd_config(document: ClassDocument, seen: Observed) -> Tuple[str, str
 def _containerd_wants(document: ClassDocument) -> containerd.Wants:
     """Return the settings that the class wants of containerd."""
     return containerd.Wants(
-        PROGRAM if runtimes(document) else None, default(document) is not None, cdi(document)
+        PROGRAM if runtimes(document) else None,
+        default(document) is not None,
+        cdi(document),
+        systemd_groups(document),
     )
+
+
+def systemd_groups(document: ClassDocument) -> bool:
+    """Return whether systemd makes the control groups of this class's pods."""
+    return declared(document["runtime"]).get("cgroup_driver") == "systemd"
 
 
 def _import(row: Mapping[str, Any], of: Tuple[int, int]) -> containerd.ConfigFile:
@@ -372,9 +388,9 @@ def _import(row: Mapping[str, Any], of: Tuple[int, int]) -> containerd.ConfigFil
 
 def wanted(document: ClassDocument, seen: Observed) -> List[Wanted]:
     """Return the files of goldnode that this domain wants. Pure."""
-    runtime = document.get("runtime")
-    if not runtime or not runtime["toolkit"]:
+    if not has_settings(document):
         return []
+    runtime = declared(document["runtime"])
     files = []
     engine = runtime["engine"]
     if engine == "containerd":
@@ -389,7 +405,7 @@ def wanted(document: ClassDocument, seen: Observed) -> List[Wanted]:
                     DROP_IN,
                     drop_in,
                     PART,
-                    "gives containerd the GPU runtime beside what config.toml says",
+                    _purpose(document),
                 )
             )
     if engine == "podman" and runtimes(document):
@@ -399,7 +415,7 @@ def wanted(document: ClassDocument, seen: Observed) -> List[Wanted]:
                 "[engine.runtimes]", '[engine]\nruntime = "nvidia"\n\n[engine.runtimes]'
             )
         files.append(Wanted(PODMAN, lines, PART, "gives podman the GPU runtime"))
-    if runtime["toolkit"]["vendor"] == "amd" and cdi(document):
+    if runtime["toolkit"] and runtime["toolkit"]["vendor"] == "amd" and cdi(document):
         amd = seen.runtime.get("amd")
         have = seen.files.get(AMD_SPEC)
         if amd and amd["kfd"] and amd["nodes"]:
@@ -431,7 +447,7 @@ def reasons(document: ClassDocument, seen: Observed) -> Tuple[List[str], List[st
     """Return why the running engine needs a restart, and why a reload is enough, as two lists."""
     runtime, facts = declared(document["runtime"]), seen.runtime
     unit = facts.get("unit")
-    if not unit or unit["active"] != "active" or not runtime["toolkit"]:
+    if not unit or unit["active"] != "active" or not has_settings(document):
         return [], []
     if runtime["engine"] == "containerd":
         # containerd does not report its configuration, so compare the times of the files and of its start.
@@ -500,8 +516,9 @@ def plan(document: ClassDocument, seen: Observed) -> Tuple[List[Action], List[No
     facts, toolkit = seen.runtime, runtime["toolkit"]
     actions: List[Action] = []
     notes: List[Note] = []
-    if toolkit:
+    if has_settings(document):
         actions += _configuration(document, seen)
+    if toolkit:
         actions += _toolkit(document, seen)
         if not facts.get("gpus"):
             why = "no GPU can be asked for here, so no CDI spec is made or judged"
@@ -575,7 +592,17 @@ def _configuration(document: ClassDocument, seen: Observed) -> List[Action]:
     how = "the file is not there"
     if have is not None:
         how = "merged into what is there; keys, order and values of others stay"
-    return [_configure(name, f"gives {engine} the GPUs; {how}", have, want)]
+    reason = f"gives {engine} the GPUs; {how}"
+    if engine == "containerd":
+        reason = f"{_purpose(document)}: imports {DROP_IN}; {how}"
+    return [_configure(name, reason, have, want)]
+
+
+def _purpose(document: ClassDocument) -> str:
+    """Return what containerd's drop-in is for."""
+    parts = ["the GPU runtime"] if declared(document["runtime"])["toolkit"] else []
+    parts += ["systemd's control groups"] if systemd_groups(document) else []
+    return f"gives containerd {' and '.join(parts)} beside what config.toml says"
 
 
 def _configure(file: str, reason: str, have: Optional[str], want: str) -> Action:
@@ -782,7 +809,7 @@ def refusals(document: ClassDocument, seen: Observed, actions: Sequence[Action])
                 "without a container engine.",
             )
         )
-    return refused + (_unmergeable(document, seen) if runtime["toolkit"] else [])
+    return refused + (_unmergeable(document, seen) if has_settings(document) else [])
 
 
 def _unmergeable(document: ClassDocument, seen: Observed) -> List[Refusal]:
@@ -854,8 +881,9 @@ def findings(document: ClassDocument, seen: Observed) -> List[Finding]:
     if not runtime:
         return []
     rows = [_engine_finding(document, seen)]
-    if runtime["toolkit"]:
+    if has_settings(document):
         rows.append(_config_finding(document, seen))
+    if runtime["toolkit"]:
         if runtime["toolkit"]["vendor"] == "nvidia":
             rows.append(_toolkit_finding(document, seen))
         if cdi(document):
@@ -942,6 +970,7 @@ def _config_finding(document: ClassDocument, seen: Observed) -> Finding:
     parts = [f"runtime {name}" for name in runtimes(document)]
     parts += ["default"] if default(document) else []
     parts += ["CDI"] if cdi(document) else []
+    parts += ["systemd's control groups"] if systemd_groups(document) else []
     engine = declared(document["runtime"])["engine"]
     want = f"{engine} knows {', '.join(parts) or 'nothing of GPUs'}"
     remedy = Remedy("Run site.yml; what it says is waiting needs a drained node.", SITE)
@@ -990,6 +1019,8 @@ def _undumped(document: ClassDocument, dump: Mapping[str, Any]) -> List[str]:
         lacking.append("no runtime nvidia")
     elif runtimes(document) and nvidia["cgroup"] != runc.get("cgroup", False):
         lacking.append("another cgroup driver for the runtime nvidia than for runc")
+    if systemd_groups(document) and not runc.get("cgroup", False):
+        lacking.append("SystemdCgroup switched off")
     if cdi(document) and not dump["cdi"]:
         lacking.append("CDI switched off")
     return [f"`containerd config dump` shows {text}" for text in lacking]
