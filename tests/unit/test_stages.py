@@ -231,7 +231,7 @@ def heavy(monkeypatch: pytest.MonkeyPatch, commit: str = "abc1234") -> Timings:
         (-5, 1.0, 4),
     ],
 )
-def test_what_does_not_fit_into_the_time_left_is_left_out_by_file(
+def test_files_without_room_in_the_time_left_are_left_out(
     seconds: float, slowness: float, left: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = heavy(monkeypatch)
@@ -244,7 +244,7 @@ def test_what_does_not_fit_into_the_time_left_is_left_out_by_file(
         assert some.tests is None
 
 
-def test_the_commit_decides_what_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commit_decides_which_files_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = set()
     for commit in ("a", "b", "c", "d", "e", "f", "g", "h"):
         known = heavy(monkeypatch, commit)
