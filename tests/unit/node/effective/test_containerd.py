@@ -101,7 +101,13 @@ def configured(
     root: Path, name: str, version: int, release: str, *, want: containerd.Wants = WANTS
 ) -> dict[str, str]:
     """The files of a configuration with the drop-in and its import. Raises ConflictError."""
-    texts = releases.files(name, version)
+    return with_drop_in(root, releases.files(name, version), release, want)
+
+
+def with_drop_in(
+    root: Path, texts: dict[str, str], release: str, want: containerd.Wants
+) -> dict[str, str]:
+    """Files with the drop-in and its import. Raises ConflictError."""
     files = read(root, texts, release)
     drop_in = containerd.drop_in(files, want, parts(release))
     config = text_of.with_import(texts["config.toml"], files[0].document, containerd.DROP_IN)
@@ -133,6 +139,25 @@ def merged_with(root: Path, row: dict[str, Any], want: containerd.Wants) -> Any:
     return containerd.effective(
         containerd.merged([*before, own, *after], parts(release)), parts(release)
     )
+
+
+@pytest.mark.parametrize(
+    ("release", "version", "refused"), [("1.7", 2, False), ("2.1", 2, False), ("2.1", 3, True)]
+)
+def test_cdi_switched_off_is_a_decision_only_where_it_is_on_by_default(
+    tmp_path: Path, release: str, version: int, refused: bool
+) -> None:
+    plugin = containerd.CRI[version]
+    text = f'version = {version}\n[plugins."{plugin}"]\nenable_cdi = false\n'
+    want = containerd.Wants(None, default=False, cdi=True)
+    if refused:
+        with pytest.raises(
+            text_of.ConflictError, match=r"config\.toml:3: enable_cdi is false, want true"
+        ):
+            with_drop_in(tmp_path, {"config.toml": text}, release, want)
+    else:
+        texts = with_drop_in(tmp_path, {"config.toml": text}, release, want)
+        assert "enable_cdi = true" in texts["conf.d/goldnode.toml"]
 
 
 @pytest.mark.parametrize("kind", GROUPS)
@@ -175,6 +200,16 @@ def checked(program: Path, release: str, root: Path) -> None:
             except text_of.ConflictError:
                 continue
             judged(releases.dump(program, texts), want)
+    # The file that Kubernetes and NVIDIA tell people to begin with.
+    printed = subprocess.check_output([program, "config", "default"], text=True)
+    wants = [WANTS, *GROUPS.values()]
+    if parts(release) >= (1, 7):
+        wants.append(containerd.Wants(releases.RUNTIME, default=False, cdi=True, systemd=True))
+    for number, want in enumerate(wants):
+        texts = with_drop_in(root / f"default{number}", {"config.toml": printed}, release, want)
+        found = releases.dump(program, texts)
+        judged(found, want)
+        assert found["cdi"] or not want.cdi
 
 
 def test_containerd_of_this_machine(tmp_path: Path) -> None:
