@@ -19,6 +19,7 @@ from goldnode.core import yamlsource
 from goldnode.core.errors import ImageError
 from goldnode.core.formats import check_format
 from goldnode.core.yamlsource import YamlSource
+from goldnode.images.secret_files import secret_text
 from goldnode.oci.layout import clean
 from goldnode.oci.model import LABELS
 
@@ -72,6 +73,19 @@ class DeriveFile(BaseModel):
     files: dict[str, str] = Field(
         default_factory=dict,
         description="Files and directories to copy, by their absolute path in the image; they belong to root.",
+    )
+    ignore: str | None = Field(
+        default=None,
+        description=(
+            "File with patterns of files that are not copied, in the form of .dockerignore; null: `.dockerignore` "
+            "beside the declaration, if there is one."
+        ),
+    )
+    allow_secrets: dict[str, Annotated[str, Field(min_length=8)]] = Field(
+        default_factory=dict,
+        description=(
+            "Copied files that look like secrets and are none: the path from the declaration, and the reason, which is shown."
+        ),
     )
     user: str | None = Field(
         default=None,
@@ -169,6 +183,16 @@ def _check(declared: Declaration) -> None:
                 name,
                 remedy="leave it out: it follows from the build",
             )
+    for key, values in (("env", declared.data.env), ("labels", declared.data.labels)):
+        for name, value in values.items():
+            form = secret_text(value)
+            if form is not None:
+                raise declared.error(
+                    f"{name} has {form}, which everyone who has the image can read",
+                    key,
+                    name,
+                    remedy="take it out, and set it when a container starts (`docker run --env NAME`)",
+                )
     for name in declared.data.env:
         # These describe the libraries of the base, which stay.
         if name in _OF_BASE:

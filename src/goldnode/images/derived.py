@@ -19,13 +19,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from packaging.utils import canonicalize_name
-
 from goldnode.channels.locks import using
-from goldnode.core.files import sha256_of
-from goldnode.evidence.contents import Contents
 from goldnode.images.build import BuildDifference, differing
 from goldnode.images.declaration import Declaration, expanded
+from goldnode.images.derived_base import DerivedBase
 from goldnode.images.engine_layer import DebRow, FolderRow, run_step, write_input
 from goldnode.images.identified import IdentifiedRecipe
 from goldnode.images.imagelock import DerivedLock, dump_derived_lock, wheel_rows
@@ -39,15 +36,13 @@ from goldnode.images.layercache import (
 )
 from goldnode.images.recipe import CONTAINERFILE, IDENTITY, LEFTOVERS, SCRIPT
 from goldnode.images.store import ImageStore
-from goldnode.inspect.packages import dpkg_rows
+from goldnode.images.team_files import TeamFile
 from goldnode.oci import engines
 from goldnode.oci.identity import (
     BASE_DIGEST,
     BASE_NAME,
     REPOSITORY,
     ROOTFS,
-    ImageIdentity,
-    identity,
     rootfs_digest,
     step_of,
 )
@@ -61,13 +56,11 @@ from goldnode.oci.layers import (
     with_directories,
     write_layer,
 )
-from goldnode.oci.layout import OciImage, clean
 from goldnode.oci.model import AMD64, LABELS, Built, ImageSpec
 
 # Increase it when the same inputs are built in a different way.
 DERIVED = 1
 LIBRARIES = "/usr/local/lib"  # where wheels put libraries for the linker
-_LEFT_OUT = frozenset((".git", ".goldnode", "__pycache__"))
 # Labels of the base that describe content which the derived image has, too.
 _OF_CONTENT = (
     "backend",
@@ -79,77 +72,6 @@ _OF_CONTENT = (
     "min-driver",
     "cuda-compat",
 )
-
-
-@dataclass(frozen=True)
-class DerivedBase:
-    """The image that a derived image begins with, and its content."""
-
-    image: OciImage
-    contents: Contents
-
-    @cached_property
-    def identity(self) -> ImageIdentity:
-        """Return its identity."""
-        return identity(self.image.config)
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Env, Cmd and so on of its configuration, without its labels."""
-        return {key: value for key, value in self.image.config["config"].items() if key != "Labels"}
-
-    @property
-    def lock(self) -> str:
-        """Digest of the lock that it was built from."""
-        return self.image.labels.get(f"{LABELS}lock", "")
-
-    @property
-    def python(self) -> str:
-        """Return its version of Python, `3.11`."""
-        return str(self.contents.image.get("python", ""))
-
-    @cached_property
-    def installed(self) -> dict[str, dict[str, str]]:
-        """Fields of its installed packages by name, as dpkg's status has them."""
-        snapshot = self.contents.snapshot
-        status = snapshot.text("var/lib/dpkg/status") or ""
-        return {row["Package"]: row for _, row in dpkg_rows({"var/lib/dpkg/status": status})}
-
-    @property
-    def wheels(self) -> dict[str, str]:
-        """Names and versions of the wheels that its Python can import."""
-        return {
-            str(canonicalize_name(row.name)): row.version
-            for row in self.contents.wheels
-            if not row.unpacked
-        }
-
-
-@dataclass(frozen=True)
-class TeamFile:
-    """A file or link of a team's own. `path` is relative to the root of the image."""
-
-    path: str
-    mode: int
-    sha256: str = ""
-    size: int = 0
-    link: str = ""
-    source: Path | None = None
-
-    @property
-    def row(self) -> list[Any]:
-        """Return the row of the recipe."""
-        return [self.path, self.mode, self.sha256, self.link]
-
-    def entry(self, epoch: int) -> LayerEntry:
-        """Return it as a member of a layer."""
-        if self.link:
-            return LayerEntry.link(self.path, self.link, epoch)
-        source = self.source
-        assert source is not None  # noqa: S101 - a file has one
-        return LayerEntry(
-            self.path, "file", self.mode, epoch, self.size, open=lambda: source.open("rb")
-        )
 
 
 @dataclass(frozen=True)
@@ -304,86 +226,6 @@ class DerivedRecipe(IdentifiedRecipe):
         return self.description(document)
 
 
-# Files
-
-
-def team_files(declared: Declaration, base: DerivedBase) -> tuple[TeamFile, ...]:
-    """Return the declared files with their paths in the image, links of the base followed, sorted.
-
-    Raises ImageError for a file that does not exist or lies outside of the declaration's directory.
-    """
-    files: dict[str, TeamFile] = {}
-    for target, name in declared.data.files.items():
-        source = declared.directory / name
-        if not source.resolve().is_relative_to(declared.directory.resolve()):
-            raise declared.error(
-                f'"{name}" is outside of {declared.directory}',
-                "files",
-                target,
-                remedy="move it below",
-            )
-        if not source.exists():
-            raise declared.error(
-                f'"{name}" does not exist', "files", target, remedy="correct its name"
-            )
-        for path, file in _below(source):
-            place = _placed(declared, base, clean(f"{target}/{path}"), target)
-            files[place] = _team_file(declared, place, file, target)
-    return tuple(files[path] for path in sorted(files))
-
-
-def _below(source: Path) -> list[tuple[str, Path]]:
-    """Return the files of a directory with their relative paths, or the file itself with an empty one."""
-    if not source.is_dir():
-        return [("", source)]
-    places = []
-    for folder, folders, names in os.walk(source):
-        place = Path(folder)
-        links = [name for name in folders if (place / name).is_symlink()]
-        folders[:] = sorted(name for name in folders if name not in _LEFT_OUT and name not in links)
-        for name in (*names, *links):
-            if not name.endswith(".pyc"):
-                places.append(((place / name).relative_to(source).as_posix(), place / name))
-    return sorted(places)
-
-
-def _team_file(declared: Declaration, place: str, file: Path, target: str) -> TeamFile:
-    try:
-        if file.is_symlink():
-            return TeamFile(place, 0o777, link=str(file.readlink()))
-        if not file.is_file():
-            raise declared.error(f"{file} is no file", "files", target, remedy="remove it")
-        mode = 0o755 if file.stat().st_mode & 0o100 else 0o644
-        return TeamFile(place, mode, sha256_of(file), file.stat().st_size, source=file)
-    except OSError as problem:
-        raise declared.error(
-            f"{file} cannot be read: {problem.strerror}", "files", target
-        ) from problem
-
-
-def _placed(declared: Declaration, base: DerivedBase, path: str, target: str) -> str:
-    """Return a path with the links of the base followed: a layer with `bin/x` would replace the link /bin."""
-    snapshot = base.contents.snapshot
-    parts = path.split("/")
-    for count in range(len(parts) - 1, 0, -1):
-        real = snapshot.resolve("/".join(parts[:count]))
-        if real is None:
-            continue
-        entry = snapshot.entries.get(real)
-        if entry is not None and entry.kind != "d":
-            raise declared.error(
-                f"/{real} is a file in the base", "files", target, remedy="use another path"
-            )
-        path = "/".join((real, *parts[count:])).lstrip("/")
-        break
-    whole = snapshot.entries.get(path)
-    if (whole is not None and whole.kind == "d") or path in snapshot.folders:
-        raise declared.error(
-            f"/{path} is a directory in the base", "files", target, remedy="name a file below it"
-        )
-    return path
-
-
 def check_user(declared: Declaration, base: DerivedBase) -> None:
     """Raise ImageError for a user that containers of the image could not run as."""
     user = declared.data.user
@@ -454,7 +296,7 @@ class DerivedBuilder(LayerCache):
     def _packages(self, item: DerivedRecipe) -> tuple[Layer, dict[str, Any]]:
         """Return the layer of its packages, which dpkg installs on all layers of the base."""
         image, engine = item.base.image, self.engine
-        assert engine is not None  # noqa: S101 - whoever builds packages has one
+        assert engine is not None  # noqa: S101 - the caller has one
         diffs = image.config["rootfs"]["diff_ids"]
 
         def make() -> tuple[Layer, dict[str, Any]]:

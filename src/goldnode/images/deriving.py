@@ -22,19 +22,19 @@ from goldnode.evidence.verify import verify
 from goldnode.evidence.write import examine
 from goldnode.images.declaration import Declaration
 from goldnode.images.derived import (
-    DerivedBase,
     DerivedBuilder,
     DerivedRecipe,
     changes,
     check_user,
     locked_changes,
-    team_files,
 )
+from goldnode.images.derived_base import DerivedBase
 from goldnode.images.imagelock import DerivedLock, LockedBase, dump_derived_lock, load_derived_lock
 from goldnode.images.matrix import MatrixRow, load_matrix
 from goldnode.images.names import find
 from goldnode.images.resolve import AddedPackages, NoWheelError, Resolver, environment, fetch_all
 from goldnode.images.store import ImageStore
+from goldnode.images.team_files import team_files
 from goldnode.lock.fetch import FetchProgress
 from goldnode.lock.locked_files import LockedWheel
 from goldnode.lock.model import digest_of
@@ -124,7 +124,9 @@ def prepare(
         notes.append(f"{', '.join(idle)}: the base has it already")
     engine = options.engine() if lock.debs else None
     tool = f"{engine.name} {engine.version}" if engine is not None else ""
-    recipe = DerivedRecipe(declared, base, lock, team_files(declared, base), engine=tool)
+    team = team_files(declared, base)
+    notes += team.notes
+    recipe = DerivedRecipe(declared, base, lock, team.files, engine=tool)
     recipe = replace(recipe, libraries=DerivedBuilder(store).has_libraries(recipe))
     given = tuple(note for note in notes if note)
     return PreparedImage(recipe, file, lock is not old, given, engine)

@@ -380,3 +380,70 @@ def test_packages_cannot_be_resolved_offline(team: Team) -> None:
     with pytest.raises(ImageError, match="cannot be resolved offline") as raised:
         team.prepare(offline=True)
     assert raised.value.line == 5
+
+
+# Excludes and secrets
+
+
+def test_patterns_of_dockerignore_leave_files_out(team: Team) -> None:
+    (team.place / "src/run.log").write_text("x")
+    (team.place / ".dockerignore").write_text("**/*.log\nsrc/bin\n")
+    ready, image = team.derive()
+    assert {"app/main.py", "app/link"} <= image.members.keys()
+    assert not {"app/run.log", "app/bin/run"} & image.members.keys()
+    assert f"2 files left out by {team.place}/.dockerignore" in ready.notes
+
+
+def test_declaration_names_another_file_of_patterns(team: Team) -> None:
+    (team.place / ".dockerignore").write_text("*\n")
+    (team.place / "patterns").write_text("src/bin\n")
+    (team.place / "derive.yml").write_text(DERIVE + "ignore: patterns\n")
+    assert [file.path for file in team.prepare().recipe.files] == ["app/link", "app/main.py"]
+
+
+def test_source_that_is_left_out_is_refused(team: Team) -> None:
+    (team.place / ".dockerignore").write_text("src\n")
+    with pytest.raises(ImageError, match='leaves out "src"') as raised:
+        team.prepare()
+    assert raised.value.line == 6
+
+
+SECRET = f"hf_{'aBcD' * 9}"
+
+
+def test_secret_is_refused_and_never_printed(team: Team) -> None:
+    (team.place / "src/hub.py").write_text(f"x = 1\nTOKEN = '{SECRET}'\n")
+    (team.place / "src/.netrc").write_text("machine a login b password c\n")
+    with pytest.raises(ImageError) as raised:
+        team.prepare()
+    said = str(raised.value)
+    assert "src/.netrc (by its name logins of netrc)" in said
+    assert "src/hub.py (line 2: a token of Hugging Face)" in said
+    assert "allow_secrets: {src/.netrc: REASON}" in said
+    assert SECRET not in said
+
+
+def test_secret_that_is_left_out_or_allowed_is_no_obstacle(team: Team) -> None:
+    (team.place / "src/hub.py").write_text(f"TOKEN = '{SECRET}'\n")
+    (team.place / "src/.netrc").write_text("machine a login b password c\n")
+    (team.place / ".dockerignore").write_text("**/.netrc\n")
+    reason = "a revoked token of the tests"
+    (team.place / "derive.yml").write_text(DERIVE + f"allow_secrets: {{src/hub.py: {reason}}}\n")
+    ready, image = team.derive()
+    assert "app/hub.py" in image.members
+    assert f"src/hub.py is allowed (line 1: a token of Hugging Face): {reason}" in ready.notes
+
+
+def test_allowed_file_that_is_not_copied_is_refused(team: Team) -> None:
+    (team.place / "derive.yml").write_text(DERIVE + "allow_secrets: {src/absent: not yet there}\n")
+    with pytest.raises(ImageError, match='"src/absent" is none of the files') as raised:
+        team.prepare()
+    assert raised.value.line == 11
+
+
+@pytest.mark.parametrize("key", ["env: {", "labels: {"])
+def test_secret_in_the_declaration_is_refused(team: Team, key: str) -> None:
+    (team.place / "derive.yml").write_text(DERIVE.replace(key, f"{key}TOKEN: {SECRET}, "))
+    with pytest.raises(ImageError, match="TOKEN has a token of Hugging Face") as raised:
+        team.prepare()
+    assert SECRET not in str(raised.value)
