@@ -93,6 +93,21 @@ def on_esp(raw: Path) -> dict[str, bytes]:
     return {entry.path: fat.content(entry) for entry in fat.entries() if not entry.directory}
 
 
+@pytest.mark.parametrize(("version", "signs"), [(b"257.13-1~deb13u1", True), (b"262-1", False)])
+def test_stub_newer_than_those_tried_is_not_signed(
+    tmp_path: Path, version: bytes, signs: bool
+) -> None:
+    stub = program(trailing=b"#### LoaderInfo: systemd-stub " + version + b" ####")
+    more = {uki.STUB: stub, "usr/lib/systemd/boot/efi/systemd-bootx64.efi": LOADER}
+    disk = make_disk(tmp_path / "store", tmp_path / "work", more=more)
+    if signs:
+        assert set(secureboot.boot_files(disk).images) == {"a", "b"}
+        return
+    with pytest.raises(DiskError, match="systemd-stub 262, and none newer than 257") as caught:
+        secureboot.boot_files(disk)
+    assert "systemd-boot-efi 257 or older" in str(caught.value)
+
+
 def test_signed_disk_is_a_function_of_build_and_signatures(
     disk: BuiltDisk, signing: Signing, tools: Path, tmp_path: Path
 ) -> None:

@@ -101,7 +101,7 @@ def sign(
         digest, size = secureboot.write(disk, files, document, out, enrol=enrol, progress=say)
         result |= {"disk": str(out), "sha256": digest, "allocated": size}
         lines.append(f"disk: {out}, sha256:{digest}, {size >> 20} MiB")
-        version = secureboot.loader_version(files.loader)
+        version = secureboot.stated_version("systemd-boot", files.loader)
         if enrol == "virtual" and version is not None and version < secureboot.IF_SAFE:
             say(
                 f"systemd-boot {version} enrols at the first boot with --enrol always only; otherwise from its menu, "
