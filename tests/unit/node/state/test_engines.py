@@ -472,7 +472,7 @@ def test_systemds_control_groups_need_no_toolkit() -> None:
     assert "nvidia" not in file.content
     (action,) = runtime.plan(wanted, seen)[0]
     assert (action.kind, action.target) == ("runtime.config", runtime.CONTAINERD)
-    assert action.reason.startswith("gives containerd systemd's control groups beside")
+    assert action.reason.startswith("gives containerd systemd's control groups; merged")
     assert runtime.configured(wanted) == (runtime.CONTAINERD,)
     del wanted["runtime"]["cgroup_driver"]
     assert runtime.wanted(wanted, seen) == []

@@ -8,6 +8,7 @@ Merges the configuration, and verifies it by asking the engine.
   config.toml; None if absent
 * ours: {before, after}, texts of daemon.json around goldnode's last merge; None if there was no merge
 * imported: the other files that config.toml imports, in order, as [{file, text, after}] (`containerd.imported`)
+* podman: `podman.files`; absent if nothing reads TOML here
 * dump: the CRI settings by `containerd config dump`, see `containerd.effective`; {error}; None if it was not asked
 * tomllib: True if this Python can parse TOML
 * unit: {load, active, enabled, result, pid, job (systemd is about to start it), kept (the gate has refused
@@ -37,7 +38,7 @@ import time
 from contextlib import suppress
 
 from ...effective import cdi as cdi_specs
-from ...effective import containerd, docker_unit, embedded
+from ...effective import containerd, docker_unit, embedded, podman
 from ...effective import enginetext as text_of
 from ...ground import gate_files
 from ...ground.host import Host
@@ -60,7 +61,7 @@ PART = "container_runtime"
 DAEMON = "/etc/docker/daemon.json"
 CONTAINERD, DROP_IN = containerd.CONFIG, containerd.DROP_IN
 CONTAINERD_PROGRAM = "/usr/bin/containerd"
-PODMAN = "/etc/containers/containers.conf.d/50-goldnode.conf"
+PODMAN = podman.DROP_IN
 TOOLKIT = "/etc/nvidia-container-runtime/config.toml"
 AMD_SPEC = "/etc/cdi/goldnode-amd.json"
 # The runtime and the hook of the NVIDIA toolkit, as its packages install them.
@@ -121,6 +122,8 @@ def observe(host: Host, document: ClassDocument, seen: Observed) -> None:
             ),
             default=None,
         )
+    if runtime["engine"] == "podman" and runtimes(document) and text_of.toml_reader() is not None:
+        facts["podman"] = podman.files(host, containerd.release(runtime["version"]))
     facts["hook"] = os.stat(host.located(HOOK)).st_ctime if host.exists(HOOK) else None
     if toolkit:
         facts["specs"] = _specs(host, KIND[toolkit["vendor"]])
@@ -405,7 +408,7 @@ def wanted(document: ClassDocument, seen: Observed) -> List[Wanted]:
                     DROP_IN,
                     drop_in,
                     PART,
-                    _purpose(document),
+                    f"gives containerd {_purpose(document)} beside what config.toml says",
                 )
             )
     if engine == "podman" and runtimes(document):
@@ -592,17 +595,14 @@ def _configuration(document: ClassDocument, seen: Observed) -> List[Action]:
     how = "the file is not there"
     if have is not None:
         how = "merged into what is there; keys, order and values of others stay"
-    reason = f"gives {engine} the GPUs; {how}"
-    if engine == "containerd":
-        reason = f"{_purpose(document)}: imports {DROP_IN}; {how}"
-    return [_configure(name, reason, have, want)]
+    return [_configure(name, f"gives {engine} {_purpose(document)}; {how}", have, want)]
 
 
 def _purpose(document: ClassDocument) -> str:
-    """Return what containerd's drop-in is for."""
-    parts = ["the GPU runtime"] if declared(document["runtime"])["toolkit"] else []
+    """Return what the settings of the engine are for."""
+    parts = ["the GPUs"] if declared(document["runtime"])["toolkit"] else []
     parts += ["systemd's control groups"] if systemd_groups(document) else []
-    return f"gives containerd {' and '.join(parts)} beside what config.toml says"
+    return " and ".join(parts)
 
 
 def _configure(file: str, reason: str, have: Optional[str], want: str) -> Action:
@@ -814,9 +814,9 @@ def refusals(document: ClassDocument, seen: Observed, actions: Sequence[Action])
 
 def _unmergeable(document: ClassDocument, seen: Observed) -> List[Refusal]:
     engine = declared(document["runtime"])["engine"]
-    name = {"docker": DAEMON, "containerd": CONTAINERD}.get(engine)
-    if name is None:
-        return []
+    if engine == "podman":
+        return _undone(document, seen)
+    name = {"docker": DAEMON, "containerd": CONTAINERD}[engine]
     if engine == "containerd" and not seen.runtime.get("tomllib", True):
         return [
             Refusal(
@@ -851,6 +851,20 @@ def _unmergeable(document: ClassDocument, seen: Observed) -> List[Refusal]:
             )
         ]
     return _contradicted(document, seen) if engine == "docker" else []
+
+
+def _undone(document: ClassDocument, seen: Observed) -> List[Refusal]:
+    """Refuse while another file of podman's undoes the drop-in, or stops podman."""
+    release = containerd.release(declared(document["runtime"])["version"])
+    why = podman.undone(
+        [podman.PodmanFile(*row) for row in seen.runtime.get("podman", ())],
+        release,
+        PROGRAM,
+        default=default(document) is not None,
+    )
+    text = f"podman's configuration says otherwise than class {document['class']}: {why}."
+    remedy = "Change that file, or declare it in the stack, and run again; it was left as it is."
+    return [Refusal("engine-config-conflict", text, remedy)] if why else []
 
 
 def _contradicted(document: ClassDocument, seen: Observed) -> List[Refusal]:
