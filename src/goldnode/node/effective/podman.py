@@ -60,10 +60,10 @@ def undone(
             return f"{row.file}:{broken.line}:{broken.column}: this is no TOML ({broken.message}): podman does not start with it"
         runtime = engine.get("runtime")
         if row.after and default and isinstance(runtime, str) and runtime != "nvidia":
-            return _said(row, "runtime", runtime)
+            return _setting(row, "runtime", runtime)
         programs = _lower(engine.get("runtimes")).get("nvidia")
         if row.after and isinstance(programs, list) and programs[:1] != [program]:
-            return _said(row, "nvidia", ", ".join(map(str, programs)))
+            return _setting(row, "nvidia", ", ".join(map(str, programs)))
     return None
 
 
@@ -72,7 +72,7 @@ def _lower(table: Any) -> Mapping[str, Any]:
     return {key.lower(): value for key, value in table.items()} if isinstance(table, dict) else {}
 
 
-def _said(row: PodmanFile, key: str, value: str) -> str:
+def _setting(row: PodmanFile, key: str, value: str) -> str:
     lines = (row.text or "").splitlines()
     pattern = re.compile(rf"\s*[\"']?{key}[\"']?\s*=", re.IGNORECASE)
     number = next((n for n, line in enumerate(lines, 1) if pattern.match(line)), 1)

@@ -18,7 +18,7 @@ RELEASES = {"bookworm": "4.3", "trixie": "5.4"}
 ETC, CONF = podman.FOLDER, podman.SYSTEM[1]
 OTHER = "/usr/bin/other-runtime"
 CRUN = '[engine]\nruntime = "crun"\n'
-OURS = "nvidia " + PROGRAM
+CHOSEN = "nvidia " + PROGRAM
 OTHERS = f'[engine.runtimes]\nnvidia = ["{OTHER}"]\n'
 NO_PROGRAM = 'default OCI runtime "nvidia" not found'
 DROP_IN = f'[engine]\nruntime = "nvidia"\n\n[engine.runtimes]\nnvidia = ["{PROGRAM}"]\n'
@@ -42,28 +42,28 @@ class Case:
 
 
 CASES = [
-    Case("alone", {}, OURS),
+    Case("alone", {}, CHOSEN),
     Case("a later file", {f"{ETC}/99.conf": CRUN}, "crun /usr/bin/crun", at=f"{ETC}/99.conf:2 sets runtime"),
-    Case("an earlier file", {f"{ETC}/10.conf": CRUN}, OURS),
-    Case("containers.conf itself", {CONF: CRUN}, OURS),
-    Case("root's own file", {podman.OWN: CRUN}, OURS, "crun /usr/bin/crun", at=f"{podman.OWN}:2 sets runtime"),
-    Case("root's own folder", {f"{podman.OWN}.d/10.conf": CRUN}, OURS, "crun /usr/bin/crun", at=f"{podman.OWN}.d/10.conf:2 sets runtime"),
-    Case("another runtime in a later file", {f"{ETC}/99.conf": '[engine.runtimes]\nkata = ["/usr/bin/kata"]\n'}, OURS),
+    Case("an earlier file", {f"{ETC}/10.conf": CRUN}, CHOSEN),
+    Case("containers.conf itself", {CONF: CRUN}, CHOSEN),
+    Case("root's own file", {podman.OWN: CRUN}, CHOSEN, "crun /usr/bin/crun", at=f"{podman.OWN}:2 sets runtime"),
+    Case("root's own folder", {f"{podman.OWN}.d/10.conf": CRUN}, CHOSEN, "crun /usr/bin/crun", at=f"{podman.OWN}.d/10.conf:2 sets runtime"),
+    Case("another runtime in a later file", {f"{ETC}/99.conf": '[engine.runtimes]\nkata = ["/usr/bin/kata"]\n'}, CHOSEN),
     Case("another program in a later file", {f"{ETC}/99.conf": OTHERS}, f"nvidia {OTHER}", at=f"{ETC}/99.conf:2 sets nvidia"),
-    Case("another program in an earlier file", {f"{ETC}/10.conf": OTHERS}, OURS),
+    Case("another program in an earlier file", {f"{ETC}/10.conf": OTHERS}, CHOSEN),
     Case("a list without a program", {f"{ETC}/99.conf": "[engine.runtimes]\nnvidia = []\n"}, NO_PROGRAM, at=f"{ETC}/99.conf:2 sets nvidia"),
     Case("a path for a name", {f"{ETC}/99.conf": f'[engine]\nruntime = "{OTHER}"\n'}, f"{OTHER} {OTHER}", at=f"{ETC}/99.conf:2 sets runtime"),
     # Without any setting podman takes crun.
     Case("an empty name", {f"{ETC}/99.conf": '[engine]\nruntime = ""\n'}, "runc /usr/bin/runc", at=f"{ETC}/99.conf:2 sets runtime"),
     Case("a capital letter", {f"{ETC}/99.conf": '[engine]\nRuntime = "crun"\n'}, "crun /usr/bin/crun", at=f"{ETC}/99.conf:2 sets runtime"),
     Case("a table in capitals", {f"{ETC}/99.conf": '[ENGINE]\nruntime = "crun"\n'}, "crun /usr/bin/crun", at=f"{ETC}/99.conf:2 sets runtime"),
-    Case("a value of another type", {f"{ETC}/99.conf": "[engine]\nruntimes = 3\n"}, OURS),
-    Case("a key that nobody knows", {f"{ETC}/99.conf": "[engine]\nno_such_key = 3\n"}, OURS),
+    Case("a value of another type", {f"{ETC}/99.conf": "[engine]\nruntimes = 3\n"}, CHOSEN),
+    Case("a key that nobody knows", {f"{ETC}/99.conf": "[engine]\nno_such_key = 3\n"}, CHOSEN),
     Case("no TOML", {f"{ETC}/99.conf": "engine = [\n"}, "decode configuration", at=f"{ETC}/99.conf:2:1: this is no TOML"),
     Case("no TOML, hidden", {f"{ETC}/.99.conf": "engine = [\n"}, "decode configuration", at=f"{ETC}/.99.conf:2:1: this is no TOML"),
-    Case("no TOML under another name", {f"{ETC}/99.txt": "engine = [\n"}, OURS),
-    Case("a folder", {f"{ETC}/98.conf/a.conf": CRUN}, OURS),
-    Case("a link to nothing", {f"{ETC}/97.conf": None}, "decode configuration", OURS, at=f"{ETC}/97.conf is a link to nothing"),
+    Case("no TOML under another name", {f"{ETC}/99.txt": "engine = [\n"}, CHOSEN),
+    Case("a folder", {f"{ETC}/98.conf/a.conf": CRUN}, CHOSEN),
+    Case("a link to nothing", {f"{ETC}/97.conf": None}, "decode configuration", CHOSEN, at=f"{ETC}/97.conf is a link to nothing"),
 ]  # fmt: skip
 
 
@@ -87,7 +87,7 @@ def test_a_file_that_undoes_the_drop_in_is_named_with_its_line(
     major, minor = map(int, release.split("."))
     rows = podman.files(Host(str(tmp_path)), (major, minor))
     why = podman.undone(rows, (major, minor), PROGRAM, default=True)
-    if case.result(release) == OURS:
+    if case.result(release) == CHOSEN:
         assert why is None
     else:
         assert why is not None
