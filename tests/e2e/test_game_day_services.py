@@ -98,7 +98,7 @@ def scheduled(services: Services, place: Path) -> Controller:
 
 
 def ready(node: LabNode, address: str) -> None:
-    end = time.monotonic() + 60
+    end = time.monotonic() + 180
     while node.run("curl", "-sS", "--fail", address, check=False).rc:
         assert time.monotonic() < end, address
         time.sleep(0.5)
@@ -155,7 +155,7 @@ def test_end_returns_the_node_that_a_killed_controller_has_held(
         stderr=subprocess.PIPE,
         text=True,
     )
-    end = time.monotonic() + 60
+    end = time.monotonic() + 180
     while services.node.run("test", "-e", "/usr/local/sbin/goldnode-node", check=False).rc:
         assert process.poll() is None
         assert time.monotonic() < end

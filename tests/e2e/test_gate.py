@@ -75,7 +75,7 @@ class Gated:
 
     def docker(self) -> str:
         """State of the stand-in, once systemd is through with its jobs."""
-        for _ in range(50):
+        for _ in range(300):
             if not self.node.run("systemctl", "list-jobs", "--no-legend").output.strip():
                 break
             time.sleep(0.1)

@@ -256,7 +256,7 @@ def controller(pushed: Pushed, number: int, task: NodeTask) -> Iterator[subproce
 
 
 def ended(pushed: Pushed) -> bool:
-    end = time.monotonic() + 20
+    end = time.monotonic() + 90
     while ansible_of(pushed) and time.monotonic() < end:
         time.sleep(0.2)
     return not ansible_of(pushed)

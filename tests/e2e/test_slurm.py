@@ -66,9 +66,9 @@ class Cluster:
         )
         return (state[1] if state else ""), (reason[1] if reason else "")
 
-    def wait(self, state: str, reason: str, seconds: float = 20) -> None:
-        """Until the node is in `state` for a reason that begins so."""
-        end = time.monotonic() + seconds
+    def wait(self, state: str, reason: str) -> None:
+        """Until the node is in `state` for a reason that begins so. The limit is for a machine that does much else."""
+        end = time.monotonic() + 180
         while (
             (row := self.row())[0] != state
             or not row[1].startswith(reason)
@@ -119,7 +119,7 @@ def cluster(services: Services) -> Cluster:
     node.run("systemctl", "stop", "goldnode-watch.timer")
     node.run("systemctl", "start", "munge.service", "slurmctld.service", "slurmd.service")
     found = Cluster(node)
-    found.wait("IDLE", "", 40)
+    found.wait("IDLE", "")
     found.watch()
     return found
 
@@ -144,7 +144,7 @@ def test_a_job_that_runs_is_left_alone(cluster: Cluster) -> None:
     cluster.repair()
     cluster.wait("ALLOCATED", "")
     node.run("scancel", "--full", "--user=root")
-    cluster.wait("IDLE", "", 40)
+    cluster.wait("IDLE", "")
 
 
 def test_a_node_that_a_person_drained_stays_drained(cluster: Cluster) -> None:
@@ -253,7 +253,7 @@ SCONTROL = """#!{python}
 import pathlib, re, sys, time, docker
 place, words = pathlib.Path("{place}"), sys.argv[1:]
 node = docker.from_env().containers.get("{container}")
-end = time.monotonic() + 60
+end = time.monotonic() + 180
 while (done := node.exec_run(["scontrol", *words], demux=True)).exit_code and time.monotonic() < end:
     time.sleep(0.3)
 if "State=DRAIN" in words:

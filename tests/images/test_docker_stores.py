@@ -86,7 +86,7 @@ def daemon(root: Path, store: str, folder: Path) -> Iterator[docker.DockerClient
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
         try:
-            address, end = f"unix://{folder}/docker.sock", time.monotonic() + 60
+            address, end = f"unix://{folder}/docker.sock", time.monotonic() + 180
             while True:
                 try:
                     client = docker.DockerClient(address, timeout=300)

@@ -82,7 +82,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         time.sleep(0.2)
     first.send_signal(signal.SIGKILL)
     first.wait()
-    limit = time.monotonic() + 20
+    limit = time.monotonic() + 90
     while (left := left_in(place)) != ([], []) and time.monotonic() < limit:
         time.sleep(0.2)
     assert left == ([], [])
