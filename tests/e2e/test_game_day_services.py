@@ -108,7 +108,7 @@ def test_slurm_holds_the_node_and_the_alert_arrives_at_the_alertmanager(
     services: Services, cluster: Cluster, watched: str, tmp_path: Path
 ) -> None:
     controller = scheduled(services, tmp_path)
-    cluster.wait("IDLE", "", 60)
+    cluster.wait("IDLE", "")
     words = ["game-day", CLASS, "-i", str(controller.hosts), "--node", services.node.name]
     words += ["--fault", "hold", "--now", "--within", "180", "--apply", "--format", "json"]
     words += ["--prometheus", f"{watched}:9090", "--alertmanager", f"{watched}:9093"]

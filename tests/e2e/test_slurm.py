@@ -403,7 +403,7 @@ def test_a_node_that_was_in_service_returns_wherever_the_run_was_killed(
     controller.wants_boot()
     controller.killed(*MAY, task="Judge the node before its return")
     assert controller.has_record()
-    cluster.wait("IDLE+DRAIN", own, 60)
+    cluster.wait("IDLE+DRAIN", own)
     output = controller.run()
     cluster.wait("IDLE", "")
     assert "It was left out of service by run" in output

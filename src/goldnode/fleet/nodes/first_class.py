@@ -140,6 +140,8 @@ def stacks_for(gpus: NodeGpus, catalog: Catalog, machine: ThisMachine | None = N
             # A GPU stack on Debian's archive is past the end of life of its driver branch.
             -stack.end_of_life.date.toordinal(),
             -_released(stack),
+            # containerd without Docker is for a node of a cluster, which somebody has to choose.
+            stack.runtime is not None and stack.runtime.engine == "containerd",
             name,
         )
 

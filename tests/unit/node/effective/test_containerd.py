@@ -194,7 +194,9 @@ def checked(program: Path, release: str, root: Path) -> None:
     again = releases.record_generated(program, release)
     assert again == {key: GENERATED[key] for key in again}
     for number, (name, version) in enumerate(releases.configurations(release)):
-        for kind, want in {"": WANTS, **GROUPS}.items() if version is not None else ():
+        if version is None:
+            continue
+        for kind, want in {"": WANTS, **GROUPS}.items():
             try:
                 texts = configured(root / f"{number}{kind}", name, version, release, want=want)
             except text_of.ConflictError:
@@ -208,6 +210,7 @@ def checked(program: Path, release: str, root: Path) -> None:
     for number, want in enumerate(wants):
         texts = with_drop_in(root / f"default{number}", {"config.toml": printed}, release, want)
         found = releases.dump(program, texts)
+        assert found is not None
         judged(found, want)
         assert found["cdi"] or not want.cdi
 
