@@ -1,7 +1,7 @@
 """Time limit of a run (`scripts/test --within`), and what a machine too slow for it leaves out of the last stage.
 
-A machine that others share may take three times as long as a quiet one. A run that is killed at its limit says nothing about the tests
-that it did run. One that leaves some out by name, and never counts them as passed, says what it knows.
+A machine that others share may take three times as long as a quiet one. A run that is killed at its limit reports nothing, not even
+the tests that passed. So a run leaves out files in time, names them, and does not count them as passed.
 """
 
 from __future__ import annotations

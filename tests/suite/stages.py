@@ -298,7 +298,7 @@ def fitting(
 ) -> tuple[Wanted, tuple[str, ...]]:
     """Return what to run of a stage of nodes in `seconds`, and the files left out, of which there are none without a limit of time.
 
-    A run of selected tests has no limit: whoever names tests wants them all.
+    Selected tests are never left out.
     """
     if wanted.within is None or wanted.selects or wanted.tests is not None or not stage.heavy:
         return wanted, ()

@@ -1,4 +1,4 @@
-"""Files that look like secrets, by name and by content: no image gets one without being told to.
+"""Files that look like secrets, by name and by content. An image gets one only if its declaration allows it.
 
 A finding states the form and the line, never the content. Names are those of the programs that write the files, forms
 those that their documentation states. Archives and compressed files are not opened.

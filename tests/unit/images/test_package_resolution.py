@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 BASE = "cpu-1-base-debian12"
-# What dpkg's status of the base has: one version is older than that of the archive.
+# dpkg's status of the base: one version is older than that of the archive.
 INSTALLED = {
     "libc6": {"Package": "libc6", "Version": "2.36-9", "Architecture": "amd64"},
     "libssl3": {"Package": "libssl3", "Version": "3.0.22-1", "Architecture": "amd64"},

@@ -140,7 +140,7 @@ def stacks_for(gpus: NodeGpus, catalog: Catalog, machine: ThisMachine | None = N
             # A GPU stack on Debian's archive is past the end of life of its driver branch.
             -stack.end_of_life.date.toordinal(),
             -_released(stack),
-            # containerd without Docker is for a node of a cluster, which somebody has to choose.
+            # A stack with containerd alone is for nodes of a cluster. Its class is chosen by name.
             stack.runtime is not None and stack.runtime.engine == "containerd",
             name,
         )

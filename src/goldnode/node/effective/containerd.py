@@ -335,7 +335,7 @@ def _settings(files: Sequence[ConfigFile], base: Table, want: Wants, of: Release
                 f"containerd {of[0]}.{of[1]} has no CDI: it does not read enable_cdi"
             )
         # `containerd config default` of 1.7, with which many files of version 2 begin, prints false. That of 2.0 prints true, so that in a file of
-        # version 3 somebody decided it.
+        # version 3 it was set on purpose.
         if base.get("enable_cdi") is False and files[0].document.get("version") != 2:
             raise conflict("enable_cdi is false, want true", "enable_cdi")
         tables["enable_cdi"] = True

@@ -128,7 +128,7 @@ def judged(found: Any, want: containerd.Wants = WANTS) -> None:
 
 
 def merged_with(root: Path, row: dict[str, Any], want: containerd.Wants) -> Any:
-    """What a configuration is with its drop-in. Raises ConflictError."""
+    """The effective configuration with the drop-in. Raises ConflictError."""
     release = row["release"]
     texts = configured(root, row["name"], row["version"], release, want=want)
     files = read(root, {"config.toml": texts["config.toml"]}, release)

@@ -26,7 +26,7 @@ DROP_IN = f'[engine]\nruntime = "nvidia"\n\n[engine.runtimes]\nnvidia = ["{PROGR
 
 @dataclass(frozen=True)
 class Case:
-    """Files beside the drop-in; the runtime and program that `podman info` names then, or what ends it; where goldnode says so.
+    """Files beside the drop-in; runtime and program in `podman info`, or its error; file and line in the message of goldnode.
 
     `old` and `new` are of 4.3.1 and 5.4.2; without `new` both are equal.
     """
