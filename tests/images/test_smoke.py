@@ -86,14 +86,18 @@ def layer(files: Mapping[str, bytes], links: Mapping[str, str] | None = None) ->
 
 
 def image(
-    layout: Layout, name: str, layers: list[tuple[bytes, str]], labels: Mapping[str, str] = LABELS
+    layout: Layout,
+    name: str,
+    layers: list[tuple[bytes, str]],
+    labels: Mapping[str, str] = LABELS,
+    user: str = "",
 ) -> OciImage:
     """An image of these layers, called `name`."""
     environment = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin", f"LD_LIBRARY_PATH={BLAS}"]
     config = {
         "architecture": "amd64",
         "os": "linux",
-        "config": {"Env": environment, "Labels": dict(labels)},
+        "config": {"Env": environment, "Labels": dict(labels), "User": user},
         "rootfs": {"type": "layers", "diff_ids": [diff for _, diff in layers]},
     }
     blobs = [layout.put(data, LAYER + "+gzip").document() for data, _ in layers]
@@ -163,6 +167,28 @@ def test_an_image_passes_and_carries_the_record(
         record.attach(built, inside.smoke(built, engine=engine)) == document
     )  # no time, host or figure in it
     assert len(layout.attached(built.digest, record.TYPE)) == 1
+
+
+@pytest.mark.parametrize("engine", ["docker", "chroot"])
+def test_team_tests_run_as_the_user_of_the_image(
+    layout: Layout, root: tuple[bytes, str], engine: inside.Engine
+) -> None:
+    check = b"#!/usr/bin/python3 -I\nimport os, sys\nprint(os.getuid(), os.getgid(), os.getcwd(), *sys.argv[1:])\n"
+    row = {
+        "name": "main",
+        "run": ["./check", "a b"],
+        "seconds": 60,
+        "tier": "cpu",
+        "workdir": "/app",
+    }
+    failing = {**row, "name": "model", "run": ["sh", "-c", "echo no model >&2; exit 3"]}
+    layers = [root, own({**IMAGE, "tests": [row, failing]}), layer({"app/check": check})]
+    built = image(layout, "cpu:team", layers, user="10001:10002")
+    found = inside.smoke(built, engine=engine)
+    tests = {test["name"]: test for test in found["tiers"]["cpu"]["tests"]}
+    assert tests["team main"]["figures"] == {"printed": "10001 10002 /app a b"}, tests
+    assert tests["team model"]["why"] == "it ended with status 3: no model"
+    assert (found["exit_code"], found["tiers"]["cpu"]["why"]) == (2, "failed: team model")
 
 
 @pytest.mark.parametrize("engine", ["docker"])

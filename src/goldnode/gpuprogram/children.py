@@ -137,6 +137,11 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
+def signal_name(number: int) -> str:
+    """Return the name of a signal, or its number if it has none (those for real time)."""
+    return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+
+
 def process_state(pid: int) -> str:
     """Return the state letter of proc_pid_stat(5). D is uninterruptible sleep."""
     try:
@@ -166,6 +171,4 @@ def printed(ended: EndedChild, states: Collection[str]) -> Dict[str, Any]:
     if ended.status >= 0:
         raise NoResultError(f"its process ended with status {ended.status}: {last}")
     # A crash within a library of the image or driver is a finding: the same call works elsewhere.
-    number = -ended.status
-    name = signal.Signals(number).name if number in set(signal.Signals) else str(number)
-    raise CrashedError(f"its process ended by {name}: {last}")
+    raise CrashedError(f"its process ended by {signal_name(-ended.status)}: {last}")

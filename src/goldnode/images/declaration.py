@@ -42,6 +42,29 @@ Package = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9+.-]+$", max_length=200
 Version = Annotated[str, Field(pattern=r"^[0-9a-z]+(?:[._][0-9a-z]+)*$", max_length=40)]
 
 
+class TeamTest(BaseModel):
+    """A smoke test of the team's own: a program of the image."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9 ._-]*$", max_length=60)] = Field(
+        description="Name in the records of smoke tests, where `team ` is put before it."
+    )
+    run: Annotated[tuple[str, ...], Field(min_length=1)] = Field(
+        description=(
+            "Program and arguments. It runs as the image's user in its working directory, without a network, on a "
+            "read-only root; /tmp is writable. Status 0 has passed."
+        )
+    )
+    seconds: Annotated[float, Field(gt=0, le=1800)] = Field(
+        default=60,
+        description="Time limit. A program that exceeds it is killed, and counts as not run.",
+    )
+    tier: Literal["cpu", "gpu"] = Field(
+        default="cpu", description="gpu: it runs only where the image has been given a GPU."
+    )
+
+
 class DeriveFile(BaseModel):
     """derive.yml."""
 
@@ -108,6 +131,10 @@ class DeriveFile(BaseModel):
     labels: dict[str, str] = Field(
         default_factory=dict, description="Labels; those of goldnode and of the base cannot be set."
     )
+    tests: tuple[TeamTest, ...] = Field(
+        default=(),
+        description="Smoke tests of the team, which goldnode-smoke runs after its own. Those of a derived base stay.",
+    )
     redistribution: Literal["free", "private"] = Field(
         default="private",
         description="private: publishing needs --private. free needs a free base.",
@@ -145,7 +172,7 @@ class Declaration:
         """Directory that its paths are relative to."""
         return self.source.file.parent
 
-    def error(self, message: str, *path: str, remedy: str | None = None) -> ImageError:
+    def error(self, message: str, *path: str | int, remedy: str | None = None) -> ImageError:
         """Return an error that points to a key of the file."""
         return ImageError(message, file=self.file, line=self.source.line(path), remedy=remedy)
 
@@ -193,6 +220,24 @@ def _check(declared: Declaration) -> None:
                     name,
                     remedy="take it out, and set it when a container starts (`docker run --env NAME`)",
                 )
+    names: set[str] = set()
+    for number, test in enumerate(declared.data.tests):
+        if test.name in names:
+            raise declared.error(
+                f'two tests are named "{test.name}"',
+                "tests",
+                number,
+                remedy="give each its own name: the record has one row for each",
+            )
+        names.add(test.name)
+        form = next(filter(None, map(secret_text, test.run)), None)
+        if form is not None:
+            raise declared.error(
+                f'the test "{test.name}" has {form}, which everyone who has the image can read',
+                "tests",
+                number,
+                remedy="take it out: tests have no network, so they need no login",
+            )
     for name in declared.data.env:
         # These describe the libraries of the base, which stay.
         if name in _OF_BASE:

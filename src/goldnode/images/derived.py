@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from goldnode.channels.locks import using
+from goldnode.core.errors import ImageError
+from goldnode.gpuprogram.smoke import programs
 from goldnode.images.build import BuildDifference, differing
 from goldnode.images.declaration import Declaration, expanded
 from goldnode.images.derived_base import DerivedBase
@@ -146,6 +148,28 @@ class DerivedRecipe(IdentifiedRecipe):
         return base
 
     @cached_property
+    def tests(self) -> list[dict[str, Any]]:
+        """Smoke tests of teams: those of a derived base, and its own, which replace one of the same name."""
+        own = [
+            {
+                "name": test.name,
+                "run": list(test.run),
+                "seconds": test.seconds,
+                "tier": test.tier,
+                "workdir": str(self.settings.get("WorkingDir") or "/"),
+            }
+            for test in self.declared.data.tests
+        ]
+        names = {test["name"] for test in own}
+        try:
+            inherited = programs.declared(self.base.contents.image)
+        except ValueError as problem:
+            raise ImageError(
+                f"/{IDENTITY} of the base: {problem}", remedy="build the base again"
+            ) from problem
+        return [*(test for test in inherited if test["name"] not in names), *own]
+
+    @cached_property
     def labels(self) -> dict[str, str]:
         """Labels that do not depend on the finished recipe."""
         data, base = self.declared.data, self.base.image.labels
@@ -199,6 +223,8 @@ class DerivedRecipe(IdentifiedRecipe):
                 "script": SCRIPT,
                 "leftovers": LEFTOVERS,
             }
+        if self.tests:
+            document["tests"] = self.tests
         return document
 
     @property
@@ -223,6 +249,8 @@ class DerivedRecipe(IdentifiedRecipe):
                 *wheel_rows(self.lock.wheels),
             ],
         }
+        if self.tests:
+            document["tests"] = self.tests
         return self.description(document)
 
 

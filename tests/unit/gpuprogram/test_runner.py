@@ -181,6 +181,82 @@ def test_a_broken_description_is_3(run: Run, tmp_path: Path) -> None:
     assert "/usr/lib/goldnode/image.json" in record["stderr"]
 
 
+# -- tests of a team
+
+
+def team_test(name: str, *words: str, **other: object) -> dict[str, object]:
+    """A row of image.json."""
+    return {
+        "name": name,
+        "run": list(words),
+        "seconds": 20,
+        "tier": "cpu",
+        "workdir": "/",
+        **other,
+    }
+
+
+@pytest.mark.parametrize(
+    ("row", "state", "why", "code"),
+    [
+        (team_test("t", "sh", "-c", "echo ready"), "passed", "", 0),
+        (team_test("t", "sh", "-c", "pwd | grep -qx /usr", workdir="/usr"), "passed", "", 0),
+        # It leaves a process that holds its output: the test ends all the same.
+        (team_test("t", "sh", "-c", "sleep 30 & echo ready"), "passed", "", 0),
+        (
+            team_test("t", "sh", "-c", "echo out; echo no model >&2; exit 4"),
+            "failed",
+            "status 4: no model",
+            2,
+        ),
+        (team_test("t", "sh", "-c", "echo only out; exit 1"), "failed", "status 1: only out", 2),
+        (team_test("t", "false"), "failed", "status 1: it printed nothing", 2),
+        (team_test("t", "sh", "-c", "kill -ABRT $$"), "failed", "ended with SIGABRT", 2),
+        (team_test("t", "no-such-program"), "failed", "no-such-program: No such file", 2),
+        (team_test("t", "true", workdir="/no/such"), "failed", "/no/such: No such file", 2),
+        (team_test("t", "/etc/passwd"), "failed", "/etc/passwd: Permission denied", 2),
+        # From outside, or without an end: no verdict.
+        (team_test("t", "sh", "-c", "kill -KILL $$"), "not_run", "killed from outside", 3),
+        (team_test("t", "sleep", "30", seconds=2), "not_run", "did not end within 2 s", 3),
+    ],
+)
+def test_team_tests_have_the_state_of_their_program(
+    run: Run, row: dict[str, object], state: str, why: str, code: int
+) -> None:
+    status, record = run(
+        "--backend", "cpu", "--test", "team t", image={"backend": "cpu", "tests": [row]}
+    )
+    found = one(record, "cpu", "team t")
+    assert (found["state"], found["required"], status) == (state, True, code)
+    assert why in found["why"]
+    assert found["figures"] == ({"printed": "ready"} if "ready" in str(row["run"]) else {})
+
+
+def test_team_tests_for_a_gpu_need_one(run: Run) -> None:
+    rows = [team_test("on gpu", "true", tier="gpu"), team_test("main", "true")]
+    code, record = run(
+        "--backend", "cuda", "--test", "team main", image={"backend": "cuda", "tests": rows}
+    )
+    assert (code, states(record, "cpu")) == (0, {"team main": "passed"})
+    assert record["tiers"]["gpu"]["tests"] == []
+
+
+@pytest.mark.parametrize(
+    "tests",
+    [
+        {"main": ["true"]},
+        [team_test("t")],
+        [team_test("t", "true", tier="tpu")],
+        [team_test("t", "true", seconds="60")],
+        [{"name": "t", "run": ["true"]}],
+    ],
+)
+def test_team_tests_of_another_form_are_3(run: Run, tests: object) -> None:
+    code, record = run("--backend", "cpu", image={"backend": "cpu", "tests": tests})
+    assert code == 3
+    assert "image.json: its tests are no list of" in record["stderr"]
+
+
 # -- children
 
 

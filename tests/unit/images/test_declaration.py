@@ -20,6 +20,7 @@ base: cpu-1-base-debian12
 files: {/app/main.py: main.py}
 env: {MODE: fast}
 labels: {team: recsys}
+tests: [{name: main, run: [python3, /app/main.py]}]
 """
 
 
@@ -50,6 +51,12 @@ def test_directory_is_read_as_its_declaration(tmp_path: Path) -> None:
         ("team: recsys", "io.goldnode.backend: rocm", 7, "goldnode's"),
         ("team: recsys", "org.opencontainers.image.base.name: x", 7, "goldnode's"),
         ("labels: {team: recsys}", "workdir: app", 7, 'no container starts. Write "/app"'),
+        ("name: main", "name: Main", 8, "name"),
+        ("[python3, /app/main.py]", "[]", 8, "run"),
+        ("[python3, /app/main.py]", "python3 /app/main.py", 8, "run"),
+        ("main.py]}", "main.py], seconds: 1801}", 8, "seconds"),
+        ("main.py]}", "main.py], tier: all}", 8, "tier"),
+        ("main.py]}]", "main.py]}, {name: main, run: [a]}]", 8, 'two tests are named "main"'),
     ],
 )
 def test_faults_name_their_line(

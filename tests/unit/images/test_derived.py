@@ -135,6 +135,38 @@ def test_derived_image_has_wheels_files_and_settings(team: Team) -> None:
     assert image.environment["CUDA_VERSION"] == "12.4.1"
 
 
+def test_tests_of_the_team_are_in_the_image(team: Team) -> None:
+    before, _ = team.derive()
+    declared = team.place / "derive.yml"
+    text = DERIVE + "workdir: /app\ntests: [{name: main, run: [python3, main.py], seconds: 5}]\n"
+    declared.write_text(text)
+    ready, image = team.derive()
+    inside = json.loads(image.read("usr/lib/goldnode/image.json") or b"")
+    row = {"name": "main", "run": ["python3", "main.py"], "seconds": 5, "tier": "cpu"}
+    assert inside["tests"] == [{**row, "workdir": "/app"}]
+    assert ready.recipe.build_id != before.recipe.build_id
+    # A change of a test alone is another image.
+    declared.write_text(text.replace("seconds: 5", "seconds: 6"))
+    assert team.prepare().recipe.build_id != ready.recipe.build_id
+
+
+def test_image_on_a_derived_one_keeps_its_tests(team: Team) -> None:
+    declared = team.place / "derive.yml"
+    rows = "tests: [{name: main, run: [a]}, {name: model, run: [b], tier: gpu}]\n"
+    declared.write_text(DERIVE + rows)
+    first, _ = team.derive()
+    declared.write_text(
+        DERIVE.replace("trainer", "server").replace(f"base: {BASE}", f"base: {first.recipe.ref}")
+        + "tests: [{name: main, run: [c]}]\n"
+    )
+    _, image = team.derive()
+    inside = json.loads(image.read("usr/lib/goldnode/image.json") or b"")
+    assert [(row["name"], row["run"]) for row in inside["tests"]] == [
+        ("model", ["b"]),
+        ("main", ["c"]),
+    ]
+
+
 def test_second_run_without_a_change_has_nothing_to_do(team: Team) -> None:
     _, image = team.derive()
     text = (team.place / "derive.lock.yml").read_text()

@@ -11,7 +11,7 @@ from goldnode.gpuprogram import cuda, image, libraries
 from goldnode.gpuprogram import opencl as intel
 from goldnode.gpuprogram.results import Json
 
-from . import compilers, frameworks
+from . import compilers, frameworks, programs
 
 
 class Test(NamedTuple):
@@ -41,8 +41,8 @@ class Here(NamedTuple):
     """Input of the plan.
 
     `bare`: the caller states that this machine has no driver, so any libcuda belongs to the image.
-    `floors`: rows of the facts {model, pci_ids, floor_tflops}. `size`, `seconds`, `share`, `most`
-    and `expected` are options of the command line.
+    `floors`: rows of the facts {model, pci_ids, floor_tflops}. `team`: tests that the image's team
+    declares. `size`, `seconds`, `share`, `most` and `expected` are options of the command line.
     """
 
     backend: str
@@ -51,6 +51,7 @@ class Here(NamedTuple):
     root: str = "/"
     bare: bool = False
     floors: Any = ()
+    team: Any = ()
     size: int = 0
     seconds: float = 1.0
     share: float = 0.0
@@ -75,8 +76,20 @@ def plan(here: Here) -> List[Test]:
     ]
     tests += {"cuda": _cuda, "rocm": _rocm, "oneapi": _oneapi, "cpu": _cpu}[here.backend](here)
     tests += _frameworks(here)
-    if here.devices and here.backend != "cpu":
+    present = bool(here.devices) and here.backend != "cpu"
+    if present:
         tests += _gpu(here)
+    tests += [
+        Test(
+            row["tier"],
+            programs.PREFIX + row["name"],
+            "smoke.programs.ends_well",
+            {"words": row["run"], "workdir": row["workdir"]},
+            float(row["seconds"]),
+        )
+        for row in here.team
+        if row["tier"] == "cpu" or present
+    ]
     return tests
 
 

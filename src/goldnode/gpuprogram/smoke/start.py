@@ -13,7 +13,7 @@ from goldnode.gpuprogram.children import ChildProcesses
 from goldnode.gpuprogram.command import BAD, OK, UNKNOWN
 from goldnode.gpuprogram.results import FAILED, NOT_RUN, PASSED, Json
 
-from . import frameworks, plan, process, report
+from . import frameworks, plan, process, programs, report
 from .report import SCHEMA, TIERS
 
 FLOORS = "goldnode/gpuprogram/smoke/floors.json"
@@ -152,6 +152,7 @@ def run(options: Any, children: ChildProcesses, floors: Any) -> Json:
     """Run the tests and return the record (schema goldnode.smoke/1)."""
     try:
         described = image.described(options.root)
+        team = programs.declared(described)
     except ValueError as problem:
         raise ValueError(f"{image.PLACE}: {problem}") from None
     backend = options.backend or plan.backend_of(described, options.root)
@@ -161,7 +162,7 @@ def run(options: Any, children: ChildProcesses, floors: Any) -> Json:
     # The parts belong to the image's own backend, not to one chosen with --backend.
     parts = image.parts(described) if described.get("backend") in (None, backend) else {}
     here = plan.Here(
-        backend, parts=parts, devices=devices, root=options.root, bare=options.without_driver, floors=floors,
+        backend, parts=parts, devices=devices, root=options.root, bare=options.without_driver, floors=floors, team=team,
         size=options.size, seconds=options.seconds, share=options.memory_share, most=options.memory_mib << 20, expected=options.gpus,
     )  # fmt: skip
     tests = plan.plan(here)

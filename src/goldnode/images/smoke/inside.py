@@ -1,8 +1,8 @@
 """Run goldnode-smoke inside an image: in a Docker container, or in the unpacked image with `unshare` and
 `chroot`.
 
-Both run it as an unprivileged user, without a network, on a read-only root with a private /tmp. It
-sees only the image's environment.
+Both run it as the image's user, or as an unprivileged one if that is root, without a network, on a
+read-only root with a private /tmp. It sees only the image's environment.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import json
 import os
 import re
 import secrets
@@ -25,7 +26,8 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from goldnode.core.errors import GoldnodeError, ImageError
-from goldnode.gpuprogram.smoke import pack
+from goldnode.gpuprogram.image import PLACE
+from goldnode.gpuprogram.smoke import pack, programs
 from goldnode.images.smoke import record
 from goldnode.oci import emulation
 from goldnode.oci.layout import OciImage, canonical, clean
@@ -102,10 +104,52 @@ def smoke(image: OciImage, ask: Ask | None = None, engine: Engine = "auto") -> r
             backend or "cpu", f"goldnode-smoke ended with status {status}: {lines[-1][:300]}"
         )
     # Of the bytes that ran, and not as the image states it.
-    reported = {**record.read(out, backend), "program": f"sha256:{_program_digest(image, ask)}"}
+    found = record.read(out, backend)
+    if not {"--tier", "--test"} & set(ask.arguments):
+        found = record.with_team_tests(found, _team_tests(image), hardware=ask.hardware)
+    reported = {**found, "program": f"sha256:{_program_digest(image, ask)}"}
     if native:
         return reported
     return record.emulated(reported, emulation.tools()[emulation.tool(architecture)])
+
+
+def _team_tests(image: OciImage) -> list[dict[str, Any]]:
+    """Return the tests that the image's team declares, by its description of itself."""
+    try:
+        return programs.declared(json.loads(image.read(PLACE) or b"{}"))
+    except ValueError as problem:
+        raise ImageError(
+            f"{PLACE} of the image: {problem}", remedy="build the image again"
+        ) from problem
+
+
+def user_of(image: OciImage) -> tuple[int, int]:
+    """Return user and group that the tests run as: the image's, as docker finds them; nobody's for root.
+
+    Raises ImageError for a name that the image does not have.
+    """
+    user, _, group = str((image.config.get("config") or {}).get("User") or "").partition(":")
+    accounts = _rows(image, "etc/passwd")
+    row = next((row for row in accounts if user in (row[0], row[2])), None)
+    if row is None and user and not user.isdigit():
+        raise ImageError(f'the image has no user "{user}"', remedy="build the image again")
+    uid = int(row[2]) if row else int(user or 0)
+    if uid == 0:
+        return NOBODY, NOBODY
+    if not group:
+        # Without an account, docker takes group 0.
+        return uid, int(row[3]) if row else 0
+    named = next((row for row in _rows(image, "etc/group") if group in (row[0], row[2])), None)
+    if named is None and not group.isdigit():
+        raise ImageError(f'the image has no group "{group}"', remedy="build the image again")
+    return uid, int(named[2] if named else group)
+
+
+def _rows(image: OciImage, path: str) -> list[list[str]]:
+    """Return the rows of passwd(5) or group(5) with their numbers."""
+    lines = (image.read(path) or b"").decode("utf-8", "replace").splitlines()
+    rows = [line.split(":") for line in lines]
+    return [row for row in rows if len(row) > 3 and row[2].isdigit()]
 
 
 def _program_digest(image: OciImage, ask: Ask) -> str:
@@ -256,7 +300,7 @@ def _docker(image: OciImage, words: Sequence[str], ask: Ask) -> tuple[int, bytes
             # The process id keeps the names of parallel runs apart.
             name=f"gni-smoke-{image.digest[7:19]}-{os.getpid()}",
             environment={"HOME": "/tmp"},  # noqa: S108 - the container's own
-            user=f"{NOBODY}:{NOBODY}",
+            user="{}:{}".format(*user_of(image)),
             # The numeric groups of device files (render, video) differ from host to host.
             group_add=sorted({os.stat(path).st_gid for path in ask.devices}),  # noqa: PTH116
             working_dir="/",
@@ -408,7 +452,7 @@ def _chroot(image: OciImage, words: Sequence[str], ask: Ask) -> tuple[int, bytes
             "--propagation",
             "private",
         ]
-        command += ["bash", "-c", SCRIPT, "bash", str(root), f"{NOBODY}:{NOBODY}"]
+        command += ["bash", "-c", SCRIPT, "bash", str(root), "{}:{}".format(*user_of(image))]
         command += [
             *(f"{key}={value}" for key, value in sorted(environment.items())),
             PROGRAM,

@@ -8,13 +8,13 @@ results are equal documents. Performance figures of a real GPU belong to the gpu
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from goldnode.core.errors import ImageError
 from goldnode.gpuprogram.command import BAD, OK
 from goldnode.gpuprogram.results import FAILED, NOT_RUN, PASSED
-from goldnode.gpuprogram.smoke import report
+from goldnode.gpuprogram.smoke import programs, report
 from goldnode.oci.layout import Layout, OciImage, canonical
 
 TYPE = "application/vnd.goldnode.smoke.v1+json"
@@ -80,20 +80,46 @@ def _test(test: Any) -> Json:
     return kept
 
 
+def with_team_tests(record: Json, declared: Sequence[Mapping[str, Any]], *, hardware: bool) -> Json:
+    """Return the record with each declared test of the image's team that it lacks, as one that was not run.
+
+    The goldnode-smoke of a base that is older than these tests does not know them. `hardware`:
+    devices were given to the image, so its tests of the gpu tier are due.
+    """
+    rows = {name: list(tier["tests"]) for name, tier in record["tiers"].items()}
+    named = {test["name"] for tests in rows.values() for test in tests}
+    lacking = [
+        row
+        for row in declared
+        if programs.PREFIX + row["name"] not in named and (hardware or row["tier"] == "cpu")
+    ]
+    if not lacking:
+        return record
+    why = "goldnode-smoke of its base is older than such tests: use --runner own"
+    for row in lacking:
+        rows[row["tier"]].append(_not_run(programs.PREFIX + row["name"], why))
+    tiers = {name: report.tier(rows[name], tier["why"]) for name, tier in record["tiers"].items()}
+    return summed({**record, "tiers": tiers}, ("cpu", "gpu") if rows["gpu"] else ("cpu",))
+
+
+def _not_run(name: str, why: str) -> Json:
+    return {
+        "name": name,
+        "state": NOT_RUN,
+        "required": True,
+        "why": why,
+        "expected": None,
+        "got": None,
+        "figures": {},
+    }
+
+
 def missing(backend: str, why: str) -> Json:
     """Return the record of an image whose smoke test could not be run."""
-    tests = [
-        {
-            "name": "start",
-            "state": NOT_RUN,
-            "required": True,
-            "why": why,
-            "expected": None,
-            "got": None,
-            "figures": {},
-        }
-    ]
-    tiers = {"cpu": report.tier(tests), "gpu": report.tier([], "the smoke test could not be run")}
+    tiers = {
+        "cpu": report.tier([_not_run("start", why)]),
+        "gpu": report.tier([], "the smoke test could not be run"),
+    }
     record: Json = {
         "schema": report.SCHEMA,
         "backend": backend,

@@ -1,9 +1,10 @@
-"""Where this goldnode's runner comes to lie in an unpacked image."""
+"""Where this goldnode's runner comes to lie in an unpacked image, its user there, and tests that it does not know."""
 
 from __future__ import annotations
 
 import io
 import tarfile
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any
@@ -12,12 +13,17 @@ import pytest
 
 from goldnode.core.errors import ImageError
 from goldnode.gpuprogram.smoke import pack
-from goldnode.images.smoke import inside
+from goldnode.images.smoke import inside, record
 from goldnode.oci.layout import CONFIG, LAYER, MANIFEST, Layout, OciImage, canonical
 
 
-def image(place: Path, entries: dict[str, str | None]) -> OciImage:
-    """An image of one layer: path -> what it links to; None for a directory."""
+def image(
+    place: Path,
+    entries: dict[str, str | None],
+    files: Mapping[str, str] | None = None,
+    user: str = "",
+) -> OciImage:
+    """An image of one layer: path -> what it links to; None for a directory. `files` are path -> text."""
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w") as tar:
         for name, target in entries.items():
@@ -26,8 +32,13 @@ def image(place: Path, entries: dict[str, str | None]) -> OciImage:
                 (tarfile.DIRTYPE, "", 0o755) if target is None else (tarfile.SYMTYPE, target, 0o777)
             )
             tar.addfile(info)
+        for name, text in (files or {}).items():
+            info = tarfile.TarInfo(name)
+            info.size = len(text)
+            tar.addfile(info, io.BytesIO(text.encode()))
     layout = Layout(place)
-    layer, config = layout.put(raw.getvalue(), LAYER), layout.put(b"{}", CONFIG)
+    layer = layout.put(raw.getvalue(), LAYER)
+    config = layout.put(canonical({"config": {"User": user}}), CONFIG)
     manifest = {
         "schemaVersion": 2,
         "mediaType": MANIFEST,
@@ -164,3 +175,69 @@ def test_load_that_fails_names_the_reason_and_another_way(
         inside.loaded(client, image(tmp_path / "layout", {})),
     ):
         pass
+
+
+ACCOUNTS = (
+    "root:x:0:0::/root:/bin/sh\napp:x:10001:10002::/app:/bin/sh\n7:x:9:9::/:/bin/sh\nbroken\n"
+)
+GROUPS = "root:x:0:\nvideo:x:44:app\n"
+
+
+@pytest.mark.parametrize(
+    ("user", "ids"),
+    [
+        ("", (65534, 65534)),
+        ("root", (65534, 65534)),
+        ("0:44", (65534, 65534)),
+        ("app", (10001, 10002)),
+        ("app:video", (10001, 44)),
+        ("10001", (10001, 10002)),
+        ("10001:7", (10001, 7)),
+        ("7", (9, 9)),  # the name of an account
+        # Without an account.
+        ("4711", (4711, 0)),
+        ("4711:4712", (4711, 4712)),
+    ],
+)
+def test_tests_run_as_the_user_of_the_image(
+    tmp_path: Path, user: str, ids: tuple[int, int]
+) -> None:
+    built = image(tmp_path, {}, {"etc/passwd": ACCOUNTS, "etc/group": GROUPS}, user)
+    assert inside.user_of(built) == ids
+
+
+@pytest.mark.parametrize(
+    ("user", "message"), [("web", 'no user "web"'), ("app:gpu", 'no group "gpu"')]
+)
+def test_user_that_the_image_lacks_is_an_error(tmp_path: Path, user: str, message: str) -> None:
+    built = image(tmp_path, {}, {"etc/passwd": ACCOUNTS, "etc/group": GROUPS}, user)
+    with pytest.raises(ImageError, match=message):
+        inside.user_of(built)
+
+
+def test_team_tests_that_an_older_runner_skips_are_not_run() -> None:
+    """The record of a run that passed, without the tests that the image declares."""
+    ran = {"name": "gemm", "state": "passed", "required": True, "why": "", "figures": {}}
+    passed = record.summed(
+        {
+            "backend": "cpu",
+            "tiers": {
+                "cpu": {"state": "passed", "why": "", "simulated": False, "tests": [ran]},
+                "gpu": {"state": "not_run", "why": "no device", "simulated": False, "tests": []},
+            },
+        },
+        ("cpu",),
+    )
+    rows = [{"name": "main", "tier": "cpu"}, {"name": "cards", "tier": "gpu"}]
+    found = record.with_team_tests(passed, rows, hardware=False)
+    assert (passed["exit_code"], found["exit_code"], found["status"]) == (0, 3, "not_run")
+    assert found["tiers"]["cpu"]["why"] == "could not be run: team main"
+    assert "--runner own" in found["tiers"]["cpu"]["tests"][1]["why"]
+    assert found["tiers"]["gpu"] == passed["tiers"]["gpu"]
+    # With devices, those of the gpu tier were due too.
+    found = record.with_team_tests(passed, rows, hardware=True)
+    assert [test["name"] for test in found["tiers"]["gpu"]["tests"]] == ["team cards"]
+    known = {**ran, "name": "team main"}
+    cpu = {**passed["tiers"]["cpu"], "tests": [ran, known]}
+    done = {**passed, "tiers": {**passed["tiers"], "cpu": cpu}}
+    assert record.with_team_tests(done, rows, hardware=False) == done
