@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from goldnode.core import secret_files
+from goldnode.core import secret_modes
 from goldnode.core.command_environment import without_secrets
 from goldnode.core.errors import GoldnodeError
-from goldnode.core.secret_files import SecretRule
+from goldnode.core.secret_modes import SecretRule
 
 CALL = 60.0  # seconds for a command
 
@@ -86,7 +86,7 @@ class CredentialSource:
         return done.stdout
 
     def _text(self, file: Path) -> str:
-        secret_files.require(file, SecretRule(f"credentials of {self.of}", 0o077))
+        secret_modes.require(file, SecretRule(f"credentials of {self.of}", 0o077))
         try:
             return file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as problem:

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from goldnode.core import secret_files
+from goldnode.core import secret_modes
 from goldnode.core.errors import ModulesError
 from goldnode.core.site import Site
 from goldnode.lock.builder import ModuleBuild, ModuleBuildInputs, modinfo
@@ -76,7 +76,7 @@ class Signing:
             ["pkey", "-in", str(key), "-pubout", *_pin()],
             f"{key} is no private key, or its passphrase is not in KBUILD_SIGN_PIN",
         )
-        secret_files.require(key, secret_files.MODULE_KEY)
+        secret_modes.require(key, secret_modes.MODULE_KEY)
         if public.strip() != own.strip():
             raise ModulesError(
                 f"the certificate {certificate} is not of the key {key}",

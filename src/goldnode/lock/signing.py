@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from goldnode.core import secret_files
+from goldnode.core import secret_modes
 from goldnode.core.errors import SigningKeyError
 from goldnode.core.keys import armor
 from goldnode.node.ground.openpgp import OpenPGPError, dearmor, primary_fingerprints
@@ -143,7 +143,7 @@ def open_signer(
                 remedy="export it with `gpg --armor --export-secret-keys`",
             )
         if where is not None:
-            secret_files.require(where, secret_files.MIRROR_KEY)
+            secret_modes.require(where, secret_modes.MIRROR_KEY)
         wanted = _fingerprints(public, public_file) if public is not None else [keys[0].fingerprint]
         if public is None and len(keys) > 1:
             raise SigningKeyError(

@@ -23,7 +23,7 @@ from typing import Any
 
 import urllib3
 
-from goldnode.core import secret_files
+from goldnode.core import secret_modes
 from goldnode.core.command_environment import without_secrets
 from goldnode.core.errors import GoldnodeError, SigningKeyError
 from goldnode.core.site import Site
@@ -191,7 +191,7 @@ def _request(given: RequirementSources, text: str) -> tuple[int, bytes]:
         context = ssl.create_default_context(cafile=given.ca)
         headers = {"Accept": "application/json", "User-Agent": "goldnode"}
         if given.token is not None:
-            secret_files.require(given.token, secret_files.TOKEN)
+            secret_modes.require(given.token, secret_modes.TOKEN)
             headers["Authorization"] = f"Bearer {given.token.read_text(encoding='utf-8').strip()}"
         end = time.monotonic() + given.timeout
         with urllib3.PoolManager(ssl_context=context) as pool:

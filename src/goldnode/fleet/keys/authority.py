@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from goldnode.core import secret_files
+from goldnode.core import secret_modes
 from goldnode.core.errors import SigningKeyError
 from goldnode.core.files import replace_file
 
@@ -213,7 +213,7 @@ def _opened(directory: Path) -> tuple[Certificate, EllipticCurvePrivateKey]:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-    secret_files.require(directory / KEY, secret_files.AUTHORITY_KEY)
+    secret_modes.require(directory / KEY, secret_modes.AUTHORITY_KEY)
     try:
         certificate = x509.load_pem_x509_certificate((directory / CERTIFICATE).read_bytes())
         key = load_pem_private_key((directory / KEY).read_bytes(), None)

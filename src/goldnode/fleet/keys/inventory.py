@@ -13,9 +13,9 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from goldnode.core import keys as openpgp
-from goldnode.core import secret_files
+from goldnode.core import secret_modes
 from goldnode.core.errors import SigningKeyError
-from goldnode.core.secret_files import SecretRule
+from goldnode.core.secret_modes import SecretRule
 from goldnode.core.site import Site
 from goldnode.fleet.keys import authority
 from goldnode.fleet.keys.rotation import RECORD
@@ -58,13 +58,13 @@ def site_keys(site: Site) -> Iterator[SiteKey]:
         public = site.resolve(site.mirror.key) if site.mirror.key else None
         end, fault = _openpgp_end(public)
         yield _secret(
-            "mirror", "mirror.signing_key", where, secret_files.MIRROR_KEY, end=end, fault=fault
+            "mirror", "mirror.signing_key", where, secret_modes.MIRROR_KEY, end=end, fault=fault
         )
     if site.module_signing is not None:
         certificate = site.resolve(site.module_signing.certificate)
         end, fault = _certificate_end(certificate)
         path = site.resolve(site.module_signing.key)
-        rule = secret_files.MODULE_KEY
+        rule = secret_modes.MODULE_KEY
         yield _secret("modules", "module_signing.key", path, rule, end=end, fault=fault)
     for kind, named, value in (
         ("images", "images.signing_key", site.images.signing_key),
@@ -99,20 +99,20 @@ def site_keys(site: Site) -> Iterator[SiteKey]:
 def _tokens(site: Site) -> Iterator[SiteKey]:
     if site.fleet.prometheus is not None and site.fleet.prometheus.token:
         path = site.resolve(site.fleet.prometheus.token)
-        yield _secret("token", "fleet.prometheus.token", path, secret_files.TOKEN)
+        yield _secret("token", "fleet.prometheus.token", path, secret_modes.TOKEN)
     for name, hook in sorted(site.events.hooks.items()):
         if hook.webhook is not None:
             path = site.resolve(hook.webhook.secret)
-            yield _secret("webhook", f"events.hooks.{name}", path, secret_files.TOKEN)
+            yield _secret("webhook", f"events.hooks.{name}", path, secret_modes.TOKEN)
         if hook.alertmanager is not None and hook.alertmanager.token:
             path = site.resolve(hook.alertmanager.token)
-            yield _secret("token", f"events.hooks.{name}", path, secret_files.TOKEN)
+            yield _secret("token", f"events.hooks.{name}", path, secret_modes.TOKEN)
 
 
 def authority_keys(directory: Path) -> Iterator[SiteKey]:
     """Yield an authority of nodes, and the certificates that it issued. Raises SigningKeyError."""
     end, fault = _certificate_end(directory / authority.CERTIFICATE)
-    rule = secret_files.AUTHORITY_KEY
+    rule = secret_modes.AUTHORITY_KEY
     yield _secret("authority", "--authority", directory / authority.KEY, rule, end=end, fault=fault)
     for row in authority.issued(directory):
         when = dt.datetime.fromisoformat(row["expires"])
@@ -202,7 +202,7 @@ def _secret(
 ) -> SiteKey:
     if path is None:
         return SiteKey(kind, f"{named}, in a keyring of GnuPG", None, end=end, problem=fault)
-    wrong = secret_files.fault(path, rule)
+    wrong = secret_modes.fault(path, rule)
     problem = _missing(path) or str(wrong or fault)
     return SiteKey(kind, named, path, _mode(path), end=end, problem=problem)
 

@@ -16,7 +16,7 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from goldnode.core import secret_files
+from goldnode.core import secret_modes
 from goldnode.core.errors import GoldnodeError
 from goldnode.fleet.service.app import LockService, ServiceSettings
 from goldnode.fleet.store import schema
@@ -286,7 +286,7 @@ def _tls(listen: Listen) -> dict[str, Any]:
     if listen.certificate is None:
         return {}
     if listen.key is not None:
-        secret_files.require(listen.key, secret_files.TLS_KEY)
+        secret_modes.require(listen.key, secret_modes.TLS_KEY)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         context.load_cert_chain(str(listen.certificate), str(listen.key))
