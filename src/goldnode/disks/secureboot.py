@@ -251,6 +251,24 @@ def load(file: Path) -> dict[str, Any]:
     return document
 
 
+def of_build(disk: BuiltDisk) -> Path | None:
+    """Return the document next to a build; None for a build that is not signed.
+
+    Raises DiskError for one that is damaged, or about another build.
+    """
+    file = disk.directory / f"{disk.name}{SUFFIX}"
+    if not file.exists():
+        return None
+    about = load(file).get("build_id")
+    if about != disk.build_id:
+        raise DiskError(
+            f"the signatures are of build {about}, and the disk is {disk.build_id}",
+            file=file,
+            remedy=f"run `goldnode disks sign {disk.name}` again",
+        )
+    return file
+
+
 def signed_files(files: BootFiles, document: Mapping[str, Any], where: str) -> BootFiles:
     """Return the boot files with the signatures of a document, each verified by sbverify. Raises DiskError."""
     require_programs("sbverify")
@@ -372,10 +390,10 @@ def _empty(disk: Path, start: int, size: int) -> None:
 def for_slots(disk: BuiltDisk) -> dict[str, Any] | None:
     """Return what a node needs to make the signed kernel of a slot; None for a build that is not signed.
 
-    Raises DiskError for a document that is damaged.
+    Raises DiskError for a document that is damaged, or about another build.
     """
-    file = disk.directory / f"{disk.name}{SUFFIX}"
-    if not file.exists():
+    file = of_build(disk)
+    if file is None:
         return None
     rows = load(file)["files"]
     return {slot: {key: rows[slot][key] for key in ("digest", "signature")} for slot in slots.SLOTS}

@@ -38,7 +38,8 @@ class Directory(Protocol):
 class PublishedDisk:
     """Result of a publication.
 
-    `size` is the number of bytes written. `before`: the build was already published.
+    `size` is the number of bytes written. `before`: the build was already published. `signatures`:
+    it was, and has got those of Secure Boot now.
     """
 
     directory: Path
@@ -46,6 +47,7 @@ class PublishedDisk:
     files: int = 0
     size: int = 0
     before: bool = False
+    signatures: bool = False
     requirements: list[Requirement] = field(default_factory=list)
 
 
@@ -60,8 +62,12 @@ def copy_build(
 ) -> PublishedDisk:
     """Copy a build to the location.
 
-    The caller holds the location's lock. `replace` replaces a damaged copy.
+    The caller holds the location's lock. `replace` replaces a damaged copy. A build that is published
+    already gets only the signatures for Secure Boot that were made since.
     """
+    from goldnode.disks import secureboot  # start-up time
+
+    secure = secureboot.of_build(disk)
     target = place.root / disk.class_ / disk.build_id
     digest = digest_of(disk)
     published = PublishedDisk(target, digest)
@@ -78,6 +84,8 @@ def copy_build(
         if not replace:
             check_published(target)
             published.before = True
+            if secure is not None and not _has(target, secure):
+                _add(disk, place, secure, signer, published, results=results, now=now)
             return published
     files = [
         path
@@ -86,7 +94,11 @@ def copy_build(
         if row.format != "raw" and (path := disk.directory / row.file).is_file()
     ]
     files += [disk.directory / MANIFEST, *evidence.documents(disk)]
-    files += [path for path in (evidence.document(disk, "signature"),) if path.is_file()]
+    files += [
+        path
+        for path in (evidence.document(disk, "signature"), secure)
+        if path is not None and path.is_file()
+    ]
     raw = disk.directory / f"{disk.name}.raw"
     compressed = f"{disk.name}{FORMATS['raw.zst']}"
     packed = any(row.format == "raw.zst" for row in disk.files)
@@ -137,6 +149,55 @@ def copy_build(
             shutil.rmtree(stage, ignore_errors=True)
             raise
     return published
+
+
+def _has(directory: Path, file: Path) -> bool:
+    """Return whether a directory has a file of this name and content."""
+    there = directory / file.name
+    return there.is_file() and there.read_bytes() == file.read_bytes()
+
+
+def _add(
+    disk: BuiltDisk,
+    place: Directory,
+    secure: Path,
+    signer: EnvelopeSigner,
+    published: PublishedDisk,
+    *,
+    results: Sequence[Requirement],
+    now: dt.datetime | None,
+) -> None:
+    """Publish a published build again with the signatures for Secure Boot, which are made after a build.
+
+    Its other files are the same inodes. The sums are signed anew, so that a client verifies the signatures too.
+    """
+    target, stage = published.directory, place.root / STAGING / disk.name
+    with full(place.root):
+        try:
+            shutil.rmtree(stage, ignore_errors=True)
+            stage.mkdir(parents=True)
+            for path in sorted(target.iterdir()):
+                if path.name not in (SUMS, DETACHED, ENVELOPE, secure.name):
+                    (stage / path.name).hardlink_to(path)
+            shutil.copyfile(secure, stage / secure.name)
+            sign_sums(disk, stage, signer, results, now or dt.datetime.now(dt.UTC))
+            for name in (SUMS, DETACHED, ENVELOPE, secure.name):
+                (stage / name).chmod(0o644)
+                sync(stage / name)
+                published.files, published.size = (
+                    published.files + 1,
+                    published.size + (stage / name).stat().st_size,
+                )
+            stage.chmod(0o755)
+            before = stage.with_name(f"{disk.name}.unsigned-{time.time_ns()}")
+            target.rename(before)
+            stage.rename(target)
+            sync(target.parent)
+            shutil.rmtree(before)
+        except BaseException:
+            shutil.rmtree(stage, ignore_errors=True)
+            raise
+    published.signatures = True
 
 
 def _compress(disk: BuiltDisk, raw: Path, into: Path) -> None:

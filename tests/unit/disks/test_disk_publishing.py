@@ -5,6 +5,7 @@ The disks are fixtures of the manifest's form; the HTTP server is Python's own, 
 
 from __future__ import annotations
 
+import base64
 import datetime as dt
 import http.server
 import json
@@ -36,7 +37,7 @@ from goldnode.cli import main
 from goldnode.commands.disks import publish as disks_publish
 from goldnode.core.errors import DiskError, GoldnodeError, ImageError
 from goldnode.disks import publish as publishing
-from goldnode.disks import upload
+from goldnode.disks import secureboot, upload
 from goldnode.disks.channels import channel_head, promote
 from goldnode.disks.contents import digest_of
 from goldnode.disks.directory import ENVELOPE, check_published
@@ -233,6 +234,104 @@ def test_a_build_id_is_given_to_one_content_only(world: World, tmp_path: Path) -
     prove(other, world.keys[0])
     with pytest.raises(DiskError, match="given to one content only"):
         publish(other, world.place, load_signer(world.keys[0]))
+
+
+def sign_boot_files(disk: BuiltDisk, build: str | None = None, text: str = "x") -> Path:
+    """Write a document of signatures for Secure Boot next to a build; the signatures are of nobody."""
+    encoded = base64.b64encode(text.encode()).decode()
+    row = {"digest": "a" * 64, "signature": encoded}
+    document = {
+        "schema": secureboot.SCHEMA,
+        "name": disk.name,
+        "build_id": build or disk.build_id,
+        "certificate": encoded,
+        "files": dict.fromkeys(("loader", "a", "b"), row),
+        "variables": {f"{name}.auth": encoded for name in secureboot.VARIABLES},
+    }
+    return secureboot.save(disk, document)
+
+
+def test_signatures_of_boot_files_travel_with_a_build(world: World) -> None:
+    disk = world.build("a")
+    file = sign_boot_files(disk)
+    publish(disk, world.place, load_signer(world.keys[0]))
+    world.promote("a", "candidate")
+    pulled = world.pull().disk
+    assert (pulled.directory / file.name).read_bytes() == file.read_bytes()
+    assert (secureboot.for_slots(pulled) or {})["b"]["digest"] == "a" * 64
+
+
+def test_build_signed_after_its_publication_is_published_again(world: World) -> None:
+    disk = world.publish("a")
+    world.promote("a", "candidate")
+    before = world.pull()
+    assert secureboot.for_slots(before.disk) is None
+    large = world.directory("a") / f"{disk.name}.qcow2"
+    inode = large.stat().st_ino
+    file = sign_boot_files(disk)
+    done = publish(disk, world.place, load_signer(world.keys[0]))
+    assert (done.before, done.signatures, done.files) == (True, True, 4)
+    check_published(world.directory("a"))
+    assert large.stat().st_ino == inode
+    assert [path.name for path in (world.root / ".staging").iterdir()] == [".lock"]
+    # Whoever has the build gets the signatures alone. The channel names the same digest.
+    again = world.pull()
+    assert (again.digest, again.fetched) == (before.digest, 1)
+    assert secureboot.for_slots(again.disk) is not None
+    assert not publish(disk, world.place, load_signer(world.keys[0])).signatures
+    # Signed again, with another key for instance.
+    sign_boot_files(disk, text="y")
+    assert publish(disk, world.place, load_signer(world.keys[0])).signatures
+    published = world.directory("a") / file.name
+    assert published.read_bytes() == file.read_bytes()
+
+
+@pytest.mark.parametrize("step", ["copyfile", "sign_sums", "sync", "rename", "rmtree"])
+def test_signatures_that_are_added_by_a_run_that_dies_are_added_by_the_next(
+    world: World, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    disk = world.publish("a")
+    file = sign_boot_files(disk)
+    with monkeypatch.context() as patched:
+
+        def dies(*_: object, **__: object) -> None:
+            raise KeyboardInterrupt
+
+        # Killed after the published directory was moved aside, or after the new one has its place.
+        calls = []
+        rename, rmtree = Path.rename, shutil.rmtree
+
+        def second_dies(self: Path, target: Path) -> Path:
+            calls.append(target)
+            return rename(self, target) if len(calls) == 1 else dies()  # type: ignore[return-value]
+
+        def old_stays(path: Path, **given: Any) -> None:
+            rmtree(path, **given) if given else dies()
+
+        if step == "rename":
+            patched.setattr(Path, "rename", second_dies)
+        elif step == "rmtree":
+            patched.setattr(shutil, "rmtree", old_stays)
+        else:
+            patched.setattr(shutil if step == "copyfile" else upload, step, dies)
+        with pytest.raises(KeyboardInterrupt):
+            publish(disk, world.place, load_signer(world.keys[0]))
+    if step not in ("rename", "rmtree"):
+        check_published(world.directory("a"))
+        assert not (world.directory("a") / file.name).exists()
+    publish(disk, world.place, load_signer(world.keys[0]))
+    check_published(world.directory("a"))
+    assert (world.directory("a") / file.name).is_file()
+
+
+def test_signatures_of_another_build_are_not_published(world: World) -> None:
+    disk = world.build("a")
+    sign_boot_files(disk, build="20200101.1")
+    with pytest.raises(
+        DiskError, match=r"the signatures are of build 20200101\.1, and the disk is"
+    ):
+        publish(disk, world.place, load_signer(world.keys[0]))
+    assert not (world.root / CLASS).exists()
 
 
 def test_publish_refuses_when_a_published_file_is_altered(world: World) -> None:

@@ -13,11 +13,14 @@ import pytest
 from tests.unit.disks.disk_samples import make_disk
 from tests.unit.disks.disk_trees import any_uid
 from tests.unit.node.slots.programs_of_uefi import program
+from tuf.api.metadata import Targets
 
 from goldnode.core.errors import DiskError
 from goldnode.disks import enrolment, secureboot
 from goldnode.disks.fat import Fat32
 from goldnode.disks.model import BuiltDisk
+from goldnode.fleet.control.channel import add_image
+from goldnode.fleet.nodes.disk_update import open_image
 from goldnode.lock.modpackage import Signing
 from goldnode.node.slots import unified as uki
 from goldnode.node.slots import write as slotwrite
@@ -25,6 +28,7 @@ from goldnode.node.slots import write as slotwrite
 __all__ = ["any_uid"]
 pytestmark = pytest.mark.usefixtures("any_uid")
 
+WHY = "a disk of the tests"
 LOADER = program(trailing=b"#### LoaderInfo: systemd-boot 257.13-1~deb13u2 ####")
 
 
@@ -189,6 +193,24 @@ def test_signatures_of_another_build_are_refused(
     (tools / "sbverify").write_text("#!/bin/sh\nexit 1\n")
     with pytest.raises(DiskError, match="sbverify refuses the signature of `loader`"):
         written(disk, signed(disk, signing), tmp_path / "out.raw")
+
+
+def test_image_of_a_followed_channel_has_the_signatures(
+    disk: BuiltDisk, signing: Signing, tools: Path, tmp_path: Path
+) -> None:
+    """Nodes write what the release describes: `goldnode rollout publish --image`."""
+    release = Targets()
+    add_image(tmp_path / "channel", release, open_image(disk, WHY, unsigned=WHY))
+    document = signed(disk, signing)
+    other = Targets()
+    add_image(tmp_path / "channel", other, open_image(disk, WHY, unsigned=WHY))
+    headers = [
+        target.unrecognized_fields["custom"]["header"]
+        for found in (release, other)
+        for target in found.targets.values()
+    ]
+    rows = {slot: document["files"][slot] for slot in ("a", "b")}
+    assert [header["secure_boot"] for header in headers] == [None, rows]
 
 
 @pytest.mark.parametrize(

@@ -168,7 +168,8 @@ def publish(
     """Copy disk images and their evidence to a published directory.
 
     An HTTP server serves the directory, which has checksums and signatures. Requires a record of two good boots,
-    a passed inspection and hygiene check, and a signature. Existing files are verified, not copied.
+    a passed inspection and hygiene check, and a signature. Existing files are verified, not copied. Signatures for
+    Secure Boot (`goldnode disks sign`) that are made later are added to what is published.
     """
     from goldnode.channels.requirements import Decisions
     from goldnode.core.site import load_site
@@ -187,7 +188,9 @@ def publish(
     for name in disks:
         disk = product.build(name)
         done = publishing(disk, place, signer, trust=trust, waivers=waivers)
-        if done.before:
+        if done.signatures:
+            reported = "there already; the signatures for Secure Boot are added"
+        elif done.before:
             reported = "there already, and whole"
         else:
             reported = f"{done.files} files ({human(done.size)})"
