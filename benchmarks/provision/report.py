@@ -63,14 +63,13 @@ def tables(found: Mapping[str, Any]) -> str:
     for leg in legs:
         cells = []
         for measure, title, _ in MEASURES:
-            pairs = [
-                a / b
-                for a, b in zip(
-                    values(found, leg, "dkms", measure),
-                    values(found, leg, "prebuilt", measure),
-                    strict=True,
-                )
-            ]
+            built, prebuilt = (values(found, leg, way, measure) for way in ("dkms", "prebuilt"))
+            # A run without a driver has a compiler and headers in both ways, so it can cost more than
+            # one with a prebuilt module.
+            if min(prebuilt) <= 0:
+                cells.append("no ratio")
+                continue
+            pairs = [a / b for a, b in zip(built, prebuilt, strict=True)]
             cells.append(f"**{statistics.median(pairs):.1f}x** ({min(pairs):.1f}-{max(pairs):.1f})")
             if goal := GOALS.get((leg, measure)):
                 middle = statistics.median(pairs)
