@@ -169,7 +169,7 @@ def _add(
 ) -> None:
     """Publish a published build again with the signatures for Secure Boot, which are made after a build.
 
-    Its other files are the same inodes. The sums are signed anew, so that a client verifies the signatures too.
+    Its other files are the same inodes. The sums are signed again, so that a client verifies the signatures too.
     """
     target, stage = published.directory, place.root / STAGING / disk.name
     with full(place.root):

@@ -104,10 +104,10 @@ def smoke(image: OciImage, ask: Ask | None = None, engine: Engine = "auto") -> r
             backend or "cpu", f"goldnode-smoke ended with status {status}: {lines[-1][:300]}"
         )
     # Of the bytes that ran, and not as the image states it.
-    found = record.read(out, backend)
+    reported = record.read(out, backend)
     if not {"--tier", "--test"} & set(ask.arguments):
-        found = record.with_team_tests(found, _team_tests(image), hardware=ask.hardware)
-    reported = {**found, "program": f"sha256:{_program_digest(image, ask)}"}
+        reported = record.with_team_tests(reported, _team_tests(image), hardware=ask.hardware)
+    reported = {**reported, "program": f"sha256:{_program_digest(image, ask)}"}
     if native:
         return reported
     return record.emulated(reported, emulation.tools()[emulation.tool(architecture)])
