@@ -167,18 +167,6 @@ def main() -> None:
         )
         runs("b")
 
-    def bless() -> None:
-        """Do as systemd-bless-boot does: rename, and flush the directory."""
-        now = entry("-b+2-1.conf")
-        os.rename(now, now.replace("+2-1", ""))
-        slots.settle("/efi/loader/entries")
-
-    def blessed() -> None:
-        """Do as the drop-in of its unit does."""
-        for name in os.listdir("/efi/loader/entries"):
-            slots.settle(f"/efi/loader/entries/{name}")
-        slots.settle("/efi/loader/entries")
-
     def control() -> None:
         """Write an entry as goldnode once did: renamed over the old one, and its directory flushed alone."""
         now = entry("-b.conf")
@@ -201,8 +189,7 @@ def main() -> None:
         ("words", lambda: slots.edit_cmdline(host, ["quiet"], [])),
         ("write", write),
         ("good", lambda: slot_trial.good(host)),
-        ("bless", bless),
-        ("blessed", blessed),
+        ("bless", lambda: slots.bless(host)),
         ("again", lambda: slots.sync(host, "6.1.0-903-amd64")),
         ("control", control),
         ("back", lambda: slots.back(host)),

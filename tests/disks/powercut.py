@@ -663,19 +663,18 @@ def known(versions: Mapping[str, Version]) -> dict[tuple[str, str, str, str, byt
 
 
 # What may boot wherever a step is cut off, and the last of them once it is over, whatever is lost of what is not flushed. While the slot that
-# runs is changed, it is the one that boots; a rename of systemd-bless-boot's may lose the image that was tried, until the drop-in has run.
+# runs is changed, it is the one that boots.
 MAY: Mapping[str, tuple[str, ...]] = {
     "sync": ("a", "new a"),
     "words": ("new a",),
     "write": ("new a", "new b"),
     "good": ("new b",),
-    "bless": ("new a", "new b"),
-    "blessed": ("new b",),
+    "bless": ("new b",),
     "again": ("new b", "newer b"),
     "control": ("newer b", "control"),
     "back": ("newer b", "control", "new a"),
 }
-OVER = {step: names[-1:] for step, names in MAY.items() if step != "bless"}
+OVER = {step: names[-1:] for step, names in MAY.items()}
 
 
 @dataclass

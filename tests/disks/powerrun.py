@@ -31,8 +31,8 @@ from goldnode.fleet.nodes import disk_update as update
 from goldnode.node.state.domains.program import document_digest
 
 MIB = 1 << 20
-# The update grows into the second slot; there is room for two kernels.
-SIZES = (96 * MIB, 640 * MIB, 672 * MIB)
+# The update grows into the second slot; there is room for two kernels, and the ESP has some for the recovery.
+SIZES = (160 * MIB, 640 * MIB, 672 * MIB)
 GUEST = Path(__file__).parent / "guest_power_run.sh"
 SUITE = "bookworm"
 

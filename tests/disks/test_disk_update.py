@@ -25,6 +25,8 @@ SECONDS = (
     "5400"  # of the wall clock, for all tries of an image in an emulated machine on a busy one
 )
 
+PATIENCE = 2700.0  # seconds of the guest's time, for one boot or command
+
 
 def variant(site: Site, word: str) -> BuiltDisk:
     """The disk of the class with one more word on its command line; packages and root filesystem are those that are there.
@@ -67,8 +69,8 @@ def machine(built: BuiltDisk, tmp_path: Path) -> Iterator[VirtualMachine]:
         tmp_path / "machine",
         VmOptions(snapshot=False, form="qcow2", key=key, credentials=credentials),
     ) as made:
-        made.wait_ssh(900)
-        asked = made.ssh(["systemctl", "is-system-running", "--wait"], limit=900)
+        made.wait_ssh(PATIENCE)
+        asked = made.ssh(["systemctl", "is-system-running", "--wait"], limit=PATIENCE)
         assert asked.out.strip() == "running", asked
         yield made
 
@@ -92,7 +94,7 @@ def test_an_update_over_ssh_its_way_back_and_images_that_fall_back(
         return site.run("disks", "update", *given, *words)
 
     def reported(command: str) -> str:
-        found = machine.ssh([command], limit=600)
+        found = machine.ssh([command], limit=PATIENCE)
         assert found.rc == 0, found
         return found.out
 

@@ -215,8 +215,10 @@ def test_a_boot_that_is_good_or_not_tried_stays(boot: Boot, event: str | None) -
         assert "code=exited ; status=0" in flushed, (
             f"what systemd-bless-boot has renamed is flushed: {flushed}"
         )
-        options = boot.inside("cat", f"/efi/loader/entries/{TRIED}")
-        assert slots.WATCHDOG not in options
+        # The counter was removed without systemd-bless-boot, which finds no ESP here; then it got its retries.
+        again = TRIED.replace("+2-1", "+3")
+        assert boot.inside("ls", "/efi/loader/entries").split() == ["goldnode-aaa-a.conf", again]
+        assert slots.WATCHDOG not in boot.inside("cat", f"/efi/loader/entries/{again}")
     # The GPU that the class declares is missing: that is found, and is no reason.
     found = json.loads(boot.inside("cat", "/run/goldnode/verdict.json"))["findings"]
     assert [row["outcome"] for row in found if row["id"] == "gpu.count"] == ["mismatch"]

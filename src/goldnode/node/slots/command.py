@@ -22,6 +22,7 @@ write: write an image from standard input to the other slot. sync: update the bo
 identity: complete the identity of the disk that runs, or give the disks that are named their own; the first boot does both.
 netboot: boot from the network at the next start, once.
 good: judge the boot of an image on trial; exit status 1 if it is not good. failed: record why such a boot failed.
+bless: remove the counter from the boot entry of a boot that is good, before systemd-bless-boot would.
 arm: give the good image that runs its retries, after which the other slot boots; each boot that comes up does.
 recovery: write the boot entry with network and ssh that starts when no slot has tries left, and the firmware's boot options
 that start the loader again; each boot that comes up does."""
@@ -36,6 +37,7 @@ def arguments(parser: Any) -> None:
             "status",
             "good",
             "failed",
+            "bless",
             "arm",
             "recovery",
             "sync",
@@ -95,6 +97,10 @@ def run(host: Host, options: Any) -> int:
         return 0 if fine else 1
     if verb == "failed":
         text = slots.failed(host)
+        show(options, {"message": text}, text)
+        return 0
+    if verb == "bless":
+        text = slots.bless(host)
         show(options, {"message": text}, text)
         return 0
     if verb == "arm":

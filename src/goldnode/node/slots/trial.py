@@ -21,6 +21,7 @@ from ..state.slots import (
     OWN,
     RETRIED,
     WATCHDOG,
+    alone,
     counted,
     known,
     place,
@@ -128,20 +129,22 @@ def good(host: Host) -> Tuple[bool, str]:
     if state is None or state["tried"] is None:
         return True, "this boot tries no image"
     where, slot = state["place"], state["running"]
-    about, entry = known(host, where, slot), tried(host, where)
     reasons = judge(host)
-    if reasons or entry is None:
-        text = "; ".join(reasons[:4])
-        record(host, where=where, event=FAILED, slot=slot, about=about, reason=text)
-        return False, f"image {about.get('name')} is not good: {text}"
-    text = host.text(f"{where}/loader/entries/{entry.file}") or ""
-    # The trial is over, so later boots need no watchdog. In this boot it stays on: systemd cannot
-    # release it.
-    put_entry(host, where, slot, entry.file, text.replace(f" {WATCHDOG}", ""))
-    put(
-        host,
-        f"{where}/{FOLDER}/{slot}/slot.json",
-        (json.dumps({**about, "good": True}, sort_keys=True) + "\n").encode(),
-    )
-    record(host, where, GOOD, slot, about)
-    return True, f"image {about.get('name')} is good"
+    with alone(host):
+        # As they are now: the check takes minutes, in which a package may have changed the kernel.
+        about, entry = known(host, where, slot), tried(host, where)
+        if reasons or entry is None:
+            text = "; ".join(reasons[:4])
+            record(host, where=where, event=FAILED, slot=slot, about=about, reason=text)
+            return False, f"image {about.get('name')} is not good: {text}"
+        text = host.text(f"{where}/loader/entries/{entry.file}") or ""
+        # The trial is over, so later boots need no watchdog. In this boot it stays on: systemd cannot
+        # release it.
+        put_entry(host, where, slot, entry.file, text.replace(f" {WATCHDOG}", ""))
+        put(
+            host,
+            f"{where}/{FOLDER}/{slot}/slot.json",
+            (json.dumps({**about, "good": True}, sort_keys=True) + "\n").encode(),
+        )
+        record(host, where, GOOD, slot, about)
+        return True, f"image {about.get('name')} is good"

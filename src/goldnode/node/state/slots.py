@@ -7,8 +7,8 @@ slot the ESP holds `goldnode/SLOT/slot.json` {name, class, build_id, sequence, k
 unverified}, a kernel and an initramfs, and one entry `goldnode-BUILDID-SLOT.conf`.
 
 A new image has a higher sequence, so it boots next. Its entry has a boot counter in its name, which
-limits the number of boots before one of them is good. systemd-bless-boot removes the counter of a
-good image. systemd-boot skips an entry without tries left and boots the other slot. No program of
+limits the number of boots before one of them is good. :func:`bless` removes the counter of a
+good image, or systemd-bless-boot if this program cannot. systemd-boot skips an entry without tries left and boots the other slot. No program of
 ours has to run for that.
 
 A good image gets retries too: each boot that reaches multi-user.target writes its entry with a new counter and the word
@@ -48,6 +48,9 @@ HISTORY = f"{FOLDER}/history"  # results of images: a JSON object per line, olde
 HISTORY_LINES = 60  # lines of the history
 TRIES = 3
 LOCK = "/run/goldnode/slots.lock"
+# Seconds to wait for another change of the slots. All but the writing of an image take less: a kernel's package must not
+# fail to reach the ESP because the boot has just begun to write the retries or the recovery.
+WAIT = 120.0
 # In the entry of an image on trial: a hardware watchdog, if there is one, resets a machine that hangs.
 WATCHDOG = "systemd.watchdog_sec=60"
 # Findings that do not count against an image on trial: until it is blessed, the other slot may boot next.
@@ -268,15 +271,25 @@ def show_failure(host: Host, verdict: Mapping[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def alone(host: Host) -> Iterator[None]:
-    """Lock the slots for one change. Raises NodeError if another process has the lock."""
+def alone(host: Host, wait: float = WAIT) -> Iterator[None]:
+    """Lock the slots for one change. What the change is based on has to be read while the lock is held.
+
+    Raises NodeError if another process still has the lock after `wait` seconds.
+    """
     here = host.located(LOCK)
     os.makedirs(os.path.dirname(here), exist_ok=True)
     with open(here, "a") as opened:
-        try:
-            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise NodeError("another run writes the slots of this node. Wait for it.") from None
+        end = time.monotonic() + wait
+        while True:
+            try:
+                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                if time.monotonic() >= end:
+                    raise NodeError(
+                        "another run writes the slots of this node. Wait for it."
+                    ) from None
+                time.sleep(0.2)
         yield
 
 
@@ -747,16 +760,16 @@ def name_disk(host: Host) -> Optional[str]:
 def edit_cmdline(host: Host, add: Sequence[str], drop: Sequence[str]) -> None:
     """Add words to the command line of the running slot, and remove words from it. Raises NodeError."""
     where, slot = place(host), running(host)
-    own = of_slot(loader.entries(host, where), slot) if where and slot else []
-    if where is None or slot is None or not own:
-        raise NodeError(
-            "the slot that runs has no entry on the ESP. See `goldnode-node slot status`."
-        )
-    if own[0].unified:
-        raise NodeError(f"slot {slot} {' '.join(SIGNED_IMAGE)}")
     bootdisk.refuse(host)
-    name = f"{where}/loader/entries/{own[0].file}"
     with alone(host):
+        own = of_slot(loader.entries(host, where), slot) if where and slot else []
+        if where is None or slot is None or not own:
+            raise NodeError(
+                "the slot that runs has no entry on the ESP. See `goldnode-node slot status`."
+            )
+        if own[0].unified:
+            raise NodeError(f"slot {slot} {' '.join(SIGNED_IMAGE)}")
+        name = f"{where}/loader/entries/{own[0].file}"
         line = own[0].fields.get("options", "")
         after = " ".join(
             [
@@ -856,6 +869,27 @@ def arm(host: Host, tries: int = TRIES) -> Optional[str]:
         return f"image {about.get('name')} in slot {slot} has {tries} tries from here on"
 
 
+def bless(host: Host) -> Optional[str]:
+    """Remove the counter from the entry that this boot has counted. Return a message, or None if none of ours has one.
+
+    systemd-bless-boot then finds its work done. Its own rename may lose the entry: a power cut before the file is
+    flushed once more leaves neither name. Raises NodeError.
+    """
+    where = place(host)
+    if where is None or loader.variable(host, "LoaderBootCountPath") is None:
+        return None
+    bootdisk.refuse(host)
+    with alone(host):
+        entry, folder, done = counted(host, where), f"{where}/loader/entries", None
+        if entry is not None and entry.id.startswith("goldnode-"):
+            put(host, f"{folder}/{entry.id}", host.data(f"{folder}/{entry.file}") or b"")
+            take(host, f"{folder}/{entry.file}")
+            done = f"entry {entry.id} has no counter any more"
+        for path in leftovers(host, where):
+            take(host, path)
+        return done
+
+
 # -- the next boot
 
 
@@ -884,15 +918,15 @@ def back(host: Host, tries: int = TRIES) -> Json:
 
     Raises NodeError if the other slot has no good image.
     """
-    facts = survey(host)
-    if facts is None:
-        raise NodeError(
-            "this node has no slots. Only a disk of layout `ab` that booted with systemd-boot has."
-        )
-    bootdisk.refuse(host)
-    where, runs = facts["place"], facts["running"]
-    other = SLOTS[1 - SLOTS.index(runs)]
     with alone(host):
+        facts = survey(host)
+        if facts is None:
+            raise NodeError(
+                "this node has no slots. Only a disk of layout `ab` that booted with systemd-boot has."
+            )
+        bootdisk.refuse(host)
+        where, runs = facts["place"], facts["running"]
+        other = SLOTS[1 - SLOTS.index(runs)]
         about = known(host, where, other)
         own = of_slot(loader.entries(host, where), other)
         row = facts["slots"][other]

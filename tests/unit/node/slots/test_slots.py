@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import fcntl
 import gzip
 import hashlib
 import io
@@ -11,8 +12,9 @@ import json
 import os
 import shutil
 import subprocess
+import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -257,6 +259,20 @@ def test_a_good_boot_is_recorded_and_loses_the_watchdog(
     assert slots.history(node, "/efi")[-1]["event"] == slots.GOOD
 
 
+def test_good_boot_loses_its_counter_before_systemd_renames_the_entry(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert slots.bless(node) is None, "this boot counted no entry"
+    entry = trying(node, monkeypatch, [])
+    slot_trial.good(node)
+    text = entry.read_text()
+    assert slots.bless(node) == "entry goldnode-bbb-b.conf has no counter any more"
+    assert listing(node) == {"goldnode-aaa-a.conf", "goldnode-bbb-b.conf"}
+    assert entry.with_name("goldnode-bbb-b.conf").read_text() == text
+    assert reported(node)["slots"]["b"]["state"] == slots.GOOD
+    assert slots.bless(node) is None
+
+
 def test_bad_boot_is_recorded_once_and_its_counter_stays(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -366,6 +382,68 @@ def test_way_back_to_an_image_with_retries_is_a_trial(node: Node) -> None:
     text = (root / ENTRIES / "goldnode-aaa-a+3.conf").read_text()
     assert boot.ARMED not in text
     assert slots.WATCHDOG in text
+
+
+@contextmanager
+def after_another(change: Callable[[], object]) -> Iterator[None]:
+    """Have another process change the slots before the next change gets the lock."""
+    real, changes = slots.alone, [change]
+
+    @contextmanager
+    def alone(host: Host) -> Iterator[None]:
+        if changes:
+            changes.pop()()
+        with real(host):
+            yield
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(slots, "alone", alone)
+        patch.setattr(slot_trial, "alone", alone)
+        yield
+
+
+def test_change_of_the_command_line_takes_the_entry_as_another_run_left_it(node: Node) -> None:
+    real = slots.arm
+    with after_another(lambda: real(node)):
+        slots.edit_cmdline(node, ["quiet"], [])
+    assert listing(node) == {"goldnode-aaa-a+3.conf"}
+    text = (Path(node.root) / ENTRIES / "goldnode-aaa-a+3.conf").read_text()
+    assert "linux /goldnode/a/vmlinuz\n" in text
+    assert text.splitlines()[-1].endswith(f"{boot.ARMED} quiet")
+
+
+def test_trial_that_ends_blesses_the_kernel_of_a_package_installed_meanwhile(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry, root = trying(node, monkeypatch, []), Path(node.root)
+    (root / f"boot/vmlinuz-{NEW}").write_bytes(header(NEW))
+    (root / f"boot/initrd.img-{NEW}").write_bytes(b"initramfs of the new kernel")
+    with after_another(lambda: slots.sync(node, NEW)):
+        assert slot_trial.good(node) == (True, "image cpu-bbb is good")
+    fields = loader.fields(entry.read_text())
+    assert (root / "efi" / fields["linux"].lstrip("/")).read_bytes() == header(NEW)
+    assert slots.WATCHDOG not in fields["options"]
+    assert (slots.known(node, "/efi", "b")["kernel"], reported(node)["next"]) == (NEW, "b")
+
+
+def test_way_back_follows_an_image_that_another_run_has_just_written(node: Node) -> None:
+    root = Path(node.root)
+    hold(root, "b", 2, "goldnode-bbb-b.conf")
+    with after_another(lambda: hold(root, "b", 7, "goldnode-bbb-b.conf", good=True)):
+        slots.back(node)
+    assert slots.known(node, "/efi", "b")["sequence"] == 8
+
+
+def test_change_of_slots_waits_for_another_one(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = Path(node.root) / slots.LOCK.lstrip("/")
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("a") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(NodeError, match="another run writes the slots"):  # noqa: SIM117
+            with slots.alone(node, wait=0):
+                pass
+        monkeypatch.setattr(time, "sleep", lambda seconds: fcntl.flock(held, fcntl.LOCK_UN))
+        assert slots.arm(node) is not None
 
 
 def test_a_check_that_cannot_be_made_is_against_the_image(node: Node) -> None:
@@ -568,13 +646,13 @@ def test_a_file_of_the_esp_is_replaced_in_this_order(
     ]
 
 
-@pytest.mark.parametrize("verb", ["sync", "words", "back", "good"])
+@pytest.mark.parametrize("verb", ["sync", "words", "back", "good", "bless"])
 def test_a_run_that_ends_at_any_step_leaves_a_whole_slot_and_can_be_repeated(
     node: Node, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
     root = Path(node.root)
     newer(node)
-    if verb == "good":
+    if verb in ("good", "bless"):
         trying(node, monkeypatch, [])
     else:
         hold(root, "b", 0, "goldnode-bbb-b.conf")
@@ -584,8 +662,9 @@ def test_a_run_that_ends_at_any_step_leaves_a_whole_slot_and_can_be_repeated(
         "words": lambda: slots.edit_cmdline(node, ["quiet"], []),
         "back": lambda: slots.back(node),
         "good": lambda: slot_trial.good(node),
+        "bless": lambda: slots.bless(node),
     }
-    mine = "b" if verb == "good" else "a"
+    mine = "b" if verb in ("good", "bless") else "a"
     for at in itertools.count():
         for path in (root / "efi").rglob("*"):
             if path.is_file():
@@ -624,7 +703,7 @@ def test_a_run_that_ends_at_any_step_leaves_a_whole_slot_and_can_be_repeated(
             if path.suffix in (".new", ".old") or "-new-" in path.name
         ], at
         assert len(slots.of_slot(loader.entries(node, "/efi"), mine)) == 1, at
-    assert at > 10
+    assert at > 8
 
 
 def test_a_disk_that_loses_what_it_is_given_is_an_error_and_the_entry_stays(

@@ -114,10 +114,12 @@ RestrictAddressFamilies=AF_NETLINK
 WantedBy=multi-user.target
 """
 
-# After a rename, flushing the directory is not enough: the entry would be empty on the disk until the file
-# itself is flushed (docs/how-to/disk-slots.md).
-BLESS_TEXT = f"""# goldnode: flush an entry that systemd-bless-boot has renamed
+# systemd-bless-boot finds its work done. Where the program fails, it renames the entry, and flushes the directory alone:
+# the entry would be empty on the disk until the file itself is flushed (docs/how-to/disk-slots.md).
+BLESS_TEXT = f"""# goldnode: remove the counter of an entry so that a power cut cannot lose it; \
+flush one that systemd-bless-boot has renamed
 [Service]
+ExecStartPre=-{PROGRAM} slot bless
 ExecStartPost=-/bin/sh -c 'for esp in {" ".join(PLACES)}; do [ ! -d $$esp/loader/entries ] || \
 sync $$esp/loader/entries/* $$esp/loader/entries; done'
 """
