@@ -214,8 +214,34 @@ def twice(known: List[Partition]) -> Optional[str]:
     return None
 
 
+def shared_filesystem(host: Host) -> Optional[str]:
+    """Return which partitions of several disks have the file system UUID of a root that GRUB boots; None otherwise.
+
+    The initramfs takes the root from the booted disk, but GRUB has searched menu, kernel and initramfs by that UUID,
+    and takes the first disk that has it.
+    """
+    if (host.text(LAYOUT) or "").strip() != "single":
+        return None
+    number, known = mounted(host).get("/"), partitions(host)
+    uuids = {part.number: filesystem_uuid(host, part.number) for part in known}
+    own = uuids.get(str(number))
+    names = [part.name for part in known if own and uuids[part.number] == own]
+    if len(names) < 2:
+        return None
+    return (
+        f"{' and '.join(names)} have the file system UUID {own}, by which GRUB finds menu, kernel and initramfs: "
+        "they may be of another disk than /"
+    )
+
+
+def filesystem_uuid(host: Host, number: str) -> str:
+    """Return the UUID of the file system on a partition, by its number, as udev knows it; empty without one."""
+    rows = (host.text(f"/run/udev/data/b{number}") or "").splitlines()
+    return next((row.partition("=")[2] for row in rows if row.startswith("E:ID_FS_UUID=")), "")
+
+
 def observed(host: Host) -> Optional[Json]:
-    """Return {astray: see :func:`astray`, unknown: why partitions cannot be compared, or None, disk: name of
+    """Return {astray: see :func:`astray` and :func:`shared_filesystem`, unknown: why partitions cannot be compared, or None, disk: name of
     the disk that `/` is on, or None, by: how the initramfs found it, or None} of a disk image.
 
     None for any other machine, and for a root that came from the network.
@@ -228,7 +254,7 @@ def observed(host: Host) -> Optional[Json]:
     named = any(part.uuid for part in partitions(host))
     why = None if named else "udev's database (/run/udev/data) has no partition"
     return {
-        "astray": astray(host),
+        "astray": astray(host) or shared_filesystem(host),
         "unknown": why,
         "disk": disk(host, f"/sys/dev/block/{numbers.get('/')}"),
         "by": binding(host).get("by"),

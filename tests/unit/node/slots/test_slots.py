@@ -1417,6 +1417,30 @@ def test_the_remedy_ends_the_finding(node: Node) -> None:
     assert bootdisk.astray(node) is None
 
 
+def test_disks_of_one_image_with_grub_are_reported_though_the_root_is_of_the_booted_one(
+    node: Node,
+) -> None:
+    machine(node, root="vda2", esp="vda1", vda=GUIDS, vdb=OTHER)
+    base = Path(node.root)
+    (base / boot.LAYOUT.lstrip("/")).write_text("single\n")
+    (base / bootdisk.BINDING.lstrip("/")).parent.mkdir(parents=True, exist_ok=True)
+    (base / bootdisk.BINDING.lstrip("/")).write_text("disk=vda\nby=loader\n")
+    for number in ("253:2", "254:2"):
+        with (base / f"run/udev/data/b{number}").open("a") as opened:
+            opened.write("E:ID_FS_UUID=abcd-12\n")
+    seen = Observed()
+    slot_files.observe(node, NO_CLASS, seen)
+    (finding,) = [row for row in slot_files.findings(NO_CLASS, seen) if row.id == "boot.disk"]
+    assert finding.outcome == "mismatch"
+    assert "vda2 and vdb2 have the file system UUID abcd-12, by which GRUB" in str(finding.got)
+    assert bootdisk.astray(node) is None, "the identity of the disk can be completed"
+    (base / boot.LAYOUT.lstrip("/")).write_text("ab\n")
+    assert bootdisk.shared_filesystem(node) is None
+    (base / boot.LAYOUT.lstrip("/")).write_text("single\n")
+    (base / "run/udev/data/b254:2").write_text("E:ID_FS_UUID=other\n")
+    assert bootdisk.shared_filesystem(node) is None
+
+
 def test_paths_of_a_multipath_device_and_loops_are_no_second_disk(node: Node) -> None:
     machine(node, root="vda2", esp="vda1", vda=GUIDS, vdb=GUIDS, loop0=GUIDS)
     holder = Path(node.root) / "sys/devices/pci0/block/vdb/holders/dm-0"
@@ -1498,6 +1522,7 @@ def record(node: Node, by: str, disk: str = "vda", **links: str) -> None:
     """What the initramfs leaves: a record of the booted disk, and udev's links to its partitions."""
     base = Path(node.root)
     (base / "run/goldnode").mkdir(parents=True, exist_ok=True)
+    (base / bootdisk.BINDING.lstrip("/")).parent.mkdir(parents=True, exist_ok=True)
     (base / bootdisk.BINDING.lstrip("/")).write_text(
         f"disk={disk}\nnumber=253:0\nguid={GUIDS['esp']}\nby={by}\n"
     )
