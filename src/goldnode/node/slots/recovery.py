@@ -179,7 +179,10 @@ mount -t vfat "$(cat /run/esp)" /esp || exit 1
 found=''
 for name in /esp/loader/entries/goldnode-*-"$1"+0*.conf; do
     [ -e "$name" ] || continue
-    mv "$name" "${name%%+*}+3.conf" && sync -f /esp/loader/entries && found=1
+    # A rename of vfat may leave neither name after a power cut: first a second copy, then the old name goes.
+    again=${name%%+*}+3.conf
+    cp "$name" "$again.new" && sync "$again.new" && mv "$again.new" "$again" && sync "$again" /esp/loader/entries &&
+        rm "$name" && sync /esp/loader/entries && found=1
 done
 umount /esp
 [ -n "$found" ] || { echo "slot $1 has no entry without tries" >&2; exit 1; }

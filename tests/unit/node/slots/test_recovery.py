@@ -137,6 +137,40 @@ def test_recovery_holds_what_is_the_nodes_own(machine: Recoverable, tmp_path: Pa
         subprocess.run(["dash", "-n", there / script], check=True)
 
 
+def test_slot_that_is_tried_again_has_an_entry_at_every_step(tmp_path: Path) -> None:
+    """The script of the recovery, on a directory: mounts are not made, and each program shows what is there."""
+    entries, programs = tmp_path / "esp/loader/entries", tmp_path / "bin"
+    entries.mkdir(parents=True)
+    programs.mkdir()
+    (entries / "goldnode-aaa-a+0-3.conf").write_text("linux /goldnode/a/vmlinuz\n")
+    (entries / "goldnode-bbb-b+0-3.conf").write_text("linux /goldnode/b/vmlinuz\n")
+    for name in ("mount", "umount", "sleep", "cp", "mv", "rm", "sync"):
+        real = f'/bin/{name} "$@"' if name in ("cp", "mv", "rm") else ":"
+        text = f"#!/bin/sh\n{real}\necho {name} $(ls {entries}) >>{tmp_path}/steps\n"
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    script = recovery.RETRY.replace("/run/esp", f"{tmp_path}/device")
+    script = script.replace(" /esp", f" {tmp_path}/esp").replace("/proc/sysrq", f"{tmp_path}/sysrq")
+    (tmp_path / "device").write_text("/dev/vda1\n")
+    path = f"{programs}:/usr/bin:/bin"
+    done = subprocess.run(
+        ["dash", "-c", script, "retry", "a"], env={"PATH": path}, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "sysrq-trigger").read_text() == "b\n"
+    names = {entry.name: entry.read_text() for entry in entries.iterdir()}
+    assert names == {
+        "goldnode-aaa-a+3.conf": "linux /goldnode/a/vmlinuz\n",
+        "goldnode-bbb-b+0-3.conf": "linux /goldnode/b/vmlinuz\n",
+    }
+    steps = [row.split() for row in (tmp_path / "steps").read_text().splitlines()]
+    assert all("goldnode-aaa-a+0-3.conf" in row or "goldnode-aaa-a+3.conf" in row for row in steps)
+    before = next(row for row in steps if row[0] == "rm")
+    flushed = steps[steps.index(before) - 1]
+    assert flushed[0] == "sync"
+    assert {"goldnode-aaa-a+0-3.conf", "goldnode-aaa-a+3.conf"} <= set(flushed)
+
+
 def test_without_an_address_the_recovery_asks_for_one(
     machine: Recoverable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
