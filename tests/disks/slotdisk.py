@@ -88,6 +88,7 @@ SLOW = {
     "system/boot-complete.target.d/slow.conf": "[Unit]\nJobTimeoutSec=3600\n",
     "system/goldnode-good.service.d/slow.conf": "[Service]\nTimeoutStartSec=1800\n",
     "system/goldnode-sanity.service.d/slow.conf": "[Service]\nTimeoutStartSec=1800\n",
+    "system/goldnode-retries.service.d/slow.conf": "[Service]\nTimeoutStartSec=1800\n",
 }
 
 CONFIGURE = r"""set -eu
