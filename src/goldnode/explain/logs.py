@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from goldnode.classdoc import known
@@ -79,12 +79,9 @@ def _quoted(lines: Sequence[str], reading: TextReading) -> list[TextAnswer]:
     for number, line in enumerate(lines):
         if number in reading.used:
             continue
-        pair = xid.quoted(line)
-        if pair is None:
-            continue
-        reading.used.add(number)
-        code, address = pair
-        answers.append(of_xid(code, text=line, line=number, subject=address))
+        for code, address in xid.quoted(line):
+            reading.used.add(number)
+            answers.append(of_xid(code, text=line, line=number, subject=address))
     return answers
 
 
@@ -99,12 +96,20 @@ def of_xid(code: int, *, text: str, line: int, subject: str | None) -> TextAnswe
         layer="hardware" if row["node"] == "drain" else "driver",
         subject=subject,
         effect=row["node"],
+        causes=tuple(row.get("causes", ())),
         check="the kernel's log around it; does it come back on the same board, or with the same program?",
         run="check",
         here=(f"{row['kind'].lower()}.*",),
-        fix=row["remedy"].replace("ADDRESS", subject or "ADDRESS"),
+        fix=row["remedy"].replace("ADDRESS", subject or "ADDRESS") + _support(row),
         sources=tuple(row["sources"]),
     )
+
+
+def _support(row: Mapping[str, Any]) -> str:
+    """Return what NVIDIA asks for after its immediate action, as a sentence to add; empty if nothing."""
+    if row.get("then") != "CONTACT_SUPPORT" or row.get("node") == "none":
+        return ""
+    return " Where it comes back, ask the vendor of the machine (`nvidia-bug-report.sh` before the restart)."
 
 
 def _findings(section: dict[str, Any]) -> list[dict[str, Any]]:
@@ -136,9 +141,11 @@ def _of_finding(finding: dict[str, Any], lines: Sequence[str]) -> TextAnswer:
     at = [number for number, line in enumerate(lines) if _same(line, evidence)]
     fault = finding["outcome"] == "mismatch"
     sources: tuple[str, ...] = ()
+    causes: tuple[str, ...] = ()
     number = re.fullmatch(r"s?xid\.(\d+)", finding["id"])
     if number:
-        sources = tuple(xid.explain(number.group(1))[0].get("sources", ()))
+        row = xid.explain(number.group(1))[0]
+        sources, causes = tuple(row.get("sources", ())), tuple(row.get("causes", ()))
     return TextAnswer(
         id=finding["id"],
         title=str(finding["got"]),
@@ -149,6 +156,7 @@ def _of_finding(finding: dict[str, Any], lines: Sequence[str]) -> TextAnswer:
         layer=finding["domain"],
         subject=finding["subject"],
         effect=finding["severity"] if fault else "none",
+        causes=causes,
         run="check",
         here=(finding["id"],),
         fix=finding["remedy"] or "Nothing: it is no fault of the node.",

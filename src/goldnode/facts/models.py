@@ -683,6 +683,7 @@ class XidRow(FactsRow):
     conflict: str | None = None
     driver: str | None = None
     node: Literal["degraded", "drain", "none"] | None = None
+    causes: list[str] = []
 
 
 class UnusedXid(FactsRow):

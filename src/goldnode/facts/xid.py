@@ -82,6 +82,7 @@ class XidCode:
     driver: str | None
     conflict: tuple[str, ...]
     origins: tuple[facts.Origin, ...]
+    causes: tuple[str, ...] = ()
 
     @property
     def kind(self) -> str:
@@ -168,6 +169,7 @@ def _xid(row: Mapping[str, Any], *, unused: bool) -> XidCode:
         driver=row.get("driver"),
         conflict=(row["conflict"],) if "conflict" in row else (),
         origins=facts.origins(FILE, row["source"]),
+        causes=tuple(row.get("causes", ())),
     )
 
 
@@ -217,8 +219,8 @@ def table() -> dict[str, list[str | None]]:
 def explain(text: str) -> list[dict[str, Any]]:
     """Explain the number in `text`, or every event if `text` is lines of a log.
 
-    :return: rows {code, kind, name, action, does, then, means, node, blast, remedy, evidence, conflict,
-    sources, event}.
+    :return: rows {code, kind, name, action, does, then, means, causes, node, blast, remedy, evidence,
+    conflict, sources, event}.
         `means` is `None` and `name` empty for an unlisted number. `event` is the row that the line becomes in
         a
         capture; it is `None` for a bare number.
@@ -232,24 +234,26 @@ def explain(text: str) -> list[dict[str, Any]]:
     return rows or [row for line in lines for row in _explain_quoted(line)]
 
 
-def quoted(line: str) -> tuple[int, str | None] | None:
-    """Return code and PCI address of an Xid that a line quotes without the driver's prefix; None without a known one."""
-    match = next((hit for pattern in _QUOTED if (hit := pattern.search(line))), None)
-    if match is None or int(match["code"]) not in codes():
-        return None
-    return int(match["code"]), logs.address(match["address"] or "")
+def quoted(line: str) -> list[tuple[int, str | None]]:
+    """Return codes and PCI addresses of the known Xids that a line quotes without the driver's prefix."""
+    pattern = next((form for form in _QUOTED if form.search(line)), None)
+    addresses: dict[int, str | None] = {}
+    for match in pattern.finditer(line) if pattern else ():
+        code = int(match["code"])
+        if code in codes():
+            addresses.setdefault(code, logs.address(match["address"] or ""))
+    return list(addresses.items())
 
 
 def _explain_quoted(line: str) -> list[dict[str, Any]]:
-    pair = quoted(line)
-    if pair is None:
-        return []
-    code, address = pair
-    # In the kernel's form, for the reader of logs.
-    events = logs.parse([f"NVRM: Xid (PCI:{address[:-2]}): {code}, {line}"]) if address else []
-    return [_row_data(code, {**row, "text": line.strip()}) for row in events] or [
-        _row_data(code, None)
-    ]
+    rows = []
+    for code, address in quoted(line):
+        # In the kernel's form, for the reader of logs.
+        events = logs.parse([f"NVRM: Xid (PCI:{address[:-2]}): {code}, {line}"]) if address else []
+        rows += [_row_data(code, {**row, "text": line.strip()}) for row in events] or [
+            _row_data(code, None)
+        ]
+    return rows
 
 
 def _row_data(code: int | None, event: dict[str, Any] | None) -> dict[str, Any]:
@@ -284,6 +288,7 @@ def _row_data(code: int | None, event: dict[str, Any] | None) -> dict[str, Any]:
         "does": does,
         "then": row.then,
         "means": row.means,
+        "causes": list(row.causes),
         "unused": row.unused,
         "driver": row.driver,
         "node": node,

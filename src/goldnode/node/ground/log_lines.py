@@ -172,6 +172,7 @@ TEXT = r"""
 ["nvme.disabled","nvme","Disabling device after reset failure","nvme (?P<subject>nvme\\d+): Disabling device after reset failure","storage.driver_fault","drain","the disk did not come back from a reset and is gone","disk","",null],
 ["nvme.removed","nvme","emoving after probe failure","nvme (?P<subject>nvme\\d+): Removing after probe failure","storage.driver_fault","degraded","the disk could not be started and is not there","disk","",null],
 ["nvme.not_ready","nvme","Device not ready","nvme (?P<subject>nvme\\d+): Device not ready; aborting (?:reset|initialisation)","storage.driver_fault","degraded","the disk did not get ready","disk","",null],
+["nvme.gone_after_reset","nvme","failed to set APST feature (-19)","nvme (?P<subject>nvme\\d+): failed to set APST feature \\(-19\\)","storage.driver_fault","degraded","the disk was gone (no such device) when its power saving was to be set after a reset","nvme_power","",null],
 ["nvme.off_the_bus","nvme","CSTS=0xffffffff","nvme (?P<subject>nvme\\d+): controller is down; will reset: CSTS=0xffffffff","storage.driver_fault","degraded","the disk had left the bus (its registers read as ones only), and was reset","nvme_power","",null],
 ["mpt.dead","mpt3sas_cm mpt2sas_cm","non-operational","SAS host is non-operational","storage.driver_fault","drain","the controller does not answer any more","controller","",null],
 ["mpt.fault","mpt3sas_cm mpt2sas_cm"," fault info from","\\w+ fault info from func","storage.driver_fault","degraded","the firmware of the controller stopped and was reset","controller","",null],
