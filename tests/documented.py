@@ -32,6 +32,7 @@ GUIDES = (
     "CONTRIBUTING.md",
     "README.md",
     "docs/development.md",
+    "docs/how-to/cloud-init.md",
     "docs/how-to/install.md",
     "docs/how-to/keys.md",
     "docs/how-to/ladder.md",
@@ -188,7 +189,7 @@ _DEVELOPMENT, _KEYS, _LADDER, _TICKETS = (
     "docs/how-to/ladder.md",
     "docs/how-to/tickets.md",
 )
-_PACKAGES = "docs/how-to/packages.md"
+_PACKAGES, _CLOUD_INIT = "docs/how-to/packages.md", "docs/how-to/cloud-init.md"
 _RELEASE = _keys(_INSTALL, "install-the-commands")
 # Run by tests/unit/test_documented.py.
 CHEAP = (
@@ -215,6 +216,7 @@ CHEAP = (
             *_keys(_NODE, "describe-a-machine"),
             *_keys(_PACKAGES, "install-goldnode-as-a-package"),
             *_keys(_PACKAGES, "man-pages-and-completion-of-both-programs"),
+            *_keys(_CLOUD_INIT, "from-an-empty-directory", "your-own-user-data"),
         ),
     ),
     Scenario(

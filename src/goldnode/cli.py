@@ -33,7 +33,10 @@ _SECTIONS = {
             "check.catalog",
             "Check the catalog, the site file, the facts and all locks.",
         ),
-        "class": ("classes", "Export the document of a node class, or propose its baseline."),
+        "class": (
+            "classes",
+            "Export the document of a node class, print it as user data, or propose its baseline.",
+        ),
         "classes": ("classes", "List the node classes."),
         "facts": ("facts", "Check the compatibility facts, and update them without a release."),
         "import": (

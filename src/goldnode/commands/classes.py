@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
-from goldnode.commands.options import FILE
+from goldnode.commands.options import FILE, NEW_FILE, grouped
 from goldnode.commands.output import dumps, emit, reports, say, table
+from goldnode.nodepackage.platforms import ANY, PLATFORMS
 
 
 @click.command()
@@ -45,7 +47,7 @@ def classes(form: str) -> None:
 
 @click.group("class", no_args_is_help=True)
 def class_() -> None:
-    """Export the document of a node class, or propose its baseline."""
+    """Export the document of a node class, print it as user data, or propose its baseline."""
 
 
 @class_.command()
@@ -57,6 +59,107 @@ def export(name: str) -> None:
     from goldnode.core.site import load_site
 
     click.echo(dumps(class_document(name, load_catalog(), load_site())))
+
+
+@dataclass(frozen=True)
+class UserDataOptions:
+    """Options of `class user-data`."""
+
+    platform: str
+    address: str | None
+    embed: bool
+    files: tuple[Path, ...]
+    accept: tuple[int, ...]
+    no_reboot: bool
+    multipart: bool
+    compress: bool
+
+
+@class_.command("user-data")
+@click.argument("name", metavar="CLASS")
+@grouped(
+    "wanted",
+    UserDataOptions,
+    click.option(
+        "--platform",
+        type=click.Choice([ANY.name, *PLATFORMS]),
+        default=ANY.name,
+        show_default="any: the smallest limit of all",
+        help="Platform whose limit the user data has to keep.",
+    ),
+    click.option(
+        "--program",
+        "address",
+        metavar="URL",
+        show_default="the package in the site's mirror",
+        help="Address of the file that `goldnode node-program` of this version writes.",
+    ),
+    click.option(
+        "--embed", is_flag=True, help="Put the node program into the user data: about 1 MiB."
+    ),
+    click.option(
+        "--part",
+        "files",
+        type=FILE,
+        multiple=True,
+        help="Also deliver this user data of yours, such as a cloud-config. Repeatable.",
+    ),
+    click.option(
+        "--accept",
+        type=click.IntRange(1, 4),
+        multiple=True,
+        metavar="CODE",
+        help="Also accept this exit status of the check at the end. Repeatable.",
+    ),
+    click.option(
+        "--no-reboot", is_flag=True, help="Leave a reboot that the plan needs to a person."
+    ),
+    click.option(
+        "--multipart",
+        is_flag=True,
+        help="Print a multi-part message (MIME), for what merges it with parts of its own.",
+    ),
+    click.option(
+        "--gzip", "compress", is_flag=True, help="Compress it also where it fits without."
+    ),
+)
+@click.option(
+    "--out", type=NEW_FILE, metavar="FILE", show_default="print it", help="File to write."
+)
+def user_data(name: str, wanted: UserDataOptions, out: Path | None) -> None:
+    """Print user data with which a vendor's image becomes a member of CLASS.
+
+    cloud-init in the image fetches goldnode-node, verifies its digest, shows the plan, applies it, reboots if the plan
+    needs it, and checks the machine. `cloud-init status` is an error if any of that fails.
+
+    User data is no secret: private keys and logins are refused.
+    """
+    from goldnode.classdoc.compile import class_document  # start-up time, as below
+    from goldnode.classdoc.load import load_catalog
+    from goldnode.core.site import load_site
+    from goldnode.nodepackage import user_data as making
+
+    if wanted.address and wanted.embed:
+        raise click.UsageError("Use either --program or --embed.")
+    site = load_site()
+    document = class_document(name, load_catalog(), site)
+    making.check_document(document)
+    program = making.EMBEDDED
+    if not wanted.embed:
+        program = making.at_address(wanted.address) if wanted.address else making.in_mirror(site)
+    words = [word for code in wanted.accept for word in ("--accept", str(code))]
+    if wanted.no_reboot:
+        words.append("--no-reboot")
+    parts = [*map(making.own_part, wanted.files), making.script(document, program, words)]
+    platform = PLATFORMS.get(wanted.platform, ANY)
+    text = making.message(parts, multipart=wanted.multipart)
+    content = making.fitted(text, platform, compress=wanted.compress)
+    if out is None:
+        click.echo(content, nl=False)
+        return
+    out.write_bytes(content)
+    limit = "no limit known" if platform.limit is None else f"limit {platform.limit}"
+    click.echo(f"wrote {out}: {platform.size(content)} bytes, {limit} ({platform.name})")
 
 
 @class_.command()

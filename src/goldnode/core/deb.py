@@ -31,6 +31,19 @@ def ar(members: Mapping[str, bytes], epoch: int) -> bytes:
     return bytes(out)
 
 
+def member(archive: bytes, name: str) -> bytes:
+    """Return the content of a member of an ar(5) archive. Raises KeyError without it, ValueError for no archive."""
+    if not archive.startswith(b"!<arch>\n"):
+        raise ValueError("it is no ar archive")
+    at = 8
+    while at + 60 <= len(archive):
+        size = int(archive[at + 48 : at + 58])
+        if archive[at : at + 16].decode("ascii", "replace").rstrip(" /") == name:
+            return archive[at + 60 : at + 60 + size]
+        at += 60 + size + size % 2
+    raise KeyError(name)
+
+
 def tar(folders: Iterable[str], files: Iterable[PackagedFile], epoch: int) -> bytes:
     """Return a tar of directories and files of root, in this order."""
     out = io.BytesIO()

@@ -54,6 +54,10 @@ ELSEWHERE_RUN = {
         "install.command",
         "Write the image of a channel to a disk of this machine (in the installer of a network).",
     ),
+    "join": (
+        "program.join_command",
+        "Make a machine with a vendor's image a member of a class, at its first boots.",
+    ),
     "follow": ("follow.command", "Follow a signed channel: ask for leave, apply, boot and report."),
     "cache": ("cachekey.command", "Make keys and directories for caches of compiled GPU code."),
     "slurm": (
@@ -70,7 +74,7 @@ ELSEWHERE_RUN = {
     ),
 }
 # Commands that report nothing that a program would read: `capture` and `report` print JSON always.
-WITHOUT_FORMAT = ("capture", "report", "act", "watch-log", "serve", "install")
+WITHOUT_FORMAT = ("capture", "report", "act", "watch-log", "serve", "install", "join")
 
 
 class CommandParser(argparse.ArgumentParser):

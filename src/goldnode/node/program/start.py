@@ -56,6 +56,10 @@ def main(engine: str | None = None, archive: str | None = None) -> int:
         from . import remote
 
         return remote.answer(engine, archive)
+    if arguments[:1] == ["join"]:
+        from .join_command import main as join
+
+        return join(engine, archive, arguments)
     if arguments[:1] == ["preflight"]:
         from ..preflight.command import main as preflight
         from .arguments import parse
