@@ -171,6 +171,18 @@ def _row(disk: BuiltDisk, sums: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
+def move_versions(history: History) -> dict[int, str]:
+    """Return the version of each move of a line by its number: DAY.NUMBER, which is higher for each later move.
+
+    Clients take the highest version. The day never goes back, even if the clock of a signer was wrong.
+    """
+    days = accumulate((entry.date[:10].replace("-", "") for entry in history.entries), max)
+    return {
+        entry.number: f"{day}.{entry.number:04d}"
+        for entry, day in zip(history.entries, days, strict=True)
+    }
+
+
 def _product(
     name: str, channel: str, history: History, disks: Mapping[str, tuple[BuiltDisk, dict[str, str]]]
 ) -> dict[str, Any]:
@@ -179,9 +191,7 @@ def _product(
     Its newest version is the current target of the channel. Versions that were rolled back are omitted.
     """
     versions: dict[str, Any] = {}
-    # Clients take the highest version. Never let the date go back, even if the clock of a signer was wrong.
-    days = accumulate((entry.date[:10].replace("-", "") for entry in history.entries), max)
-    day = {entry.number: reported for entry, reported in zip(history.entries, days, strict=True)}
+    numbers = move_versions(history)
     newest: BuiltDisk | None = None
     for entry in history.stack(channel):
         if entry.now not in disks:
@@ -198,7 +208,7 @@ def _product(
                     "sha256": sums[file],
                     "size": (newest.directory / file).stat().st_size,
                 }
-        versions[f"{day[entry.number]}.{entry.number:04d}"] = {
+        versions[numbers[entry.number]] = {
             "items": items,
             "label": channel,
             "pubname": newest.name,

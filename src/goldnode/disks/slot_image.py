@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -80,22 +81,27 @@ def digest(path: Path, start: int = 0, size: int | None = None) -> tuple[int, st
     return size, sha256.hexdigest()
 
 
-def command_line(raw: Path, esp: int, build_id: str) -> str:
-    """Return the kernel's command line from an image's loader entry. Raises DiskError if it is missing."""
+def entry(raw: Path, esp: int, build_id: str) -> Mapping[str, str]:
+    """Return the fields of an image's loader entry. `esp` is the place of the ESP, in bytes. Raises DiskError."""
     tools.require("mcopy")
-    entry = f"goldnode-{build_id}-a.conf"
+    name = f"goldnode-{build_id}-a.conf"
     done = subprocess.run(
-        ["mcopy", "-n", "-i", f"{raw}@@{esp}", f"::/loader/entries/{entry}", "-"],
+        ["mcopy", "-n", "-i", f"{raw}@@{esp}", f"::/loader/entries/{name}", "-"],
         capture_output=True,
         check=False,
         env=tools.environment(0),
     )
-    options = loader.fields(done.stdout.decode("utf-8", "replace")).get("options")
-    if done.returncode or not options:
+    fields = loader.fields(done.stdout.decode("utf-8", "replace"))
+    if done.returncode or not fields.get("options"):
         reason = done.stderr.decode("utf-8", "replace").strip() or "it has no command line"
         raise DiskError(
-            f"the entry {entry} cannot be read: {reason}",
+            f"the entry {name} cannot be read: {reason}",
             file=raw,
             remedy="run `goldnode disks build` again",
         )
-    return options
+    return fields
+
+
+def command_line(raw: Path, esp: int, build_id: str) -> str:
+    """Return the kernel's command line from an image's loader entry. Raises DiskError if it is missing."""
+    return entry(raw, esp, build_id)["options"]

@@ -40,6 +40,13 @@ class ArchiveSigner:
 
     def sign(self, text: Path, out: Path) -> None:
         """Clear-sign `text` into `out`. Raises SigningKeyError."""
+        self._sign("--clear-sign", text, out)
+
+    def detach(self, text: Path, out: Path) -> None:
+        """Write a detached binary signature of `text` to `out`. Raises SigningKeyError."""
+        self._sign("--detach-sign", text, out)
+
+    def _sign(self, how: str, text: Path, out: Path) -> None:
         done = self._gpg(
             "--local-user",
             f"{self.fingerprint}",
@@ -47,7 +54,7 @@ class ArchiveSigner:
             "SHA512",
             "--output",
             str(out),
-            "--clear-sign",
+            how,
             str(text),
         )
         if done.returncode:
@@ -180,41 +187,44 @@ def check_signature(signed: Path, public: bytes) -> tuple[str | None, str]:
     (None without one), and the signed text or the error.
     """
     with tempfile.TemporaryDirectory(prefix="goldnode-gpgv-") as name:
-        keyring, text = Path(name) / "key.gpg", Path(name) / "text"
-        keyring.write_bytes(dearmor(public))
-        done = _call(
-            [
-                "gpgv",
-                "--status-fd",
-                "1",
-                "--keyring",
-                str(keyring),
-                "--output",
-                str(text),
-                str(signed),
-            ]
-        )
-        status = {
-            row.split()[1]: row.split()[2:]
-            for row in done.stdout.splitlines()
-            if row.startswith("[GNUPG:] ") and len(row.split()) > 1
-        }
-        # gpgv prints one of these in place of GOODSIG (GnuPG's doc/DETAILS).
-        for word, why in (
-            ("EXPKEYSIG", "the key has expired"),
-            ("REVKEYSIG", "the key is revoked"),
-            ("EXPSIG", "the signature has expired"),
-            ("BADSIG", "the signature is bad: the file was changed after it was signed"),
-            ("ERRSIG", "it is signed by another key"),
-        ):
-            if word in status:
-                who = status[word][0] if status[word] else "?"
-                return None, f"{why} ({who})"
-        if "GOODSIG" not in status or "VALIDSIG" not in status or not text.exists():
-            return None, _last(done.stderr) or "there is no signature"
-        # The tenth field is the primary key: a subkey may have signed.
-        valid = status["VALIDSIG"]
-        return valid[9] if len(valid) > 9 else valid[0], text.read_text(encoding="utf-8")
+        text = Path(name) / "text"
+        who, why = _verify(public, Path(name), "--output", str(text), str(signed))
+        if who is None or not text.exists():
+            return None, why
+        return who, text.read_text(encoding="utf-8")
+
+
+def check_detached(text: Path, signature: Path, public: bytes) -> tuple[str | None, str]:
+    """Verify a detached signature of a file against keys. Return the primary fingerprint of a good one, or None and why."""
+    with tempfile.TemporaryDirectory(prefix="goldnode-gpgv-") as name:
+        return _verify(public, Path(name), str(signature), str(text))
+
+
+def _verify(public: bytes, scratch: Path, *words: str) -> tuple[str | None, str]:
+    keyring = scratch / "key.gpg"
+    keyring.write_bytes(dearmor(public))
+    done = _call(["gpgv", "--status-fd", "1", "--keyring", str(keyring), *words])
+    status = {
+        row.split()[1]: row.split()[2:]
+        for row in done.stdout.splitlines()
+        if row.startswith("[GNUPG:] ") and len(row.split()) > 1
+    }
+    # gpgv prints one of these in place of GOODSIG (GnuPG's doc/DETAILS).
+    for word, why in (
+        ("EXPKEYSIG", "the key has expired"),
+        ("REVKEYSIG", "the key is revoked"),
+        ("EXPSIG", "the signature has expired"),
+        ("BADSIG", "the signature is bad: the file was changed after it was signed"),
+        ("ERRSIG", "it is signed by another key"),
+    ):
+        if word in status:
+            who = status[word][0] if status[word] else "?"
+            return None, f"{why} ({who})"
+    if "GOODSIG" not in status or "VALIDSIG" not in status:
+        return None, _last(done.stderr) or "there is no signature"
+    # The tenth field is the primary key: a subkey may have signed.
+    valid = status["VALIDSIG"]
+    return valid[9] if len(valid) > 9 else valid[0], ""
 
 
 @dataclass(frozen=True)

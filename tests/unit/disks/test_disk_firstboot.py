@@ -16,6 +16,7 @@ from tests.unit.disks.disk_trees import EPOCH, RELEASE, spec, tree
 from goldnode.core.errors import DiskError
 from goldnode.disks import firstboot
 from goldnode.disks.assemble import MIB
+from goldnode.disks.sysupdate import FollowedChannel, definitions
 from goldnode.node.effective.boot_choice import boot_choice
 from goldnode.node.ground.host import Host
 from goldnode.node.slots import write as slotwrite
@@ -219,7 +220,9 @@ def test_a_directory_that_leads_out_of_the_root_is_refused(tmp_path: Path) -> No
     assert (root / "etc/hostname").exists()
 
 
-def run(place: Path, word: str, *, mounted: bool = True) -> str:
+def run(
+    place: Path, word: str, *, mounted: bool = True, root: str = "UUID=1", layout: str = "single"
+) -> str:
     """The program of the first boot with every path of it below `place`; `mounted`: whether /efi is."""
     text = PROGRAM.read_text()
     for name in (
@@ -227,6 +230,8 @@ def run(place: Path, word: str, *, mounted: bool = True) -> str:
         "/var/lib/goldnode/disk",
         "/efi/goldnode/seed",
         "/proc/sys/kernel/hostname",
+        "/proc/cmdline",
+        "/usr/lib/os-release",
         "/etc/",
         "/root/",
         "/run/",
@@ -242,7 +247,9 @@ def run(place: Path, word: str, *, mounted: bool = True) -> str:
     ):
         (place / folder).mkdir(parents=True, exist_ok=True)
     (place / "usr/lib/goldnode/disk/class").write_text("a100_sxm4_40gb\n")
-    (place / "usr/lib/goldnode/disk/layout").write_text("single\n")
+    (place / "usr/lib/goldnode/disk/layout").write_text(f"{layout}\n")
+    (place / "usr/lib/os-release").write_text("ID=debian\nIMAGE_VERSION=old\n")
+    (place / "proc/cmdline").write_text(f"quiet root={root} ro\n")
     (place / "etc/machine-id").write_text("0a1b2c3d4e5f60718293a4b5c6d7e8f9\n")
     (place / "proc/sys/kernel/hostname").touch()
     program = place / "program"
@@ -362,6 +369,50 @@ def test_a_seed_that_no_one_has_read_is_read_in_the_other_slot(tmp_path: Path) -
     slotwrite.carry(Host(str(tmp_path / "node"), live=True), str(root), print)
     assert (root / slotwrite.PRESET.lstrip("/")).exists()
     assert not (root / slotwrite.STAMP.lstrip("/")).exists()
+
+
+def test_version_of_systemd_sysupdate_is_that_of_the_partition_that_runs(tmp_path: Path) -> None:
+    """It protects by IMAGE_VERSION what it must not write to, and a disk that it updates needs no slot b."""
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/os-release").symlink_to("../usr/lib/os-release")
+    label = "PARTLABEL=a100_sxm4_40gb_20261130.0004"
+    reported = run(tmp_path, "run", root=label, layout="ab")
+    assert "version 20261130.0004 of a100_sxm4_40gb" in reported
+    assert "root-b" not in reported
+    assert (tmp_path / "etc/os-release").read_text() == (
+        "ID=debian\nIMAGE_ID=a100_sxm4_40gb\nIMAGE_VERSION=20261130.0004\n"
+    )
+    assert (tmp_path / "usr/lib/os-release").read_text() == "ID=debian\nIMAGE_VERSION=old\n"
+
+
+@pytest.mark.parametrize("root", ["PARTLABEL=root-a", "UUID=1", "PARTLABEL=h100_20261130.0004"])
+def test_root_of_another_name_has_no_version_of_systemd_sysupdate(
+    tmp_path: Path, root: str
+) -> None:
+    run(tmp_path, "run", root=root)
+    assert not (tmp_path / "etc/os-release").exists()
+
+
+def test_the_seed_gives_the_files_of_systemd_sysupdate(tmp_path: Path) -> None:
+    followed = FollowedChannel("a100", "stable", "http://images.example.net", "1", "goldnode")
+    names = [*definitions(followed, 262), "systemd/import-pubring.gpg"]
+    seed = tmp_path / "efi/goldnode/seed/sysupdate"
+    for name in (*names, "passwd", "systemd/system/ssh.service"):
+        (seed / name).parent.mkdir(parents=True, exist_ok=True)
+        (seed / name).write_text(f"{name}\n")
+    (tmp_path / "programs").mkdir()
+    (tmp_path / "programs/systemctl").write_text(f'#!/bin/sh\necho "$*" >>{tmp_path}/asked\n')
+    (tmp_path / "programs/systemctl").chmod(0o755)
+    run(tmp_path, "run")
+    written = {
+        str(path.relative_to(tmp_path / "etc"))
+        for path in (tmp_path / "etc").rglob("*")
+        if path.is_file()
+    }
+    assert written == {*names, "machine-id"}
+    assert (tmp_path / "etc" / names[0]).read_text() == f"{names[0]}\n"
+    assert (tmp_path / "etc/systemd/import-pubring.gpg").stat().st_mode & 0o777 == 0o644
+    assert (tmp_path / "asked").read_text() == "daemon-reload\n"
 
 
 def test_a_seed_that_is_no_name_is_reported_and_not_used(tmp_path: Path) -> None:

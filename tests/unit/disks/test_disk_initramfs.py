@@ -137,6 +137,17 @@ def test_root_is_that_of_the_disk_that_the_loader_reports(machine: Initramfs) ->
     assert "goldnode: root is /dev/sdb2 of disk sdb, by loader" in machine.output
 
 
+def test_root_that_systemd_sysupdate_has_written_is_that_of_the_booted_disk(
+    machine: Initramfs,
+) -> None:
+    label = "cpu_only_20261130.0004"
+    machine.disk("sda", OWN + "1", OWN + "a", label=label)
+    machine.disk("sdb", OWN + "2", OWN + "b", label=label)
+    machine.loader(OWN + "b")
+    found = machine.run(root=f"PARTLABEL={label}")
+    assert (found["root"], found["disk"], found["by"]) == ("/dev/sdb2", "sdb", "loader")
+
+
 def test_loader_outweighs_the_word_of_a_copied_entry(machine: Initramfs) -> None:
     machine.disk("sda", OWN + "1", OWN + "a")
     machine.disk("sdb", OWN + "2", OWN + "b")

@@ -2,7 +2,7 @@
 
 - `build`: `list`, `lock`, `build`
 - `publish`: evidence, channels and the published directory
-- `compare`, `netboot`, `reinstall`, `sign`, `update`, `verify`: the commands of these names
+- `compare`, `netboot`, `reinstall`, `sign`, `sysupdate`, `update`, `verify`: the commands of these names
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ _SECTIONS = {
             "disks.update",
             "Write an image to the inactive slot of a node and boot it next.",
         ),
+        "sysupdate": ("disks.sysupdate", "Publish a channel for systemd-sysupdate."),
         "netboot": (
             "disks.netboot",
             "Write the files that install machines from the network.",

@@ -10,7 +10,7 @@ from typing import cast
 
 from ..effective import loader
 from ..ground import systemd
-from ..ground.host import Host
+from ..ground.host import Host, is_container
 from ..state import bootdisk
 from ..state.domains import units as units_domain
 from ..state.domains.program import CLASS
@@ -110,6 +110,19 @@ def record_retries(host: Host) -> str:
     return f"image {about.get('name')} is good; {text}"
 
 
+def other_trial(host: Host) -> bool:
+    """Return whether this boot tries an image outside the slots: another program, as systemd-sysupdate, has installed it.
+
+    Without the ESP its entry is unknown, and the image is judged.
+    """
+    if running(host) is not None or not host.live or is_container(host):
+        return False
+    if loader.variable(host, "LoaderBootCountPath") is None:
+        return False
+    where = loader.partition(host)
+    return where is None or counted(host, where) is not None
+
+
 def good(host: Host) -> Tuple[bool, str]:
     """Return whether this boot is good, and a message. A boot that tries no image is always good.
 
@@ -125,6 +138,10 @@ def good(host: Host) -> Tuple[bool, str]:
         if stray:  # nothing is recorded: the ESP may be that of another disk
             why = f"the image that this boot tries is not blessed: {stray}. {bootdisk.REMEDY}"
             return False, why
+    if other_trial(host):
+        reasons = judge(host)
+        state_of = f"not good: {'; '.join(reasons[:4])}" if reasons else "good"
+        return not reasons, f"the image on trial is {state_of}"
     state = survey(host)
     if state is None or state["tried"] is None:
         return True, "this boot tries no image"

@@ -299,6 +299,35 @@ def test_a_blessed_boot_is_never_judged(node: Node, monkeypatch: pytest.MonkeyPa
     assert slots.history(node, "/efi") == []
 
 
+def other(node: Node, monkeypatch: pytest.MonkeyPatch, reasons: list[str]) -> Path:
+    """This boot tries a version that systemd-sysupdate has installed, and its check reports this."""
+    root = Path(node.root)
+    (root / "proc/cmdline").write_text("root=PARTLABEL=cpu_20261130.0004 ro")
+    entry = root / ENTRIES / "cpu_20261130.0004+2-1.conf"
+    entry.write_text("title other\nlinux /goldnode/a/vmlinuz\n")
+    counted(node, entry.name)
+    monkeypatch.setattr(slot_trial, "judge", lambda host: reasons)
+    return entry
+
+
+def test_version_that_another_program_has_installed_is_judged(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other(node, monkeypatch, ["modules.dummy: missing"])
+    assert slot_trial.good(node) == (
+        False,
+        "the image on trial is not good: modules.dummy: missing",
+    )
+    entry = other(node, monkeypatch, [])
+    assert slot_trial.good(node) == (True, "the image on trial is good")
+    other(node, monkeypatch, ["it should not be asked"])
+    entry.rename(entry.with_name("cpu_20261130.0004.conf"))  # systemd-bless-boot has done so
+    assert slot_trial.good(node) == (True, "this boot tries no image")
+    (Path(node.root) / "efi").rename(Path(node.root) / "elsewhere")
+    assert slot_trial.good(node)[0] is False
+    assert slots.history(node, "/elsewhere") == []
+
+
 def test_without_the_esp_a_boot_that_is_tried_is_not_good(node: Node) -> None:
     counted(node, "goldnode-aaa-a+2-1.conf")
     (Path(node.root) / "efi").rename(Path(node.root) / "elsewhere")
