@@ -76,7 +76,8 @@ def rounds(rows: list[Report], pending: dict[str, str]) -> list[str]:
         "## Blind rounds",
         "",
         "The answers of a round were committed before its reports were given to the product. Each round was found after the fixes of the "
-        "one before, so its first column is what an operator gets for a report that nobody has seen.",
+        "one before, so its first column is what an operator gets for a report that nobody has seen. Five threads of round 7 "
+        "were in the results of the search for round 6, and were not used there.",
         "",
         "| Round | At | Reports | Right first | Partly | Wrong | Not taken | Right now |",
         "|--:|---|--:|--:|--:|--:|--:|--:|",

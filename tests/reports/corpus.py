@@ -22,7 +22,15 @@ OPEN = ROOT / "open.yml"
 TRIAL, TREE = "24c6d23d", "b8494301"  # the commits that `first` and `before` are about
 
 # The commit at which the reports of each blind round were answered first: `first` of those is about it.
-ROUNDS = {1: "0ad26185", 2: "723befc0", 3: "698474d6", 4: "b216bdc1", 5: "d8c6d37a", 6: "16cdb55c", 7: "715d311b"}
+ROUNDS = {
+    1: "0ad26185",
+    2: "723befc0",
+    3: "698474d6",
+    4: "b216bdc1",
+    5: "d8c6d37a",
+    6: "16cdb55c",
+    7: "715d311b",
+}
 
 Judgement = Literal["right", "partly", "wrong", "cannot"]
 OneOf = Annotated[list[str], pydantic.Field(min_length=2)]

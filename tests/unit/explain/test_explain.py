@@ -191,6 +191,13 @@ def test_variant_of_a_message_has_its_answer_first(line: str, wanted: str) -> No
     assert ids(line)[:1] == [wanted], line
 
 
+@pytest.mark.parametrize(("sentence", "wanted"), MESSAGES["described"])
+def test_description_without_a_message_has_its_symptom_first(sentence: str, wanted: str) -> None:
+    reading = explain(sentence)
+    near = [row for row, _ in reading.similar]
+    assert [row.id for row in (*reading.answers, *near)][:1] == [wanted], sentence
+
+
 @pytest.mark.parametrize("line", MESSAGES["harmless"])
 def test_line_of_a_healthy_node_has_no_answer(line: str) -> None:
     assert [row.id for row in explain(line).answers] == [], line

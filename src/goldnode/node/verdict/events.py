@@ -799,7 +799,8 @@ def _api_mismatch(row: Json, capture: Mapping[str, Any], limits: Json) -> Findin
     if known(loaded) and loaded == library == module and client not in (None, library):
         return _of_row(row, "driver.api_mismatch", text + "; the node's own library fits")
     remedy = Remedy(
-        "Make module and libraries one version (site.yml) and load the module again, or restart the node.",
+        "Make module and libraries one version (site.yml) and load the module again, or restart the node. "
+        "Where it comes back, write the initramfs again: it may hold the former module.",
         SITE,
         REBOOT,
     )
