@@ -156,6 +156,7 @@ PROMISED = {
         "fleet sql": ["tests/unit/fleet/report/test_report_command.py"],
         "fleet hardware": ["tests/unit/fleet/report/test_fleet_hardware.py"],
         "fleet prune": ["tests/unit/fleet/ingest/test_prune.py"],
+        "fleet copy": ["tests/unit/fleet/ingest/test_bucket.py"],
     },
     "floors": {
         "floors": ["tests/unit/floors/test_floors_command.py"],

@@ -43,6 +43,10 @@ _SECTIONS = {
             "Write captures, verdicts and canary results to the fleet's data.",
         ),
         "prune": ("fleet.ingest", "Remove captures that are older than a number of days."),
+        "copy": (
+            "fleet.ingest",
+            "Copy captures to object storage, for `goldnode fleet report --data s3://BUCKET/PREFIX`.",
+        ),
     },
     "Repair": {
         "ladder": (

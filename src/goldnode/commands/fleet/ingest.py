@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -13,6 +14,7 @@ import click
 from goldnode.commands.options import DIRECTORY, options
 from goldnode.commands.output import emit, reports
 from goldnode.core import extras
+from goldnode.core.errors import GoldnodeError
 from goldnode.core.site import FLEET_DATA, load_site
 
 if TYPE_CHECKING:
@@ -20,19 +22,33 @@ if TYPE_CHECKING:
     from goldnode.fleet.ingest.report import NodeReport
 
 _PATH = click.Path(path_type=Path)
+_DEFAULT = f"$GOLDNODE_FLEET_DATA, else the site file's fleet.data, else {FLEET_DATA}"
 DATA = click.option(
     "--data",
     type=DIRECTORY,
     metavar="DIRECTORY",
-    show_default=f"$GOLDNODE_FLEET_DATA, else the site file's fleet.data, else {FLEET_DATA}",
+    show_default=_DEFAULT,
     help="Directory of the fleet's captures.",
+)
+DATA_OR_BUCKET = click.option(
+    "--data",
+    metavar="DIRECTORY|ADDRESS",
+    show_default=_DEFAULT,
+    help="Directory of the fleet's captures, or s3://BUCKET/PREFIX with a copy of one.",
 )
 
 
 def directory(given: Path | None) -> Path:
     """Return the directory of captures that a command uses. Raise MissingExtraError without the extra `report`."""
     extras.require("report")
-    return given or load_site().fleet_data()
+    where = given or load_site().fleet_data()
+    # A path has one slash where an address has two.
+    if re.match(r"[a-z0-9]+:/", str(where)):
+        raise GoldnodeError(
+            f"{where} is no directory: only `goldnode fleet report`, `diff` and `sql --data ADDRESS` read a bucket",
+            remedy="name a directory, and copy it to the bucket with `goldnode fleet copy`",
+        )
+    return where
 
 
 @click.command()
@@ -194,3 +210,50 @@ def prune(keep: str, yes: bool, data: Path | None, form: str) -> None:
         for day in left
     ]
     emit(form, content, "\n".join(lines))
+
+
+@click.command()
+@click.argument("address", metavar="s3://BUCKET/PREFIX")
+@click.option(
+    "--keep",
+    metavar="DAYS",
+    help="Remove captures from the bucket that are older, as 365d; without it, none is removed.",
+)
+@click.option("--dry-run", is_flag=True, help="Print what would be copied and removed.")
+@DATA
+@reports("fleet-copy")
+def copy(address: str, keep: str | None, dry_run: bool, data: Path | None, *, form: str) -> None:
+    """Copy captures to object storage, for `goldnode fleet report --data s3://BUCKET/PREFIX`.
+
+    Parts that the bucket has are not copied again. Readers see all of a copy, or nothing of it: one that was ended can be run again. Days that
+    were pruned here stay in the bucket. Add ?endpoint=https://HOST:PORT&region=REGION for a server of your own. Keys come from where the AWS
+    SDK looks for them: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, ~/.aws, or the role of the machine.
+    """
+    where = directory(data)
+    # pyarrow: only the extra `report` installs it.
+    from goldnode.fleet.ingest import bucket
+    from goldnode.fleet.ingest import prune as pruning
+
+    days = None if keep is None else pruning.days(keep)
+    storage = bucket.S3Storage.of(address)
+    run = bucket.plan if dry_run else bucket.copy
+    done = run(where, storage, datetime.now(UTC), days)
+    content = {
+        "address": storage.address,
+        "dry_run": dry_run,
+        "copied": [{"class": part.class_, "day": part.day, "id": part.id} for part, _ in done.new],
+        "bytes": done.bytes,
+        "removed": [{"class": part.class_, "day": part.day, "id": part.id} for part in done.gone],
+        "pruned_here": [
+            {"class": part.class_, "day": part.day, "id": part.id} for part in done.pruned
+        ],
+    }
+    would = "would be " if dry_run else ""
+    counts = [
+        f"{len(done.new)} parts {would}copied to {storage.address}, {done.bytes / 1e6:.1f} MB"
+    ]
+    if done.gone:
+        counts.append(f"{len(done.gone)} that they replace or that are old {would}removed")
+    if done.pruned:
+        counts.append(f"{len(done.pruned)} were pruned here and stay whole there")
+    emit(form, content, "; ".join(counts))

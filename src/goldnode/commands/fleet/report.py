@@ -8,13 +8,14 @@ import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from goldnode.commands.fleet.common import opened
-from goldnode.commands.fleet.ingest import DATA, directory
+from goldnode.commands.fleet.ingest import DATA_OR_BUCKET, directory
 from goldnode.commands.floors import TRUST, trusted
 from goldnode.commands.options import EXISTING, FILE, NEW_FILE, OLD_DIRECTORY, grouped
 from goldnode.commands.output import emit, reports, say
@@ -36,6 +37,7 @@ _FORMS = (
     "%Y-%m-%dT%H:%M:%SZ",
 )
 _AGO = re.compile(r"(\d+)([mhd])")
+COLLECTION = "goldnode"  # named collection of ClickHouse with the address and the keys of a bucket
 _UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 
 
@@ -151,15 +153,16 @@ _OPTIONS = grouped("what", ReportOptions, _AT, _STALE, _NODES, _GROUPS, _FLOORS,
     ),
     _ANONYMOUS,
 )
-@DATA
+@DATA_OR_BUCKET
 @reports("fleet-report", "html", "prometheus")
-def report(what: ReportOptions, output: ReportOutput, data: Path | None, form: str) -> None:
+def report(what: ReportOptions, output: ReportOutput, data: str | None, form: str) -> None:
     """Show drift, mixed groups, slow nodes, growing counters and repeat offenders.
 
     Reads the captures and canary results that `goldnode fleet ingest` has stored. One line is one cause, with all of its nodes. A node
     that has not reported is not known: neither healthy nor faulty.
     """
-    source, settings = _source(what, data), _settings(what)
+    settings = _settings(what)
+    source = _source(what, data, settings)
     # After `_source`, which names a missing extra: this import needs its packages.
     from goldnode.fleet.report.build import report as build
 
@@ -188,14 +191,14 @@ def report(what: ReportOptions, output: ReportOutput, data: Path | None, form: s
     help="Use captures that are at most this much older than either time.",
 )
 @_ANONYMOUS
-@DATA
+@DATA_OR_BUCKET
 @reports("fleet-diff")
 def diff(
     start: datetime,
     end: datetime | None,
     stale_after: float,
     anonymous: bool,
-    data: Path | None,
+    data: str | None,
     *,
     form: str,
 ) -> None:
@@ -209,8 +212,8 @@ def diff(
     end = end or now()
     if start >= end:
         raise click.UsageError("--from is not before --to")
-    source = ReportSource(directory(data))
     settings = ReportSettings(end, before=start, stale_after=timedelta(hours=stale_after))
+    source = ReportSource(_data(data, settings))
     # pyarrow: only the extra `report` installs it.
     from goldnode.fleet.report.build import diff as build
 
@@ -227,20 +230,22 @@ def diff(
 @_OPTIONS
 @click.option(
     "--script",
-    type=click.Choice(["clickhouse"]),
-    help="Print the statements that create the views in ClickHouse, and run nothing.",
+    type=click.Choice(["clickhouse", "clickhouse-tables"]),
+    help="Print the statements that create the views in ClickHouse, and run nothing: over the files, or over tables "
+    "that the statements fill from them.",
 )
-@DATA
+@DATA_OR_BUCKET
 @reports("fleet-sql")
 def sql(
-    query: str | None, what: ReportOptions, script: str | None, data: Path | None, form: str
+    query: str | None, what: ReportOptions, script: str | None, data: str | None, form: str
 ) -> None:
     """Run SQL on the captures and on the views of the report.
 
     With QUERY, it prints the rows. Without, it reads statements from a terminal, each up to a semicolon; `views` lists
     the views. The files of the captures cannot be changed.
     """
-    source, settings = _source(what, data), _settings(what)
+    settings = _settings(what)
+    source = _source(what, data, settings)
     # pyarrow: only the extra `report` installs it.
     from goldnode.commands.fleet import sql as fleet_sql
     from goldnode.fleet.report.engine import keys_of, opened
@@ -251,9 +256,9 @@ def sql(
             # pyarrow: only the extra `report` installs it.
             from goldnode.fleet.report.clickhouse import statements
 
-            click.echo(
-                ";\n\n".join(statements(source, settings, keys_of(connection), what.views)) + ";"
-            )
+            load, keys = script == "clickhouse-tables", keys_of(connection)
+            made = statements(source, settings, keys, what.views, load=load)
+            click.echo(";\n\n".join(made) + ";")
             return
         fleet_sql.lock(connection)
         if query is None:
@@ -271,14 +276,27 @@ def now() -> datetime:
 
 
 def _settings(what: ReportOptions) -> ReportSettings:
+    extras.require("report")
     # pyarrow: only the extra `report` installs it.
     from goldnode.fleet.report.frame import ReportSettings
 
     return ReportSettings(what.at or now(), stale_after=timedelta(hours=what.stale_after))
 
 
-def _source(what: ReportOptions, data: Path | None) -> ReportSource:
-    where = directory(data)
+def _data(given: str | None, settings: ReportSettings) -> Path:
+    """Return the directory of captures. For a bucket, it has the files of a report, and is removed as the command ends."""
+    # pyarrow: only the extra `report` installs it.
+    from goldnode.fleet.ingest import bucket
+    from goldnode.fleet.report.frame import chosen_parts
+
+    if given is None or not bucket.is_address(given):
+        return directory(None if given is None else Path(given))
+    files = bucket.fetched(bucket.S3Storage.of(given), partial(chosen_parts, settings))
+    return click.get_current_context().with_resource(files)
+
+
+def _source(what: ReportOptions, data: str | None, settings: ReportSettings) -> ReportSource:
+    where = _data(data, settings)
     # pyarrow: only the extra `report` installs it.
     from goldnode.fleet.report.frame import ExpectedNode, ReportSource
 
@@ -292,7 +310,9 @@ def _source(what: ReportOptions, data: Path | None) -> ReportSource:
             ExpectedNode(node.name, node.node_class, node.cohort) for node in load(what.nodes).nodes
         ]
     groups = _groups(what.groups) if what.groups else []
-    return ReportSource(where, expected, groups, _floors(what) if what.floors else [])
+    floors = _floors(what) if what.floors else []
+    collection = COLLECTION if data is not None and "://" in data else None
+    return ReportSource(where, expected, groups, floors, collection)
 
 
 def _rungs(at: float) -> list[ReportRung]:

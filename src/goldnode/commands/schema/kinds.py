@@ -32,6 +32,7 @@ from goldnode.documents.dual import DualDocument, DualRecordDocument
 from goldnode.documents.error import ErrorDocument
 from goldnode.documents.event import EventDocument
 from goldnode.documents.evidence import PREDICATES
+from goldnode.documents.fleet_bucket import FleetBucketDocument
 from goldnode.documents.fleet_hardware import FleetHardwareDocument
 from goldnode.documents.fleet_report import FleetDiffDocument, FleetReportDocument
 from goldnode.documents.floors import FloorsDocument
@@ -75,6 +76,7 @@ EXCHANGED: Mapping[str, type[BaseModel]] = {
     "error": ErrorDocument,
     "event": EventDocument,
     **{f"evidence-{kind}": predicate for kind, predicate in PREDICATES.items()},
+    "fleet-bucket": FleetBucketDocument,
     "fleet-diff": FleetDiffDocument,
     "fleet-hardware": FleetHardwareDocument,
     "fleet-report": FleetReportDocument,

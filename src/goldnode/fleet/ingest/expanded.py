@@ -50,11 +50,7 @@ CLICKHOUSE_LISTS = ListDialect(
         'CAST([] AS Array(Nullable(String))) AS items, CAST([] AS Array(Nullable(Float64))) AS "values", '
         "CAST([] AS Array(Nullable(String))) AS texts, CAST([] AS Array(Nullable(String))) AS faults WHERE 1 = 0"
     ),
-    nulls={
-        "base": "Nullable(DateTime64(3))",
-        "precision": "Nullable(String)",
-        "place": "Nullable(Int16)",
-    },
+    nulls={},  # the columns are named where the files are read
 )
 # Name of the table -> the list that its changes are in, and the lists beside it.
 _LISTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
@@ -71,7 +67,14 @@ def stored(dialect: ListDialect, table: str, files: Sequence[Path], rows: str) -
     """Return the SELECT of `stored_TABLE` for the table function `rows` of these files."""
     lacking = [] if any(map(by_change, files)) else _LACKING.get(table, ())
     columns = ", ".join(
-        ["*", *(f"CAST(NULL AS {dialect.nulls[name]}) AS {name}" for name in lacking)]
+        [
+            "*",
+            *(
+                f"CAST(NULL AS {dialect.nulls[name]}) AS {name}"
+                for name in lacking
+                if name in dialect.nulls
+            ),
+        ]
     )
     select = f"SELECT {columns} FROM {rows}"
     return (

@@ -166,7 +166,7 @@ PART_TABLES = {NODES: ORDER, CANARY: (CANARY,)}
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
 _ID = re.compile(r"[0-9a-f]{24}")
 _PART = re.compile(r"part-([0-9a-f]{24})")
-_KEYS = {NODES: ("node", "time"), CANARY: ("result",)}  # columns that name a capture, or a result
+KEYS = {NODES: ("node", "time"), CANARY: ("result",)}  # columns that name a capture, or a result
 
 
 class PartName(NamedTuple):
@@ -270,14 +270,14 @@ def _same_rows(directory: Path, table: str, part: PartName) -> list[PartName]:
 def _keys(directory: Path, table: str, part: PartName) -> set[tuple[Any, ...]]:
     file = part.file(directory, table)
     try:
-        rows = pq.read_table(file, columns=list(_KEYS[table]), partitioning=None)
+        rows = pq.read_table(file, columns=list(KEYS[table]), partitioning=None)
     except (OSError, pa.ArrowException) as problem:
         raise GoldnodeError(
             f"a list of replaced parts is damaged, and this file cannot be read to find it again: {problem}",
             file=file,
             remedy="put it back from a copy, or move the files of its part (the same name in each table) away",
         ) from None
-    return set(zip(*(rows[name].to_pylist() for name in _KEYS[table]), strict=True))
+    return set(zip(*(rows[name].to_pylist() for name in KEYS[table]), strict=True))
 
 
 def found_parts(directory: Path, table: str = NODES) -> list[PartName]:

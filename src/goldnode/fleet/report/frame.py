@@ -31,6 +31,7 @@ from goldnode.fleet.ingest.tables import (
     FINDINGS,
     NODES,
     NUMBERS,
+    ORDER,
     PartName,
     found_parts,
 )
@@ -86,6 +87,8 @@ class ReportSource:
     expected: Sequence[ExpectedNode] = ()
     groups: Sequence[tuple[str, str]] = ()  # name of the group, node
     floors: Sequence[FloorsDocument] = ()
+    # Named collection by which ClickHouse reads these files in a bucket; None: it reads those of the directory.
+    collection: str | None = None
 
 
 @dataclass(frozen=True)
@@ -154,42 +157,36 @@ def parts(source: ReportSource, settings: ReportSettings) -> Mapping[str, list[P
             file=source.directory,
             remedy="run `goldnode fleet ingest` first",
         )
+    files: dict[str, list[Path]] = {}
+    for table in (*ORDER, CANARY):
+        named = parts if table != CANARY else found_parts(source.directory, CANARY)
+        chosen = chosen_parts(settings, table, named)
+        if table == CHANGES:
+            files[table] = change_files(source.directory, chosen)
+        else:
+            files[table] = [part.file(source.directory, table) for part in chosen]
+    return files
+
+
+def chosen_parts(settings: ReportSettings, table: str, found: Sequence[PartName]) -> list[PartName]:
+    """Return the parts of the found ones whose files of a table a report can need."""
     facts = min(settings.compared, settings.at) - settings.stale_after
     numbers = settings.at - settings.trend
     bases = timedelta(days=BASE_DAYS)
-    span = {
+    month = settings.at - settings.month
+    since, until = {
         NODES: (None, settings.at),
         FACTS: (facts - bases, settings.at + bases),
         DIGESTS: (facts - bases, settings.at + bases),
         NUMBERS: (numbers - bases, settings.at + bases),
         CHANGES: (min(facts, numbers), settings.at),
-        FINDINGS: (settings.at - settings.month, settings.at),
-    }
-    month = f"{settings.at - settings.month:%Y-%m-%d}"
-    results = [
-        part.file(source.directory, CANARY)
-        for part in found_parts(source.directory, CANARY)
-        if month <= part.day <= f"{settings.at:%Y-%m-%d}"
-    ]
-    return {
-        CANARY: results,
-        **{
-            table: _files(source.directory, table, parts, since, until)
-            for table, (since, until) in span.items()
-        },
-    }
-
-
-def _files(
-    directory: Path, table: str, found: Iterable[PartName], since: datetime | None, until: datetime
-) -> list[Path]:
+        FINDINGS: (month, settings.at),
+        CANARY: (month, settings.at),
+    }[table]
     low = phrase("{:%Y-%m-%d}", since)
+    chosen = [part for part in found if low <= part.day <= f"{until:%Y-%m-%d}"]
     # Without a file, an empty list would be no table: the last one then has no row of that time.
-    named = list(found)
-    chosen = [part for part in named if low <= part.day <= f"{until:%Y-%m-%d}"] or named[-1:]
-    if table == CHANGES:
-        return change_files(directory, chosen)
-    return [part.file(directory, table) for part in chosen]
+    return chosen or (list(found[-1:]) if table != CANARY else [])
 
 
 def stored_views(

@@ -14,6 +14,8 @@ from tests.simulators.fleet import NOW, Json, canary, finding, fleet, put, store
 
 from goldnode.core.errors import GoldnodeError
 from goldnode.documents.floors import FloorsDocument
+from goldnode.fleet.ingest import compact
+from goldnode.fleet.ingest.tables import found_parts
 from goldnode.fleet.report import clickhouse, engine
 from goldnode.fleet.report.frame import ExpectedNode, ReportSettings, ReportSource, views
 
@@ -126,16 +128,22 @@ def session(
     source: ReportSource, settings: ReportSettings, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Any]:
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [])
-    session = pytest.importorskip("chdb.session").Session(
-        str(tmp_path_factory.mktemp("clickhouse"))
-    )
+    sessions = pytest.importorskip("chdb.session")
+    directory = str(tmp_path_factory.mktemp("clickhouse"))
+    session = sessions.Session(directory)
     # The library blocks SIGPIPE, also for programs that later tests start.
     signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     session.query("CREATE DATABASE goldnode")
     session.query("USE goldnode")
     with engine.opened(source, settings) as connection:
-        for statement in clickhouse.statements(source, settings, engine.keys_of(connection)):
-            session.query(statement)
+        keys = engine.keys_of(connection)
+        made = list(clickhouse.statements(source, settings, keys))
+    for statement in made:
+        session.query(statement)
+    # Readers come later and by another connection, without the settings of the script.
+    session.close()
+    session = sessions.Session(directory)
+    session.query("USE goldnode")
     yield session
     session.close()
 
@@ -167,6 +175,88 @@ def test_view_has_the_same_rows_in_both_engines(
     text = session.query(f"SELECT * FROM {name}", "JSONEachRow").data()  # noqa: S608
     assert duckdb_rows[name], f"the fleet of this test has nothing for {name}"
     assert plain([json.loads(line) for line in text.splitlines()]) == plain(duckdb_rows[name])
+
+
+def test_columns_have_a_type_that_clickhouse_adds_up(session: Any) -> None:
+    """A UNION of Int64 and UInt64 is a Variant in ClickHouse 26.9, which `sum` refuses."""
+    query = "SELECT table, name, type FROM system.columns WHERE database = 'goldnode' AND type LIKE '%Variant%'"
+    assert session.query(query, "CSV").data() == ""
+
+
+# Rows of the stored captures: what ClickHouse reads of the files, and of tables that were filled from them.
+STORED = ("captures", "results", "facts", "numbers", "digests", "findings")
+
+
+class LoadedTables:
+    """Statements of `clickhouse-tables` for a directory, up to the views of the report."""
+
+    def __init__(self, source: ReportSource, settings: ReportSettings) -> None:
+        with engine.opened(source, settings) as connection:
+            keys = engine.keys_of(connection)
+            self.rows = {name: plain(engine.rows(connection, name)) for name in STORED}
+        every = list(clickhouse.statements(source, settings, keys, load=True))
+        self.statements = every[: next(n for n, one in enumerate(every) if "VIEW settings" in one)]
+
+
+def stored(session: Any) -> dict[str, list[str]]:
+    found = {}
+    for name in STORED:
+        text = session.query(f"SELECT * FROM {name}", "JSONEachRow").data()  # noqa: S608
+        found[name] = plain([json.loads(line) for line in text.splitlines()])
+    return found
+
+
+def test_load_of_tables_that_ends_at_any_statement_shows_old_rows_or_new_ones(
+    session: Any, settings: ReportSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compact, "MANY", 3)
+    session.query("CREATE DATABASE tables")
+    session.query("USE tables")
+    try:
+        directory = tmp_path / "captures"
+        for age in (30, 3, 2):
+            store(directory, fleet(2), [NOW - age * HOUR], gpus=1)
+        old = LoadedTables(ReportSource(directory), settings)
+        for statement in old.statements:
+            session.query(statement)
+        assert stored(session) == old.rows
+        store(directory, fleet(2), [NOW - HOUR], gpus=1)  # merges the parts of the day
+        new = LoadedTables(ReportSource(directory), settings)
+        assert new.rows != old.rows
+        views = next(n for n, one in enumerate(new.statements) if " VIEW " in one)
+        inserts = [n for n, one in enumerate(new.statements[:views]) if one.startswith("INSERT")]
+        for end in (inserts[2], inserts[-1], views):
+            for statement in new.statements[:end]:
+                session.query(statement)
+            assert stored(session) == (old.rows if end < views else new.rows)
+        for statement in new.statements:
+            session.query(statement)
+        assert stored(session) == new.rows
+        kept = session.query("SELECT count(DISTINCT file) FROM loaded_nodes", "CSV").data()
+        assert int(kept) == len(found_parts(directory))
+    finally:
+        session.query("USE goldnode")
+
+
+def test_statements_can_be_run_again(source: ReportSource, settings: ReportSettings) -> None:
+    with engine.opened(source, settings) as connection:
+        keys = engine.keys_of(connection)
+    again = (
+        "CREATE OR REPLACE ",
+        "CREATE TABLE IF NOT EXISTS ",
+        "INSERT INTO ",
+        "SET ",
+        "DELETE FROM ",
+    )
+    for load in (False, True):
+        for statement in clickhouse.statements(source, settings, keys, load=load):
+            first = statement.partition("\nCREATE")[0] if statement.startswith("--") else statement
+            assert first.startswith((*again, "EXCHANGE TABLES ", "--")), statement[:80]
+
+
+def test_path_that_is_a_pattern_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(GoldnodeError, match="reads no files whose path has one of"):
+        clickhouse.ClickHouseFiles(tmp_path / "a{b}").function("facts")
 
 
 def test_view_of_a_site_can_use_the_others_and_a_wrong_one_is_named(

@@ -3,8 +3,3 @@ CREATE OR REPLACE FUNCTION names AS (x) -> arraySort(groupUniqArray(x));
 CREATE OR REPLACE FUNCTION listed AS (x) -> arrayStringConcat(arraySort(groupUniqArray(toString(x))), ', ');
 CREATE OR REPLACE FUNCTION middle AS (x) -> quantileExactInclusive(0.5)(x);
 CREATE OR REPLACE FUNCTION board AS (item) -> splitByChar('/', item)[1];
-SET join_use_nulls = 1;
-SET union_default_mode = 'DISTINCT';
-SET transform_null_in = 0;
--- Files of an earlier goldnode lack columns.
-SET schema_inference_mode = 'union';

@@ -64,7 +64,7 @@ checked AS (
 
 centres AS (
     SELECT class, platform, class_digest, runner, simulated, metric, quantile, middle(value) AS value,
-        count(DISTINCT node) AS nodes, count(*) AS devices
+        CAST(count(DISTINCT node) AS INTEGER) AS nodes, count(*) AS devices
     FROM checked
     WHERE why = ''
     GROUP BY class, platform, class_digest, runner, simulated, metric, quantile

@@ -69,14 +69,14 @@ known AS (
     GROUP BY s.class, s.day
 )
 
-SELECT class, day, status, nodes
+SELECT class, day, status, CAST(nodes AS BIGINT) AS nodes
 FROM reported
 UNION ALL
-SELECT class, day, 'not_reported' AS status, nodes
+SELECT class, day, 'not_reported' AS status, CAST(nodes AS BIGINT) AS nodes
 FROM known
 WHERE nodes > 0
 UNION ALL
-SELECT l.class AS class, max(floor(s.now_s / 86400)) AS day, 'silent' AS status, count(l.node) AS nodes
+SELECT l.class AS class, max(floor(s.now_s / 86400)) AS day, 'silent' AS status, CAST(count(l.node) AS BIGINT) AS nodes
 FROM latest AS l
 CROSS JOIN settings AS s
 WHERE l.state = 'silent'
