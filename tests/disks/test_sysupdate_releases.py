@@ -216,6 +216,24 @@ def test_without_a_size_in_the_name_the_smallest_partition_is_taken_though_the_r
     assert "File overly large, refusing." in done.text
 
 
+def test_root_in_zstd_is_written_as_it_is_before_262(lab: SysupdateLab) -> None:
+    """The reason for gzip: neither message nor status tells."""
+    packed = lab.web / f"cpu_1_{12 * MIB}.root.gz"
+    zstd = ["zstd", "-q", "-c", "-"]
+    data = subprocess.run(zstd, input=lab.roots["1"], capture_output=True, check=True).stdout
+    packed.with_suffix(".zst").write_bytes(data)
+    packed.unlink()
+    lab.sign()
+    for path in (lab.root / "etc/sysupdate.d").iterdir():
+        path.write_text(path.read_text().replace(".root.gz", ".root.zst"))
+    lab.update()
+    found = lab.content(SECOND, 12)
+    if lab.release.systemd < 260:
+        assert found.startswith(data)
+    else:
+        assert found == lab.roots["1"]
+
+
 @pytest.mark.parametrize(
     "fault", ["other key", "no signature", "earlier signature", "no keyring", "no gpg"]
 )

@@ -9,9 +9,9 @@ PLACE/CLASS/sysupdate/CHANNEL/
 A version is that of a move of the channel, not of a build: systemd-sysupdate never returns to a lower version, and a
 rollback is a later move. The files are derived from the published disk, whose bytes are compared with its manifest.
 
-gzip is what every release reads: the systemd-pull of 254 and 257 has no zstd. SIZE is that of the partition's content in
-bytes: without it, systemd-sysupdate takes the smallest empty partition, whether the root fits or not
-(docs/how-to/disk-sysupdate.md).
+gzip is what every release reads: 254 and 257 write a root in zstd to the partition as it is, and report success. SIZE
+is that of the partition's content in bytes: without it, systemd-sysupdate takes the smallest empty partition, whether
+the root fits or not (docs/how-to/disk-sysupdate.md).
 """
 
 from __future__ import annotations
