@@ -127,7 +127,7 @@ class Machine:
     seconds: float = 0.0
     lines: list[str] = field(default_factory=list)
 
-    def until(self, text: str, limit: float = 1500) -> list[str]:
+    def until(self, text: str, limit: float = 3600) -> list[str]:
         """Run until the console shows a text; return its lines. Reset loops of the emulated timer end by themselves."""
         words: list[str | Path] = []
         for number, path in enumerate(self.disks):

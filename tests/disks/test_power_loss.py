@@ -197,7 +197,7 @@ def counted(disk: Path, scratch: Path) -> list[list[tuple[int, bytes]]]:
     command = [*slotdisk.machine(scratch / "vars.fd"), "-nic", "none", "-no-reboot"]
     command += [*powercut.logged(work, log), "-device", "virtio-blk-pci,drive=logged,bootindex=0"]
     with slotdisk.started(command, scratch / "count.console") as machine:
-        machine.wait("POWER BOOTED new b: ", limit=600)
+        machine.wait("POWER BOOTED new b: ", limit=1800)
         machine.wait("GUEST ENDED", limit=300)
     found: list[list[tuple[int, bytes]]] = [[]]
     for event in powercut.events(log):
@@ -245,7 +245,7 @@ def first_line(disk: Path, scratch: Path, name: str) -> str:
     for _ in range(3):
         with slotdisk.guest(disk, scratch / "none", scratch, "-no-reboot", name=name) as machine:
             try:
-                at = machine.wait("POWER BOOTED ", limit=600)
+                at = machine.wait("POWER BOOTED ", limit=1800)
                 return machine.lines[at - 1].partition("POWER BOOTED ")[2]
             except GuestError as problem:
                 text = str(problem)[-2000:]

@@ -63,14 +63,17 @@ BROKEN = {
 # A good image with retries: only emergency mode gives up a boot of it.
 ARMED = f"sed -i 's/$/ {ground.ARMED}/' /cmdline; sed -i 's/^options.*/& {ground.ARMED}/' /efi/loader/entries/{TRIED}"
 BROKEN["good image in emergency"] = (f"{ARMED}; {BROKEN['emergency'][0]}", BROKEN["emergency"][1])
-# A directory is no ESP to systemd-bless-boot, which fails here: what comes after it is run without it.
-BLESSED = """mkdir -p /run/systemd/system/systemd-bless-boot.service.d
-printf '[Service]\\nExecStart=\\nExecStart=/bin/true\\n' >/run/systemd/system/systemd-bless-boot.service.d/only.conf
-systemctl daemon-reload; systemctl restart systemd-bless-boot.service
-systemctl show -p ExecStartPost systemd-bless-boot.service; ls /efi/loader/entries"""
+# A directory is no ESP to systemd-bless-boot unless it is named.
+NAMED = """mkdir -p /etc/systemd/system/systemd-bless-boot.service.d
+printf '[Service]\\nEnvironment=SYSTEMD_LOG_LEVEL=debug\\nExecStart=\\nExecStart=/lib/systemd/systemd-bless-boot --path=/efi good\\n' \\
+    >/etc/systemd/system/systemd-bless-boot.service.d/named.conf"""
 # What is no reason to go back: nothing, a GPU that the machine does not have, and whatever is wrong once the entry has no counter.
 STAYS = {
-    "good": (":", slots.GOOD),
+    "good": (NAMED, slots.GOOD),
+    "good without goldnode's part": (
+        f"{NAMED}; sed -i /ExecStartPre/d /etc/systemd/system/systemd-bless-boot.service.d/goldnode.conf",
+        slots.GOOD,
+    ),
     "blessed": (
         f"mv /efi/loader/entries/{TRIED} /efi/loader/entries/goldnode-bbb-b.conf; {MODULE}",
         None,
@@ -211,11 +214,14 @@ def test_a_boot_that_is_good_or_not_tried_stays(boot: Boot, event: str | None) -
     assert [row["event"] for row in boot.history()] == ([event] if event else [])
     if event:
         assert boot.inside("systemctl", "is-active", "boot-complete.target").strip() == "active"
-        flushed = boot.inside("sh", "-c", BLESSED)
-        assert "code=exited ; status=0" in flushed, (
-            f"what systemd-bless-boot has renamed is flushed: {flushed}"
-        )
-        # The counter was removed without systemd-bless-boot, which finds no ESP here; then it got its retries.
+        unit = "systemd-bless-boot.service"
+        assert boot.inside("systemctl", "is-active", unit).strip() == "active"
+        flushed = boot.inside("systemctl", "show", "-p", "ExecStartPost", unit)
+        assert "code=exited ; status=0" in flushed, "what it has renamed is flushed"
+        log = boot.inside("journalctl", "-b", "--no-pager", "-o", "cat", "-u", unit)
+        renamed = f"Successfully renamed '/loader/entries/{TRIED}'" in log
+        assert renamed != ("Operation already executed before" in log), log
+        assert renamed != ("entry goldnode-bbb-b.conf has no counter any more" in log), log
         again = TRIED.replace("+2-1", "+3")
         assert boot.inside("ls", "/efi/loader/entries").split() == ["goldnode-aaa-a.conf", again]
         assert slots.WATCHDOG not in boot.inside("cat", f"/efi/loader/entries/{again}")
