@@ -36,7 +36,8 @@ REQUIREMENTS = ("dosfstools", "fdisk", "mtools", "qemu-system-x86")
 SECTOR = 512
 MARKS = 1000  # a sector that no partition has; as in guest_power.py
 START = MIB
-WORDS = "ro console=ttyS0 loglevel=4 panic=5"
+# no_timer_check: as in slotdisk.OPTIONS
+WORDS = "ro console=ttyS0 loglevel=4 no_timer_check panic=5"
 ROOT = b"a root file system, as far as this goes" * 900
 GUEST = Path(__file__).parent / "guest_power.py"
 EPOCH = 1_700_000_000
@@ -284,7 +285,7 @@ def record(
         "nice", "-n", "19", "qemu-system-x86_64", "-accel", "tcg", "-cpu", "qemu64,-svm,+rdrand", "-smp", "1", "-m", "768", "-M", "q35", "-no-reboot",
         "-display", "none", "-serial", "stdio", "-monitor", "none", "-nic", "none", "-kernel", str(scratch / "vmlinuz"),
         "-initrd", str(scratch / "initrd"),
-        "-append", f"console=ttyS0 loglevel=4 rdinit=/init panic=-1 goldnode.eager={eager} -- -I -S /guest_power.py",
+        "-append", f"console=ttyS0 loglevel=4 no_timer_check rdinit=/init panic=-1 goldnode.eager={eager} -- -I -S /guest_power.py",
         *logged(work, log),
         "-device", "virtio-blk-pci,drive=logged,num-queues=1",
     ]  # fmt: skip
