@@ -103,10 +103,10 @@ def smoke(image: OciImage, ask: Ask | None = None, engine: Engine = "auto") -> r
         return record.missing(
             backend or "cpu", f"goldnode-smoke ended with status {status}: {lines[-1][:300]}"
         )
-    # Of the bytes that ran, and not as the image states it.
     reported = record.read(out, backend)
     if not {"--tier", "--test"} & set(ask.arguments):
         reported = record.with_team_tests(reported, _team_tests(image), hardware=ask.hardware)
+    # Of the bytes that ran, and not as the image states it.
     reported = {**reported, "program": f"sha256:{_program_digest(image, ask)}"}
     if native:
         return reported
