@@ -181,13 +181,13 @@ def test_team_tests_run_as_the_user_of_the_image(
         "tier": "cpu",
         "workdir": "/app",
     }
-    failing = {**row, "name": "model", "run": ["sh", "-c", "echo no model >&2; exit 3"]}
+    failing = {**row, "name": "model", "run": ["python3", "-c", "import sys; sys.exit('no model')"]}
     layers = [root, own({**IMAGE, "tests": [row, failing]}), layer({"app/check": check})]
     built = image(layout, "cpu:team", layers, user="10001:10002")
     found = inside.smoke(built, engine=engine)
     tests = {test["name"]: test for test in found["tiers"]["cpu"]["tests"]}
     assert tests["team main"]["figures"] == {"printed": "10001 10002 /app a b"}, tests
-    assert tests["team model"]["why"] == "it ended with status 3: no model"
+    assert tests["team model"]["why"] == "it ended with status 1: no model"
     assert (found["exit_code"], found["tiers"]["cpu"]["why"]) == (2, "failed: team model")
 
 
