@@ -272,6 +272,8 @@ def test_guide_is_followed_from_an_empty_directory(
     again = run(tmp_path, store, "goldnode images derive --locked --offline")
     assert "nothing has changed" in again.stdout
     assert "the digest is the same" in said["goldnode images derive --twice"]
+    tested = said["goldnode images smoke recsys/trainer"]
+    assert re.search(r"^cpu  passed +team main +printed packaging ", tested, re.MULTILINE), tested
     layout = ImageStore(store).layout
     image = layout.image(next(ref for ref in layout.refs() if ref.startswith("recsys/trainer:")))
     assert identity(image.config).kind == "derived"
