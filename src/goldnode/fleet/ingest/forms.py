@@ -11,6 +11,7 @@ value is found by flattening the model with a mark in place of each one, as for 
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import compress
 from operator import ne
@@ -20,7 +21,7 @@ import numpy as np
 from pydantic_core import from_json
 
 from goldnode.fleet.ingest.blocks import CaptureBlocks, GroupRows, by_key
-from goldnode.fleet.ingest.flatten import LONGEST_ITEM
+from goldnode.fleet.ingest.flatten import LONGEST_ITEM, Flattener
 from goldnode.fleet.ingest.form_layout import (
     FACT,
     HEADS,
@@ -68,10 +69,13 @@ class FormModel:
 
     def take(self, rows: GroupRows) -> bool:
         """Take the blocks of the capture in a group of rows. Return False if they are not those of the form."""
-        self.flattener, self._reader, blocks = rows
-        layout, texts = self.layout, self.flattener.item_list
-        facts = by_key(blocks.facts, self._reader.fact_keys)
-        numbers = by_key(blocks.numbers, self.flattener.key_list)
+        flattener, reader, blocks = rows
+        # A model outlives the group of its rows: those of a class with new names of parts (UUIDs) in each
+        # capture are megabytes.
+        self._flattener, self._reader = weakref.ref(flattener), weakref.ref(reader)
+        layout, texts = self.layout, flattener.item_list
+        facts = by_key(blocks.facts, reader.fact_keys)
+        numbers = by_key(blocks.numbers, flattener.key_list)
         filled = [self._filled(parts, {}) for parts in layout.items]
         for own, table, form in (
             (facts, blocks.facts, layout.facts),
@@ -83,7 +87,7 @@ class FormModel:
             ]:
                 return False
         self._facts, self._numbers, self._blocks = facts.rows, numbers.rows, blocks
-        self._items = np.array([self.flattener.item(text) for text in filled], np.int32)
+        self._items = np.array([flattener.item(text) for text in filled], np.int32)
         self._fact_items = np.empty(len(facts.rows), np.int32)
         self._fact_items[facts.rows] = layout.facts.items
         self._number_items = np.empty(len(numbers.rows), np.int32)
@@ -156,7 +160,9 @@ class FormModel:
 
     def blocks(self, one: FormedCapture, time: int) -> CaptureBlocks | None:
         """Return the blocks of a capture; None for one that takes the long way, which may refuse it."""
-        layout, flattener = self.layout, self.flattener
+        layout, flattener, reader = self.layout, self._flattener(), self._reader()
+        if flattener is None or reader is None:
+            return None
         numbers = np.array(one.numbers, np.int64)
         if list(map(TYPES.get, map(type, one.values))) != layout.types[numbers].tolist():
             return None
@@ -173,7 +179,7 @@ class FormModel:
         facts, readings = self._blocks.facts, self._blocks.numbers
         values, changed = facts.values.copy(), readings.values.copy()
         places = self._numbers[layout.rows[numbers[counted]]]
-        changed[places] = self._reader.rounded(measured, self._number_keys[places])
+        changed[places] = reader.rounded(measured, self._number_keys[places])
         rows = self._facts[layout.rows[numbers[stated]]].tolist()
         for row, text in zip(rows, texts, strict=True):
             values[row] = flattener.fact_code(flattener.fact_list[values[row]][0], text)
@@ -181,15 +187,15 @@ class FormModel:
         if items:
             codes = codes.copy()
             codes[list(items)] = flattener.new_items(list(items.values()))
-        return self._reader.digested(
+        return reader.digested(
             facts.replaced(codes[self._fact_items], values),
             readings.replaced(codes[self._number_items], changed),
             time,
         )
 
-    def rows(self, blocks: CaptureBlocks) -> GroupRows:
-        """Return blocks with what their codes are of."""
-        return GroupRows(self.flattener, self._reader, blocks)
+    def is_of(self, flattener: Flattener) -> bool:
+        """Return whether its rows are in the group with this Flattener."""
+        return self._flattener() is flattener
 
     def _renamed(self, one: FormedCapture, chosen: Sequence[bool]) -> dict[int, str] | None:
         """Return the items that differ; None where the names alone do not tell parts apart."""

@@ -87,14 +87,14 @@ class Group:
 
         Raise RefusedReportError, with nothing added, for one that cannot be stored.
         """
-        if formed.model.flattener is not self._flattener:
+        if not formed.model.is_of(self._flattener):
             return False
         findings = finding_columns(report)
         node_columns(report)
         blocks = formed.model.blocks(formed, report.milliseconds)
         if blocks is None:
             return False
-        self.last = formed.model.rows(blocks)
+        self.last = GroupRows(self._flattener, self._reader, blocks)
         self._add_blocks(report, blocks, findings, whole)
         return True
 

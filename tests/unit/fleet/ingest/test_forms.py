@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import gc
 import json
 import random
 import re
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -24,9 +26,10 @@ from tests.unit.fleet.ingest.test_changes import (
     recorded_captures,
 )
 
-from goldnode.fleet.ingest import bases
+from goldnode.fleet.ingest import bases, write
 from goldnode.fleet.ingest.blocks import CaptureBlocks, GroupRows
 from goldnode.fleet.ingest.files import IngestRequest, ingest
+from goldnode.fleet.ingest.flatten import Flattener
 from goldnode.fleet.ingest.forms import CaptureForms, FormedCapture
 from goldnode.fleet.ingest.inbox import put, put_document
 from goldnode.fleet.ingest.node_columns import node_columns
@@ -476,3 +479,32 @@ def monkeypatched_reads() -> Iterator[list[str]]:
     with pytest.MonkeyPatch.context() as changed:
         changed.setattr(bases, "held_body", held_body)
         yield read
+
+
+def test_model_does_not_keep_the_rows_of_a_written_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names of parts are of one node each: in memory with each group they were 180 MiB of an hour of 8,000 nodes."""
+    monkeypatch.setattr(write, "MOST_ROWS", 1_500)
+    groups = weakref.WeakSet[Flattener]()
+    most: list[int] = []
+    make, flush = Flattener.__init__, write.OpenPart.flush
+
+    def made(self: Flattener, *given: Any) -> None:
+        make(self, *given)
+        groups.add(self)
+
+    def flushed(self: write.OpenPart) -> None:
+        flush(self)
+        gc.collect()
+        most.append(len(groups))
+
+    monkeypatch.setattr(Flattener, "__init__", made)
+    monkeypatch.setattr(write.OpenPart, "flush", flushed)
+    source = tmp_path / "in"
+    source.mkdir()
+    for number, one in enumerate(fleet_captures(60)):
+        (source / f"{number:03}.json").write_bytes(spaced(one))
+    assert ingest(IngestRequest(tmp_path / "data", (source,)), NOW).stored == 60
+    assert len(most) > 5
+    assert max(most) <= 3, most
