@@ -100,8 +100,8 @@ def run(host: Host, options: Any) -> int:
         show(options, {"message": text}, text)
         return 0
     if verb == "bless":
-        text = slots.bless(host)
-        show(options, {"message": text}, text)
+        blessed = slots.bless(host)
+        show(options, {"message": blessed}, blessed)
         return 0
     if verb == "arm":
         armed = slots.arm(host, options.tries)
