@@ -6,6 +6,7 @@ kernel that runs (exit status 3, which the user data accepts here).
 
 from __future__ import annotations
 
+import gzip
 import json
 import shutil
 import time
@@ -211,6 +212,49 @@ def test_schema_knows_each_form_or_names_it(instance: Instance) -> None:
         )
         rc, text = SCHEMA[form][instance.name != "cloud12"]
         assert (done.rc, text in done.output) == (rc, True), (form, done)
+
+
+MERGED = """\
+#cloud-config-archive
+- type: text/cloud-config
+  content: |
+    runcmd: [[touch, /one]]
+- type: text/cloud-config
+  content: |
+    runcmd: [[touch, /two], ["false"]]
+"""
+EACH_BOOT = """\
+#cloud-config-archive
+- type: text/x-shellscript-per-boot
+  filename: 50-x
+  content: |
+    #!/bin/sh
+    date >>/ran
+"""
+
+
+def test_cloud_init_is_as_the_page_describes(instance: Instance) -> None:
+    """What decided the form of the user data (docs/how-to/cloud-init.md)."""
+    node = instance.node
+    # Of two parts with runcmd, the later one's counts. Its failure is an error in this boot, and none in the next.
+    instance.boot(MERGED.encode(), "i-11")
+    assert instance.status() == (1, "status: error")
+    node.shell("test ! -e /one && test -e /two")
+    instance.boot()
+    assert instance.status() == (0, "status: done")
+    # An unknown key is a warning, which the later releases count.
+    instance.boot(b"#cloud-config\nunknown_key: 1\n", "i-12")
+    assert instance.status() == (0 if instance.name == "cloud12" else 2, "status: done")
+    # A script that a loss of power has emptied is written again.
+    instance.boot(gzip.compress(EACH_BOOT.encode()), "i-13")
+    assert instance.status() == (0, "status: done")
+    node.shell(": >/var/lib/cloud/scripts/per-boot/50-x")
+    instance.boot()
+    assert instance.status() == (0, "status: done")
+    assert len(node.read("/ran").splitlines()) == 2
+    # The record of a join lies where `cloud-init clean` removes it.
+    node.shell(f"touch {RECORD} && rm /var/lib/cloud/scripts/per-boot/50-x && cloud-init clean")
+    assert node.run("test", "-e", RECORD, check=False).rc == 1
 
 
 def test_machine_joins_through_failures_and_a_loss_of_power(instance: Instance) -> None:
