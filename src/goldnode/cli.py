@@ -35,7 +35,7 @@ _SECTIONS = {
         ),
         "class": (
             "classes",
-            "Export the document of a node class, print it as user data, or propose its baseline.",
+            "Export the document of a node class, print user data, propose its baseline.",
         ),
         "classes": ("classes", "List the node classes."),
         "facts": ("facts", "Check the compatibility facts, and update them without a release."),

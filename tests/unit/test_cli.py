@@ -232,6 +232,7 @@ def test_schema_command_prints_and_writes_all_schemas(tmp_path: Path) -> None:
         "evidence-module-build",
         "evidence-prove-gpu",
         "evidence-smoke",
+        "fleet-bucket",
         "fleet-diff",
         "fleet-hardware",
         "fleet-report",

@@ -26,7 +26,8 @@ def commands(text: str) -> Iterator[list[str]]:
     known = main.list_commands(click.Context(main))
     for block in _BLOCK.findall(text):
         for line in _LINE.findall(block.replace("\\\n", " ")):
-            yield [word.rstrip(",.;") for word in re.split(r"\s#", line)[0].split()]
+            # What follows a comment sign or a pipe is none of goldnode's.
+            yield [word.rstrip(",.;") for word in re.split(r"\s[#|]", line)[0].split()]
     for line in _INLINE.findall(_BLOCK.sub("", text)):
         words = [word.rstrip(",.;") for word in line.split()]
         if words[0] in known:

@@ -47,7 +47,7 @@ def classes(form: str) -> None:
 
 @click.group("class", no_args_is_help=True)
 def class_() -> None:
-    """Export the document of a node class, print it as user data, or propose its baseline."""
+    """Export the document of a node class, print user data, propose its baseline."""
 
 
 @class_.command()
@@ -102,6 +102,7 @@ class UserDataOptions:
         "files",
         type=FILE,
         multiple=True,
+        metavar="FILE",
         help="Also deliver this user data of yours, such as a cloud-config. Repeatable.",
     ),
     click.option(

@@ -30,6 +30,7 @@ from goldnode.core import progress
 FILES = (
     "canary program",
     "class export",
+    "class user-data",
     "completion",
     "cve mitigate",
     "cve prepare",

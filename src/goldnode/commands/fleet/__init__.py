@@ -45,7 +45,7 @@ _SECTIONS = {
         "prune": ("fleet.ingest", "Remove captures that are older than a number of days."),
         "copy": (
             "fleet.ingest",
-            "Copy captures to object storage, for `goldnode fleet report --data s3://BUCKET/PREFIX`.",
+            "Copy captures to object storage, for reports with `--data s3://…`.",
         ),
     },
     "Repair": {

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from goldnode.commands.options import DIRECTORY, options
+from goldnode.commands.options import DIRECTORY, DRY_RUN, options
 from goldnode.commands.output import emit, reports
 from goldnode.core import extras
 from goldnode.core.errors import GoldnodeError
@@ -219,11 +219,11 @@ def prune(keep: str, yes: bool, data: Path | None, form: str) -> None:
     metavar="DAYS",
     help="Remove captures from the bucket that are older, as 365d; without it, none is removed.",
 )
-@click.option("--dry-run", is_flag=True, help="Print what would be copied and removed.")
+@DRY_RUN
 @DATA
 @reports("fleet-copy")
 def copy(address: str, keep: str | None, dry_run: bool, data: Path | None, *, form: str) -> None:
-    """Copy captures to object storage, for `goldnode fleet report --data s3://BUCKET/PREFIX`.
+    """Copy captures to object storage, for reports with `--data s3://…`.
 
     Parts that the bucket has are not copied again. Readers see all of a copy, or nothing of it: one that was ended can be run again. Days that
     were pruned here stay in the bucket. Add ?endpoint=https://HOST:PORT&region=REGION for a server of your own. Keys come from where the AWS
