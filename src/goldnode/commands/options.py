@@ -166,6 +166,18 @@ def disk_store(name: str = "store") -> Decorator:
     return store(name, "GOLDNODE_DISKS", ".goldnode/disks")
 
 
+def published_disks(*, exists: bool = False) -> Decorator:
+    """Return the option `--to` of the commands for published disks. `exists`: the directory must be there."""
+    return click.option(
+        "--to",
+        type=click.Path(file_okay=False, exists=exists),
+        envvar="GOLDNODE_DISKS_PLACE",
+        metavar="DIR",
+        show_default="$GOLDNODE_DISKS_PLACE",
+        help="Published directory.",
+    )
+
+
 @dataclass(frozen=True)
 class LockOptions:
     """How to lock: only check the locks, upgrade packages, use cached indexes alone."""

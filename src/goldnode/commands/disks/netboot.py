@@ -8,21 +8,14 @@ import click
 
 from goldnode.channels.product import Location
 from goldnode.commands import channel_moves as shared
-from goldnode.commands.options import FILE, disk_store, grouped, options
+from goldnode.commands.options import FILE, disk_store, grouped, options, published_disks
 from goldnode.commands.output import emit, reports, say
 from goldnode.core.errors import DiskError
 
 _AT = shared.location(
     options(
         disk_store(),
-        click.option(
-            "--to",
-            type=click.Path(file_okay=False, exists=True),
-            envvar="GOLDNODE_DISKS_PLACE",
-            metavar="DIR",
-            show_default="$GOLDNODE_DISKS_PLACE",
-            help="Published directory.",
-        ),
+        published_disks(exists=True),
         click.option(
             "--ca",
             type=FILE,

@@ -19,20 +19,14 @@ from goldnode.commands.options import (
     POLICY,
     disk_store,
     options,
+    published_disks,
 )
 from goldnode.commands.output import emit, reports, say
 from goldnode.core.errors import DiskError
 
 _TO = options(
     disk_store(),
-    click.option(
-        "--to",
-        type=click.Path(file_okay=False),
-        envvar="GOLDNODE_DISKS_PLACE",
-        metavar="DIR",
-        show_default="$GOLDNODE_DISKS_PLACE",
-        help="Published directory.",
-    ),
+    published_disks(),
 )
 _DISKS = click.argument("disks", nargs=-1, required=True, metavar="DIR|NAME|CLASS...")
 _AT = shared.location(_TO)
