@@ -152,6 +152,7 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=1_000)
     parser.add_argument("--hours", type=int, default=25)
     parser.add_argument("--one", choices=FLEETS, help=argparse.SUPPRESS)
+    parser.add_argument("--peers", type=Path, help=argparse.SUPPRESS)  # its matplotlib draws
     parser.add_argument("--out", type=Path, default=pages.ROOT / "docs/benchmarks")
     chosen = parser.parse_args()
     if chosen.one:
@@ -165,7 +166,9 @@ def main() -> None:
         "machine": pages.machine(),
     }
     found["figures"] = [one(fleet, chosen.nodes, chosen.hours) for fleet in FLEETS]
-    pages.write("ingest", found, tables(found), chosen.out)
+    data = pages.write("ingest", found, tables(found), chosen.out)
+    if chosen.peers:
+        pages.draw(Path(__file__).with_name("plot.py"), data, chosen.peers)
 
 
 if __name__ == "__main__":
