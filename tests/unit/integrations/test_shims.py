@@ -79,7 +79,7 @@ class Node:
         (self.root / "state/gate.mode").write_text(f"{mode}\n")
         (self.root / "run/pass").unlink(missing_ok=True)
         if opened:
-            (self.root / "run/pass").write_text("1 900\n")
+            (self.root / "run/pass").write_text(f"{UPTIME:.0f} 900\n")
 
     def checked(self, age: float = 5, code: Any = 0, text: str | None = None) -> None:
         found = verdict(finding("gpu.count", "mismatch"), code=code) | {
@@ -189,6 +189,21 @@ def test_no_verdict_drains_too(node: Node, what: str) -> None:
         "IDLE+DRAIN",
         True,
     )
+
+
+@pytest.mark.parametrize("text", [f"{UPTIME - 2_000:.0f} 900\n", "", "none\n"])
+def test_pass_of_an_earlier_verdict_resumes_nothing(node: Node, text: str) -> None:
+    """A check writes its verdict before the gate acts on it. In between, a bad node was resumed for a moment."""
+    node.checked(age=verdict_files.LIMIT + 100)
+    assert node.health()[0] == "IDLE+DRAIN"
+    node.checked(code=2)
+    (node.root / "run/pass").write_text(text)
+    assert node.health() == ("IDLE+DRAIN", LATE)
+    node.gate("drain", ["gpu.count: 7"])
+    assert node.health() == ("IDLE+DRAIN", LATE)
+    node.checked()
+    node.gate("drain", [])
+    assert node.health() == ("IDLE", "")
 
 
 def test_node_drained_by_a_person_stays_drained(node: Node) -> None:
