@@ -67,6 +67,8 @@ class Nodes:
         """Give a node a good verdict, as a check would."""
         capture = healthy()
         capture["driver"]["loaded"] = driver
+        # slurm-health compares it with the uptime of this machine.
+        uptime = int(time.clock_gettime(time.CLOCK_BOOTTIME))
         for name, content in {
             "proc/uptime": "160.5 1\n",
             "proc/sys/kernel/random/boot_id": "b\n",
@@ -75,9 +77,8 @@ class Nodes:
             "run/goldnode/verdict.json": GOOD,
             "run/goldnode/public.json": public(capture),
             "state/gate.mode": f"{mode}\n",
-            "state/pass": "1 900\n",
-            # slurm-health compares it with the uptime of this machine.
-            "state/status": f"{int(time.clock_gettime(time.CLOCK_BOOTTIME))} 0 healthy h100\n",
+            "state/pass": f"{uptime} 900\n",
+            "state/status": f"{uptime} 0 healthy h100\n",
         }.items():
             self.write(node, name, content)
 
