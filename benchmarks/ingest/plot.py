@@ -32,7 +32,7 @@ for at, row in enumerate(found["figures"], 1):
         left += wide
     fleet, precision = row["fleet"].split()
     axis.plot([GOALS[precision]] * 2, [at - 0.45, at + 0.45], color="#222222", linewidth=1)
-    axis.annotate(f"{left:.2f}", (left, at), xytext=(9, 0), textcoords="offset points", fontsize=8, va="center")  # fmt: skip
+    axis.annotate(f"{row['gb_of_90_days_hourly']:.2f}", (left, at), xytext=(9, 0), textcoords="offset points", fontsize=8, va="center")  # fmt: skip
     labels.append(f"{fleet}, {'without loss' if precision == 'exact' else 'at the stated precision'}")  # fmt: skip
 axis.set_yticks(range(len(labels)), labels, fontsize=9)
 axis.invert_yaxis()
