@@ -50,7 +50,7 @@ class SysupdateRelease:
 
 @dataclass
 class Answer:
-    """What a run of systemd-sysupdate has printed, and its exit status."""
+    """Output and exit status of a run of systemd-sysupdate."""
 
     code: int
     text: str
@@ -106,7 +106,7 @@ class SysupdateLab:
     def raw(self) -> Path:
         return self.place / "disk.raw"
 
-    # What is offered
+    # Versions on the server
 
     def offer(self, version: str, mib: int = 12) -> None:
         """Publish a version whose root has this size: noise, zeros, noise."""

@@ -373,6 +373,7 @@ def test_directory_for_kernels_has_to_exist_on_the_esp_for_254(lab: SysupdateLab
 def test_both_forms_of_transfers_are_not_read_together(lab: SysupdateLab) -> None:
     """257 reads *.conf, with a remark, only while there is no *.transfer."""
     if lab.release.systemd < 257:
+        # 254 has no second form that could be read beside it.
         pytest.skip("it reads *.conf alone")
     folder = lab.root / "etc/sysupdate.d"
     for path in folder.glob("*.transfer"):

@@ -234,7 +234,7 @@ EACH_BOOT = """\
 
 
 def test_cloud_init_is_as_the_page_describes(instance: Instance) -> None:
-    """What decided the form of the user data (docs/how-to/cloud-init.md)."""
+    """Behaviour of cloud-init for which the user data has its form (docs/how-to/cloud-init.md)."""
     node = instance.node
     # Of two parts with runcmd, the later one's counts. Its failure is an error in this boot, and none in the next.
     instance.boot(MERGED.encode(), "i-11")

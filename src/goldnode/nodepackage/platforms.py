@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class UserDataPlatform:
-    """What a platform takes as user data.
+    """Limit and encoding of user data on a platform.
 
     `limit`: bytes; None: none known. `base64`: they count in the base64 that its interface asks for. `binary`: it takes
     gzip, which cloud-init unpacks. `source`: where the limit was read on 2026-11-30.
@@ -66,7 +66,7 @@ _ALL = (
     UserDataPlatform("hetzner", 32768, "its API, as generated clients quote it"),
 )
 PLATFORMS = {platform.name: platform for platform in _ALL}
-# What each of them takes.
+# Without a named platform: what fits here fits everywhere.
 ANY = UserDataPlatform(
     "any", min(platform.limit for platform in _ALL if platform.limit is not None), "the smallest"
 )

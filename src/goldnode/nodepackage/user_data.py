@@ -176,7 +176,7 @@ def own_part(file: Path) -> UserDataPart:
 def refuse_secrets(text: str, file: Path | None = None) -> None:
     """Raise GoldnodeError for a private key or a login in an address.
 
-    Every process of an instance can read its user data, and so can whoever may describe the instance.
+    Every process of an instance can read its user data, and so can every account that may describe the instance.
     """
     remedy = "remove it: every process of the instance can read the user data"
     for number, line in enumerate(text.splitlines(), 1):

@@ -226,7 +226,7 @@ def _table(part: BucketPart) -> str:
 
 @dataclass
 class CopyPlan:
-    """What a copy to a bucket does."""
+    """Plan of a copy to a bucket."""
 
     parts: list[BucketPart]  # that readers see before it
     replaced: list[ReplacedPart]
