@@ -241,6 +241,7 @@ def test_schema_command_prints_and_writes_all_schemas(tmp_path: Path) -> None:
         "gate",
         "images",
         "install",
+        "join",
         "mitigation",
         "node-changes",
         "node-report",

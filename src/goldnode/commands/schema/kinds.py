@@ -38,6 +38,7 @@ from goldnode.documents.fleet_report import FleetDiffDocument, FleetReportDocume
 from goldnode.documents.floors import FloorsDocument
 from goldnode.documents.game_day import GameDayDocument
 from goldnode.documents.gate import GateDocument
+from goldnode.documents.join import JoinDocument
 from goldnode.documents.node_changes import NodeChangesDocument
 from goldnode.documents.node_report import NodeReportDocument
 from goldnode.documents.plan import PlanDocument
@@ -83,6 +84,7 @@ EXCHANGED: Mapping[str, type[BaseModel]] = {
     "floors": FloorsDocument,
     "game-day": GameDayDocument,
     "gate": GateDocument,
+    "join": JoinDocument,
     "node-changes": NodeChangesDocument,
     "node-report": NodeReportDocument,
     "plan": PlanDocument,

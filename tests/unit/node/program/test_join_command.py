@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from goldnode.documents.join import JoinDocument
 from goldnode.node.ground.errors import NodeError
 from goldnode.node.ground.host import Host
 from goldnode.node.program import join_command as join
@@ -142,6 +143,7 @@ def run(
 
     def command(*words: str, **_: Any) -> Any:
         assert read(host)["state"] == join.REBOOTING, "the record precedes the effect"
+        JoinDocument.model_validate_json(host.text(join.RECORD) or "")
         ran.append(words)
         return SimpleNamespace(rc=reboot_rc, tail=lambda: "Failed to connect to bus")
 
@@ -157,6 +159,7 @@ def run(
         "archive": "/p",
     }
     code = join.run(host, SimpleNamespace(**{**given, **options}))
+    JoinDocument.model_validate_json(host.text(join.RECORD) or "")
     return code, read(host), ran
 
 
