@@ -30,6 +30,7 @@ ROUNDS = {
     5: "d8c6d37a",
     6: "16cdb55c",
     7: "715d311b",
+    8: "edfb457f",
 }
 
 Judgement = Literal["right", "partly", "wrong", "cannot"]
