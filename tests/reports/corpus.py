@@ -31,6 +31,7 @@ ROUNDS = {
     6: "16cdb55c",
     7: "715d311b",
     8: "edfb457f",
+    9: "cbe080e0",
 }
 
 Judgement = Literal["right", "partly", "wrong", "cannot"]
