@@ -7,18 +7,20 @@ error names both.
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from goldnode.catalog import models
 from goldnode.core import parsed_files, yamlsource
 from goldnode.core.data import data
+from goldnode.core.dataclass import dataclass
 from goldnode.core.errors import CatalogError, GoldnodeError, nearest
 from goldnode.core.site import load_site
 from goldnode.core.yamlsource import YamlSource
@@ -57,7 +59,7 @@ class CatalogEntry(Generic[Item]):
         return CatalogError(message, file=self.file, line=self.source.line(path), remedy=remedy)
 
 
-@dataclass
+@dataclasses.dataclass
 class Catalog:
     """All stacks, platforms, classes and archives, by name.
 

@@ -3,13 +3,13 @@
 The models validate each file on its own. `catalog.checks` covers rules that need the facts or another file.
 """
 
-from __future__ import annotations
+# No `from __future__ import annotations`: pydantic would compile the text of each annotation at each start.
 
 import datetime as dt
 import ipaddress
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -204,7 +204,7 @@ class Kernel(Strict):
     )
 
     @model_validator(mode="after")
-    def _one_way(self) -> Kernel:
+    def _one_way(self) -> Self:
         if self.release is None and self.series is None:
             raise ValueError(
                 "a kernel needs either `series` and `flavour`, or `release` | write one of the two"
@@ -309,7 +309,7 @@ class Driver(Strict):
         return self.dkms is None
 
     @model_validator(mode="after")
-    def _complete(self) -> Driver:
+    def _complete(self) -> Self:
         if self.vendor == "nvidia":
             # Branch and flavour decide which facts apply: end of life, security floor, kernels.
             for key in ("branch", "flavour", "dkms"):
@@ -369,7 +369,7 @@ class Toolkit(Strict):
     )
 
     @model_validator(mode="after")
-    def _complete(self) -> Toolkit:
+    def _complete(self) -> Self:
         if self.vendor == "nvidia" and not self.packages:
             raise ValueError("NVIDIA's toolkit needs `packages` | name all of them")
         if self.vendor == "amd" and (self.packages or self.version):
@@ -397,7 +397,7 @@ class Runtime(Strict):
     )
 
     @model_validator(mode="after")
-    def _complete(self) -> Runtime:
+    def _complete(self) -> Self:
         if self.cgroup_driver is not None and self.engine != "containerd":
             raise ValueError(
                 f"`cgroup_driver` is a setting of containerd, and the engine is {self.engine} | remove it"
@@ -578,7 +578,7 @@ class Stack(Strict):
     )
 
     @model_validator(mode="after")
-    def _second_release(self) -> Stack:
+    def _second_release(self) -> Self:
         for name in self.from_archives:
             if name not in self.archives:
                 raise ValueError(
@@ -592,7 +592,7 @@ class Stack(Strict):
         return self
 
     @model_validator(mode="after")
-    def _one_vendor(self) -> Stack:
+    def _one_vendor(self) -> Self:
         # Locked packages name their conditions (`when`), and this one is the platform's.
         if "nvswitch" in self.options:
             raise ValueError(
@@ -688,7 +688,7 @@ class Mig(Strict):
     )
 
     @model_validator(mode="after")
-    def _consistent(self) -> Mig:
+    def _consistent(self) -> Self:
         if self.profiles and not self.enabled:
             raise ValueError("`profiles` with `enabled: false` | enable MIG or remove the profiles")
         return self
@@ -744,7 +744,7 @@ class GpuOverride(GpuPolicy):
         return self.model or self.uuid or ""
 
     @model_validator(mode="after")
-    def _one(self) -> GpuOverride:
+    def _one(self) -> Self:
         stated = [key for key in ("model", "indexes", "uuid") if getattr(self, key) is not None]
         if len(stated) == 1:
             return self
@@ -845,7 +845,7 @@ class Policy(GpuPolicy):
     )
 
     @model_validator(mode="after")
-    def _shared(self) -> Policy:
+    def _shared(self) -> Self:
         if self.sharing in ("exclusive", "mps") and self.compute_mode not in (
             None,
             "exclusive_process",
@@ -911,7 +911,7 @@ class GpuHealthAt(GpuHealth):
     reason: Sentence = Field(description="Reason why this is correct.")
 
     @model_validator(mode="after")
-    def _differs(self) -> GpuHealthAt:
+    def _differs(self) -> Self:
         if not self.model_dump(exclude_defaults=True, exclude={"address", "reason"}):
             raise ValueError(
                 f"the override for {self.address} changes nothing | state the difference, or remove it"
@@ -937,7 +937,7 @@ class GpuBaseline(GpuHealth):
     )
 
     @model_validator(mode="after")
-    def _once(self) -> GpuBaseline:
+    def _once(self) -> Self:
         seen: set[str] = set()
         for item in self.overrides:
             if item.address in seen:
@@ -1117,7 +1117,7 @@ class Suppression(Strict):
     expires: IsoDate = Field(description="The last day on which it is valid.")
 
     @model_validator(mode="after")
-    def _some(self) -> Suppression:
+    def _some(self) -> Self:
         if not self.id.strip("*?."):
             raise ValueError(f'"{self.id}" would accept every finding | name what is accepted')
         return self
@@ -1365,7 +1365,7 @@ class EvidenceRule(Strict):
     )
 
     @model_validator(mode="after")
-    def _among(self) -> EvidenceRule:
+    def _among(self) -> Self:
         other = [kind for kind in self.follow if kind not in self.kinds]
         if other:
             raise ValueError(
@@ -1502,7 +1502,7 @@ class NodeClass(Strict):
     )
 
     @model_validator(mode="after")
-    def _verifies(self) -> NodeClass:
+    def _verifies(self) -> Self:
         if self.evidence is not None and self.evidence.follow and self.follow is None:
             raise ValueError(
                 "`evidence.follow` is of nodes that follow a channel, and the class has no `follow`: add that, or remove it"
@@ -1538,7 +1538,7 @@ class SigningKey(Strict):
     )
 
     @model_validator(mode="after")
-    def _labelled(self) -> SigningKey:
+    def _labelled(self) -> Self:
         if self.sources and (len(self.sources) == 1) != self.single_source:
             raise ValueError(
                 f"the fingerprint has {len(self.sources)} source(s), and `single_source` is "
@@ -1586,7 +1586,7 @@ class Archive(Strict):
     )
 
     @model_validator(mode="after")
-    def _flat(self) -> Archive:
+    def _flat(self) -> Self:
         # sources.list(5): a suite that ends in a slash is a path, without components.
         if self.suite.endswith("/") and self.components:
             raise ValueError("a flat repository has no components | remove them")

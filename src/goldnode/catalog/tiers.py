@@ -6,8 +6,9 @@ NFB new feature, and developer. A class without a tier is judged as before there
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from goldnode.core.dataclass import dataclass
 
 Tier = Literal["production", "development"]
 PRODUCTION, DEVELOPMENT = "production", "development"

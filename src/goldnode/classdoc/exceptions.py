@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from goldnode.catalog import models
@@ -12,6 +11,7 @@ from goldnode.catalog.load import Catalog, CatalogEntry
 from goldnode.catalog.tiers import TIERS
 from goldnode.compat.model import Acceptance, CompatFinding
 from goldnode.core import yamlsource
+from goldnode.core.dataclass import dataclass
 from goldnode.core.errors import SiteError, nearest
 from goldnode.core.site import Site, SiteException, acceptance
 

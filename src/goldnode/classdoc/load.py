@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,9 +11,6 @@ from goldnode.catalog.load import Catalog, CatalogEntry, collected, read_catalog
 from goldnode.classdoc import checks
 from goldnode.core.errors import CatalogError, GoldnodeError
 from goldnode.facts import host as facts
-
-# Without a handler, Python writes warnings to stderr.
-_LOG = logging.getLogger("goldnode")
 
 
 def load_catalog(
@@ -34,8 +30,13 @@ def load_catalog(
         # A wrong site file concerns everything, and not one item.
         if ("site", None) in catalog.broken:
             raise catalog.broken["site", None]
+        if own_faults:
+            import logging  # start-up time: most catalogs have no fault
+
+            # Without a handler, Python writes warnings to stderr.
+            log = logging.getLogger("goldnode")
         for fault in own_faults:
-            _LOG.warning("warning: not used: %s", fault)
+            log.warning("warning: not used: %s", fault)
         return catalog
     catalog = read_catalog(directories, faults)
     if faults is not None:

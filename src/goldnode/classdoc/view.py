@@ -16,6 +16,7 @@ from goldnode.catalog.load import Catalog, CatalogEntry
 from goldnode.classdoc import checks, exceptions, mitigations
 from goldnode.compat import rules
 from goldnode.compat.model import CompatHost, DeclaredAt, StackWaiver
+from goldnode.core.dataclass import dataclass
 from goldnode.core.errors import FactsError, LockError, NoLockError
 from goldnode.core.site import Site, SiteException
 from goldnode.facts import host as facts
@@ -41,7 +42,7 @@ _STACK_LINES: dict[str, tuple[str, ...]] = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class StackView:
     """A stack with its lock, on one day. `fault` is why there is no usable lock; some rules need none."""
 
@@ -56,7 +57,7 @@ class StackView:
     toolkit_mode: rules.ToolkitMode | None  # None also for an engine that is not locked
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class ClassView:
     """A node class with everything that its check and its document need.
 

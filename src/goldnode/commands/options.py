@@ -8,12 +8,13 @@ imports more than click: every command imports this module at its start.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import click
+
+from goldnode.core.dataclass import dataclass
 
 Command = Callable[..., Any]
 Decorator = Callable[[Command], Command]

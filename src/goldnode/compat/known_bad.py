@@ -21,10 +21,10 @@ or a list of ranges, any of which suffices.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache, lru_cache, partial
 from typing import Any
@@ -40,6 +40,7 @@ from goldnode.compat.model import (
     reading_gpus,
 )
 from goldnode.compat.remedies import CompatRemedy
+from goldnode.core.dataclass import dataclass
 from goldnode.facts import host as facts
 from goldnode.facts.host import numbers
 from goldnode.facts.workload import torch
@@ -373,7 +374,7 @@ def _lines(row: KnownBad) -> tuple[str, ...]:
     )
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)  # made by thousands
 class _Held:
     holds: Answer
     open: tuple[str, ...] = ()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import (
     TYPE_CHECKING,
@@ -20,6 +20,7 @@ from typing import (
     Unpack,
 )
 
+from goldnode.core.dataclass import dataclass
 from goldnode.core.errors import GoldnodeError
 from goldnode.facts.host import GpuModel, ModuleFlavour, Origin
 

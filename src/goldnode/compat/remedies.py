@@ -12,13 +12,13 @@ import dataclasses
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import takewhile
 from typing import Any
 
 from goldnode.compat import rules
 from goldnode.compat.model import CompatFinding, CompatHost, Workload
+from goldnode.core.dataclass import dataclass
 from goldnode.core.errors import FactsError
 from goldnode.facts import host as facts
 from goldnode.facts.host import ModuleFlavour, numbers
@@ -31,7 +31,7 @@ _OTHERWISE = (
 )
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)  # made by thousands
 class RemedyOption:
     """One way out: its words, and what it makes of a combination. Without `change` it names no version."""
 
@@ -96,7 +96,7 @@ def proved(
     return list(map(proof, found))
 
 
-@dataclass(eq=False)
+@dataclasses.dataclass(eq=False)
 class _Proof:
     """A remedy with the combination that its options are carried out on. Two of the same options are equal."""
 

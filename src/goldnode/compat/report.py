@@ -6,12 +6,13 @@ import dataclasses
 import json
 import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from goldnode.compat.check import registry, rules_of_nodes
 from goldnode.compat.model import CompatFinding, CompatRule, DeclaredAt
+from goldnode.core.dataclass import dataclass
 from goldnode.core.errors import CatalogError, GoldnodeError
 from goldnode.core.progress import text_width
 from goldnode.core.release import version

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import calendar
 import datetime as dt
-from dataclasses import dataclass
 from typing import Literal
 
 from goldnode.compat.model import StackWaiver
+from goldnode.core.dataclass import dataclass
 from goldnode.facts import host as facts
 from goldnode.facts.host import ModuleFlavour, release_numbers
 from goldnode.node.state.debversion import compare

@@ -8,14 +8,15 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-from zipfile import ZipFile, ZipInfo
+from typing import TYPE_CHECKING, Any
 
 from goldnode.core.errors import GoldnodeError
+
+if TYPE_CHECKING:
+    from zipfile import ZipFile
 
 
 def sha256_of(path: Path) -> str:
@@ -37,6 +38,8 @@ def replace_file(path: Path, data: bytes, mode: int | None = None) -> None:
     Readers see either the old content or the new. The file has `mode` from its first moment; None: that of a
     new file.
     """
+    import tempfile  # start-up time: most commands write no file
+
     path.parent.mkdir(parents=True, exist_ok=True)
     # A unique temporary name: a fixed one would mix the output of concurrent writers.
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".new-", delete=False) as out:
@@ -56,6 +59,8 @@ def replace_file(path: Path, data: bytes, mode: int | None = None) -> None:
 def add_to_zip(archive: ZipFile, name: str, data: bytes) -> None:
     """Add a file to a zip archive: with a fixed date and mode, so that equal files make equal archives."""
     # The first date that a zip can have.
+    from zipfile import ZipInfo  # start-up time
+
     entry = ZipInfo(name, (1980, 1, 1, 0, 0, 0))
     entry.external_attr = 0o644 << 16
     archive.writestr(entry, data, archive.compression)
@@ -124,6 +129,8 @@ def second_build(parent: Path) -> Iterator[Path]:
     differ and the directory is left for inspection. An error removes it. The next run removes directories
     that a killed run left behind.
     """
+    import tempfile  # start-up time
+
     parent.mkdir(parents=True, exist_ok=True)
     with (parent / ".making").open("w") as making:
         # Serialise: a directory that another process has just created is not locked yet.

@@ -34,6 +34,7 @@ CODE = (
     "catalog/tiers.py",
     "core/__init__.py",
     "core/data.py",
+    "core/dataclass.py",
     "core/deny_list.py",
     "core/errors.py",
     "core/event_kinds.py",

@@ -8,7 +8,6 @@ import sys
 import zlib
 from pathlib import Path
 
-from goldnode.core import program_file
 from goldnode.core.files import cache_directory
 
 
@@ -35,6 +34,8 @@ def program_digest() -> str:
     The program itself is not cached: it is always built from the sources. Raises GoldnodeError as
     :func:`.program_file.binding` does.
     """
+    from goldnode.core import program_file  # start-up time: a check needs `version` alone
+
     # The builder and zlib decide the bytes, too.
     key = hashlib.sha256(f"{sys.version} {zlib.ZLIB_RUNTIME_VERSION}".encode())
     for name, content in program_file.inputs().items():

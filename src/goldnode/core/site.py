@@ -5,16 +5,15 @@ A site file holds values that differ between sites and must not be in a catalog.
 every value has its default.
 """
 
-from __future__ import annotations
+# No `from __future__ import annotations`: pydantic would compile the text of each annotation at each start.
 
 import datetime as dt
 import functools
 import os
 import re
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 from zoneinfo import ZoneInfo
 
 from pydantic import (
@@ -425,7 +424,7 @@ class SiteBmc(_SiteModel):
     )
 
     @model_validator(mode="after")
-    def _usable(self) -> SiteBmc:
+    def _usable(self) -> Self:
         if bool(self.credentials) == bool(self.command):
             raise ValueError("give either `credentials` or `command`")
         if "{node}" not in self.address:
@@ -609,7 +608,7 @@ class SiteHookTicket(_SiteModel):
     timeout: float = Field(default=30, gt=0, le=600, description="Seconds for one request.")
 
     @model_validator(mode="after")
-    def _usable(self) -> SiteHookTicket:
+    def _usable(self) -> Self:
         by_mail = self.system == "mail"
         if by_mail != self.url.startswith("smtp"):
             raise ValueError("mail needs an address smtp:// or smtps://, the others https://")
@@ -678,7 +677,7 @@ class SiteHook(_SiteModel):
         return kinds
 
     @model_validator(mode="after")
-    def _one_receiver(self) -> SiteHook:
+    def _one_receiver(self) -> Self:
         receivers = [
             name
             for name in ("command", "webhook", "alertmanager", "ticket")
@@ -802,7 +801,7 @@ class SiteException(_SiteModel):
     expires: dt.date = Field(description="The last day on which it is accepted.")
 
     @model_validator(mode="after")
-    def _filled(self) -> SiteException:
+    def _filled(self) -> Self:
         if self.class_ is None and self.stack is None:
             raise ValueError("an exception needs `class` or `stack` | name the one that it is for")
         for key, placeholder in EXCEPTION_PLACEHOLDERS.items():
@@ -937,7 +936,7 @@ class Site(_SiteModel):
     file: Path | None = Field(default=None, exclude=True, json_schema_extra={"x-internal": True})
 
     @classmethod
-    def load(cls, path: Path | None = None) -> Site:
+    def load(cls, path: Path | None = None) -> "Site":
         """Read the site configuration in force; see `load_site`."""
         return load_site(path)
 
@@ -1236,6 +1235,8 @@ def _machine_archives() -> dict[str, str]:
     The suite of a source must be the machine's own release. If the index is downloaded, its Origin must be
     the distribution too. This excludes third-party archives that copy the suite names.
     """
+    import subprocess  # start-up time: few commands ask apt
+
     system = _os_release()
     codename, family = system.get("VERSION_CODENAME", ""), FAMILIES.get(system.get("ID", ""))
     if not codename or family is None or not family.found:
@@ -1263,6 +1264,8 @@ def index_targets() -> tuple[str, ...]:
     apt reads its whole package index for them: half a second, for each archive of a lock. Raises OSError or
     SubprocessError.
     """
+    import subprocess  # start-up time
+
     done = subprocess.run(
         ["apt-get", "indextargets", "--format", "$(CREATED_BY)|$(REPO_URI)|$(RELEASE)|$(ORIGIN)"],
         capture_output=True,

@@ -6,11 +6,12 @@ limit above the board's, a host in two classes) can still name the line of the v
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin
 
@@ -25,7 +26,7 @@ KeyPath = tuple[str | int, ...]
 Model = TypeVar("Model", bound=BaseModel)
 
 
-@dataclass
+@dataclasses.dataclass
 class YamlSource:
     """A parsed file: its text, its plain `data`, and the line of every key and value."""
 

@@ -1,6 +1,6 @@
 """Base class and shared values of the document types."""
 
-from __future__ import annotations
+# No `from __future__ import annotations`: pydantic would compile the text of each annotation at each start.
 
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 

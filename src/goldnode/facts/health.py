@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from goldnode.core.dataclass import dataclass
 from goldnode.facts import host as facts
 from goldnode.facts.host import Origin, load, origins
 

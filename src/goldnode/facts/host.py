@@ -15,13 +15,14 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache, lru_cache, reduce
 from operator import getitem
 from pathlib import Path
 from typing import Any, Literal
 
 from goldnode.core import files
+from goldnode.core.dataclass import dataclass
 from goldnode.core.errors import (
     FactsError,
     GoldnodeError,

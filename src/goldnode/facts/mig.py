@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
 from typing import Any
 
+from goldnode.core.dataclass import dataclass
 from goldnode.facts.host import GpuModel, Origin, load, origins
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
+from goldnode.core.dataclass import dataclass
 from goldnode.facts.host import ModuleFlavour, Origin, load, numbers, origins
 
 FILE = "module_builds.yml"

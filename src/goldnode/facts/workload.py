@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from goldnode.core.dataclass import dataclass
 from goldnode.facts.host import Origin, load, origins
 from goldnode.facts.host import doubt as row_doubt
 

@@ -7,12 +7,14 @@ members.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from goldnode.core.dataclass import dataclass
 from goldnode.core.errors import InventoryError
 from goldnode.node.ground.json_lines import as_dict
 
@@ -53,7 +55,7 @@ class InventoryLine:
         return f"{self.file}:{self.line}"
 
 
-@dataclass
+@dataclasses.dataclass
 class _Group:
     hosts: dict[str, InventoryLine] = field(default_factory=dict)
     children: dict[str, InventoryLine] = field(default_factory=dict)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -37,6 +36,8 @@ def listed(inventory: str, limit: str | None = None) -> dict[str, Any]:
     command = [str(program) if program.exists() else "ansible-inventory", "-i", inventory, "--list"]
     # UNPARSED_FAILED: by default Ansible only warns about an unreadable inventory and returns an
     # empty one.
+    import subprocess  # start-up time: a check without an inventory starts no program
+
     environment = {
         **os.environ,
         **installed_locale(),

@@ -4,7 +4,7 @@ Locks of images and disks have the same form and the same seal, so their readers
 here too.
 """
 
-from __future__ import annotations
+# No `from __future__ import annotations`: pydantic would compile the text of each annotation at each start.
 
 import datetime as dt
 import hashlib

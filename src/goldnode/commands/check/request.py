@@ -18,6 +18,7 @@ from goldnode.compat import known_bad, rules_host
 from goldnode.compat.check import check, settle
 from goldnode.compat.model import CompatFinding, CompatHost, DeclaredAt, Workload
 from goldnode.compat.report import CompatReport
+from goldnode.core.dataclass import dataclass
 from goldnode.core.errors import (
     CatalogError,
     FactsError,
@@ -33,7 +34,7 @@ from goldnode.node.ground.optional import optional
 from goldnode.node.ground.text import phrase
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class CheckRequest:
     """The subjects of a check, by name. `limit` selects hosts of the inventories, as for Ansible.
 
@@ -120,7 +121,7 @@ def compatibility_report(
     )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class SelectedClasses:
     """The classes that a request names, directly or by the hosts of its inventories.
 
@@ -388,7 +389,7 @@ def few(names: Sequence[str], most: int = 6) -> str:
 # Inventories
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class InventoryHosts:
     """The hosts of an inventory: class and cohort of hosts in a class, names of the others, odd variables."""
 
