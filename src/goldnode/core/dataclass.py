@@ -135,13 +135,13 @@ def _comparisons(names: tuple[str, ...]) -> dict[str, Callable[..., Any]]:
     # An instance has its fields in `__dict__`, in their order, and behind them what `cached_property` has stored.
     count, values = len(names), operator.attrgetter(*names)
 
-    def equal(self: Any, other: object) -> bool:
+    def equal(self: Any, other: object) -> Any:
         if type(other) is not type(self):
             return NotImplemented
         own, others = self.__dict__, other.__dict__
         if len(own) == len(others) == count:
-            return bool(own == others)
-        return bool(values(self) == values(other))
+            return own == others
+        return values(self) == values(other)
 
     def hashed(self: Any) -> int:
         return hash(tuple(self.__dict__.values())[:count])

@@ -20,29 +20,30 @@ GPU_FILES = ("/dev/nvidia", "/dev/kfd", "/dev/dri")
 
 
 def ask(path: str, where: str = SOCKET) -> Any:
-    """Return the JSON answer to GET `path`. Raises OSError if docker does not answer."""
-    # Start-up time: http.client loads the e-mail parser. Nodes without a running docker need neither.
-    import http.client
-    import socket
+    """Return the JSON answer to GET `path`. Raises OSError if docker does not answer.
 
-    class Connection(http.client.HTTPConnection):
-        def connect(self) -> None:
-            self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            self.sock.settimeout(SECONDS)
-            self.sock.connect(where)
+    HTTP 1.0 (RFC 1945): the answer is whole where the connection ends, and never in chunks. `http.client` loads the
+    e-mail parser, which took a seventh of the CPU of a check on a node with docker.
+    """
+    import socket  # start-up time: nodes without a running docker do not need it
 
-    connection = Connection("localhost", timeout=SECONDS)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(SECONDS)
+        connection.connect(where)
+        connection.sendall(f"GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n".encode("ascii"))
+        parts: List[bytes] = []
+        while not parts or parts[-1]:
+            parts.append(connection.recv(1 << 16))
+    head, end, body = b"".join(parts).partition(b"\r\n\r\n")
+    version, _, status = head.split(b"\r\n", 1)[0].decode("latin-1").partition(" ")
+    if not version.startswith("HTTP/1.") or not end:
+        raise OSError(f"GET {path}: the answer is not HTTP")
+    if status.split(" ", 1)[0] != "200":
+        raise OSError(f"GET {path}: {status}")
     try:
-        connection.request("GET", path)
-        answer = connection.getresponse()
-        body = answer.read()
-        if answer.status != 200:
-            raise OSError(f"GET {path}: {answer.status} {answer.reason}")
-        return json.loads(body)
-    except (http.client.HTTPException, ValueError) as error:
+        return json.loads(body)  # fails for an answer that was cut: it is an object or a list
+    except ValueError as error:
         raise OSError(f"GET {path}: {error}") from None
-    finally:
-        connection.close()
 
 
 def info() -> Json:
