@@ -140,7 +140,10 @@ AFFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("rollout.yml", ("marker:lab", "tests/unit/fleet/control", RELEASE)),
     ("rollout/*", ("marker:lab", "tests/unit/fleet/control", RELEASE)),
     ("ansible.cfg", (*NODES, "tests/unit/ansible", "tests/unit/testing/lab")),
-    *((link, (*NODES, "tests/unit/ansible")) for link in ("action_plugins", "library")),
+    *(
+        (link, (*NODES, "tests/unit/ansible"))
+        for link in ("action_plugins", "callback_plugins", "library")
+    ),
     ("src/goldnode/ansible/*", (*NODES, RELEASE)),
     ("src/goldnode/ansible/inventory/*", ("tests/unit/inventory",)),
     ("src/goldnode/ansible/program_inventory.py", ("tests/unit/inventory",)),

@@ -81,8 +81,10 @@ def ansible_environment(
     The configuration is the user's: $ANSIBLE_CONFIG, or ansible.cfg in the working directory. If there is
     neither, or with `own`, it is the one of goldnode, which also enables its vars and callback plugins.
     Directories that the user's variables name follow.
+
+    goldnode reads the results of its own tasks, which no_log would hide; they have no secrets.
     """
-    environment, plugins = {**environ, **installed_locale()}, _PLUGINS
+    environment, plugins = {**environ, **installed_locale(), "ANSIBLE_NO_LOG": "false"}, _PLUGINS
     if own or (not environment.get("ANSIBLE_CONFIG") and not Path("ansible.cfg").is_file()):
         environment["ANSIBLE_CONFIG"] = str(data("ansible.cfg"))
         plugins = {**_PLUGINS, **_OPTIONAL}

@@ -15,6 +15,7 @@ HostOutcome = Literal[
     "failed",
     "refused",
     "held",
+    "unknown",
     "not reached",
     "reboot pending",
     "waiting for drain",

@@ -55,6 +55,7 @@ OWN = (
     "goldnode_rollback",
     "goldnode_rollout",
     "goldnode_root",
+    "goldnode_run",
     "goldnode_settled",
     "goldnode_sources",
     "goldnode_survey",

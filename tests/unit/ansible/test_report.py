@@ -38,7 +38,7 @@ import time
 from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 
-from goldnode.ansible.action.goldnode_state import facts_of
+from goldnode.ansible.action.goldnode_state import facts_of, planned_parts
 
 class ActionModule(ActionBase):
     _supports_check_mode = True
@@ -50,6 +50,8 @@ class ActionModule(ActionBase):
         part = self._task.args.get("part")
         if task_vars["answers"].get("lost") == part and part is not None:
             raise AnsibleConnectionFailure("ssh: connect to host n port 22: Connection refused")
+        if part and not self._task.args.get("rollback") and not planned_parts(part, task_vars):
+            return {"changed": False, "skipped": True}
         key = part or ("again" if "goldnode_plan" in task_vars["ansible_facts"] else "plan")
         if "hang" in task_vars["answers"]:
             pathlib.Path(task_vars["answers"]["hang"]).touch()
@@ -315,6 +317,34 @@ def test_a_node_that_is_not_well_after_its_drain_ends_the_run_and_stays_out(tmp_
     assert record["hosts"]["waits0"]["out_of_service"] is True
     assert "“node_class : Judge the node before its return”" in output
     assert "taken out of service by this run and is still out" in output
+
+
+def test_batch_after_a_lost_node_is_not_touched_under_another_strategy(tmp_path: Path) -> None:
+    # There, Ansible itself ignores any_errors_fatal.
+    hooks = {
+        "goldnode_drain": "command",
+        "goldnode_drain_command": ["true"],
+        "goldnode_resume_command": ["true"],
+        "goldnode_reboot_batch": 2,
+    }
+    well = {**FLEET["waits"], "check": {"changed": False, "rc": 0, "stdout": "verdict: healthy"}}
+    hosts = {"a": FLEET["waits"], "b": well, "c": well}
+    permission = ("-e", "goldnode_drain_for_waiting=true", "-e", json.dumps(hooks))
+    rc, output, record = play(tmp_path, hosts, *permission, ANSIBLE_STRATEGY="free")
+    assert rc != 0
+    assert "any_errors_fatal with the free strategy is not supported" in output
+    assert outcomes(record) == {"a": "failed", "b": "changed", "c": "waiting for drain"}
+    assert "The run ended before its turn: a did not come back into service." in output
+
+
+def test_results_that_no_log_hides_are_unknown_and_not_a_success(tmp_path: Path) -> None:
+    hosts = {name: FLEET[name] for name in ("fine", "fresh", "held")}
+    _, output, record = play(tmp_path, hosts, ANSIBLE_NO_LOG="true")
+    assert outcomes(record) == {"fine": "unknown", "fresh": "unknown", "held": "failed"}
+    assert (
+        "  unknown: fine, fresh\n    Ansible hid what goldnode's tasks returned (no_log)" in output
+    )
+    assert "in task “Get the plan of every node”: Ansible hid what" in output
 
 
 # A plan, and on request that of a rollback.

@@ -50,12 +50,12 @@ def test_tags_select_parts(words: list[str], expected: list[str]) -> None:
     assert roles(*words) == expected
 
 
-def play(playbook: str, *words: str) -> subprocess.CompletedProcess[str]:
+def play(playbook: str, *words: str, where: Path = ROOT) -> subprocess.CompletedProcess[str]:
     """Run a playbook of the tree for a host that nobody answers for: contacted, it would be unreachable."""
     command = [sys.executable, "-m", "ansible", "playbook", "-i", "n1,", playbook, *words]
     return subprocess.run(
         [*command, "-e", "ansible_host=127.0.0.1", "-e", "ansible_port=1"],
-        cwd=ROOT,
+        cwd=where,
         capture_output=True,
         text=True,
         check=False,
@@ -97,6 +97,15 @@ def test_a_selection_of_nothing_is_an_error(words: list[str], expected: str) -> 
     assert done.returncode == 1, done.stdout + done.stderr
     assert expected in " ".join((done.stdout + done.stderr).split())
     assert "UNREACHABLE" not in done.stdout
+
+
+@pytest.mark.parametrize("book", ["site", "rollback"])
+def test_a_selection_of_nothing_is_an_error_without_the_callback(tmp_path: Path, book: str) -> None:
+    # From another directory, where no ansible.cfg enables it.
+    done = play(str(ROOT / f"{book}.yml"), "--tags", "kernl", where=tmp_path)
+    assert done.returncode == 2, done.stdout + done.stderr
+    words = " ".join((done.stdout + done.stderr).split())
+    assert f"--tags kernl selects no part of {book}." in words
 
 
 def test_a_tag_to_skip_that_exists_nowhere_is_a_warning() -> None:

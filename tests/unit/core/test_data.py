@@ -63,3 +63,7 @@ def test_ansible_finds_the_plugins_under_the_users_configuration(wheel: Path) ->
     assert not {"ANSIBLE_CONFIG", "ANSIBLE_VARS_PLUGINS"} & users.keys()
     assert "ANSIBLE_ACTION_PLUGINS" in users
     assert data.ansible_environment({}, own=True)["ANSIBLE_CONFIG"] == str(wheel / "ansible.cfg")
+
+
+def test_results_that_goldnode_reads_are_not_hidden() -> None:
+    assert data.ansible_environment({"ANSIBLE_NO_LOG": "true"})["ANSIBLE_NO_LOG"] == "false"

@@ -55,6 +55,8 @@ except ModuleNotFoundError as problem:  # Ansible of another Python environment
 FACT, BACK, LEFT = "goldnode_plan", "goldnode_rollback", "goldnode_left"
 # Conditions that end a host. Ansible compiles a condition again for each host, and that of a fact is the cheapest.
 MATCHES, SETTLED = "goldnode_matches", "goldnode_settled"
+# The run that the facts are of. A fact cache (fact_caching, ansible-runner, fact storage of AWX) gives a run the facts of an earlier one.
+RUN = "goldnode_run"
 FEW = 4  # hosts whose plans a person still reads
 
 
@@ -111,8 +113,32 @@ def locate_parts(plan: dict[str, Any], node_class: str) -> None:
 
 
 def facts_of(plan: dict[str, Any]) -> dict[str, Any]:
-    """Return the facts of a plan: the plan, and whether neither a reboot nor a change waits."""
-    return {FACT: plan, SETTLED: not plan["reboot"]["required"] and not plan["waiting"]}
+    """Return the facts of a plan: the plan, its run, and whether neither a reboot nor a change waits.
+
+    Logins in what the plan would replace are masked: a fact cache is a file that others may read.
+    """
+    for action in plan["actions"]:
+        for side in ("before", "after"):
+            action[side] = optional(masked, action[side])
+    settled = not plan["reboot"]["required"] and not plan["waiting"]
+    return {FACT: plan, RUN: C.DEFAULT_LOCAL_TMP, SETTLED: settled}
+
+
+def fact_of_run(task_vars: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return a fact that this run has set, {} if it has not: one of an earlier run is no plan for this one."""
+    facts = task_vars.get("ansible_facts", {})
+    return untagged(facts.get(name) or {}) if facts.get(RUN) == C.DEFAULT_LOCAL_TMP else {}
+
+
+def planned_parts(part: str, task_vars: dict[str, Any]) -> list[str]:
+    """Return what the plan of this run would change in a part. Raises AnsibleActionFail if this run has no plan of the host."""
+    facts = task_vars.get("ansible_facts", {})
+    if FACT not in facts or facts.get(RUN) != C.DEFAULT_LOCAL_TMP:
+        raise AnsibleActionFail(
+            f"Part {part} cannot be applied, because this run has not asked the node for its plan. Run site.yml from its "
+            f"start, with --tags {part} for this part alone. In a playbook of your own, run role node_class first."
+        )
+    return list(facts[FACT]["parts"].get(part, ()))
 
 
 def codes(refusals: list[dict[str, Any]]) -> str:
@@ -166,6 +192,9 @@ class ActionModule(ActionBase):
             self.judge(task_vars)
         if arguments["rollback"]:
             return self.back(arguments, task_vars)
+        # Not a condition of the roles: a template cannot see whether a fact is of this run.
+        if arguments["operation"] == "apply" and not planned_parts(arguments["part"], task_vars):
+            return {"changed": False, "skipped": True, "msg": "nothing to do"}
         document = {} if self.state(task_vars) == ABSENT else self.document(task_vars)
         if document.get(
             "refusals"
@@ -235,7 +264,7 @@ class ActionModule(ActionBase):
             raise AnsibleActionFail(
                 f"goldnode_state: absent of host {name} takes goldnode away, which is no rollback. Use site.yml for that."
             )
-        fact = untagged(task_vars.get("ansible_facts", {}).get(BACK) or {})
+        fact = fact_of_run(task_vars, BACK)
         if arguments["operation"] == "apply":
             if not fact:
                 # With --tags, the task that plans may have been left out.
@@ -749,12 +778,7 @@ class ActionModule(ActionBase):
         self, document: dict[str, Any], part: str, task_vars: dict[str, Any], **back: str
     ) -> dict[str, Any]:
         """Apply a part of the plan that the node gave. A removal is one deed in an order of its own: the first role does all of it."""
-        plan = untagged(task_vars.get("ansible_facts", {}).get(FACT) or task_vars.get(FACT) or {})
-        if not plan:
-            raise AnsibleActionFail(
-                f"Part {part} cannot be applied, because this run has not asked the node for its plan. Run site.yml from its "
-                f"start, with --tags {part} for this part alone. In a playbook of your own, run role node_class first."
-            )
+        plan = fact_of_run(task_vars, FACT)
         actions = [action for action in plan["actions"] if action["part"] == part]
         lines = [f"{action['kind']} {action['target']}: {action['reason']}" for action in actions]
         if not actions:

@@ -272,7 +272,9 @@ class CallbackModule(CallbackBase):
         ):
             return  # another's task, or the sum of items that were reported one by one
         host = self.run.host(result.host.name)
-        if name == "goldnode_state":
+        if "censored" in answer and name in ACTIONS:
+            host.hidden = True
+        elif name == "goldnode_state":
             self._state(result.task, host, answer)
         elif name == "goldnode_drain" and answer.get("drain"):
             host.drain, state = answer["drain"], result.task.args.get("state")
@@ -300,7 +302,7 @@ class CallbackModule(CallbackBase):
         host.error = {
             "task": result.task.get_name(),
             "part": answer.get("part"),
-            "message": failure_text(answer),
+            "message": runs.HIDDEN if "censored" in answer else failure_text(answer),
         }
 
     v2_runner_item_on_failed = v2_runner_on_failed

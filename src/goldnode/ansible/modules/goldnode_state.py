@@ -159,6 +159,7 @@ ansible_facts:
   type: dict
   contains:
     goldnode_plan: {description: The plan (schema goldnode.plan/1)., type: dict}
+    goldnode_run: {description: Identifies the run that asked. The facts of another run are not used., type: str}
     goldnode_settled: {description: Whether neither a reboot nor a change that waits is left., type: bool}
     goldnode_matches: {description: Of a plan, whether this run has nothing to do on the host in its first play., type: bool}
 verdict:

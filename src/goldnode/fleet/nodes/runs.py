@@ -24,14 +24,23 @@ SCHEMA = "goldnode.run/1"
 
 # Outcomes of a host, worst first; the first one that applies counts.
 UNREACHABLE, FAILED, REFUSED, HELD = "unreachable", "failed", "refused", "held"
-NOT_REACHED, REBOOT, WAITING, CHANGED, CONVERGED = (
+UNKNOWN, NOT_REACHED, REBOOT, WAITING, CHANGED, CONVERGED = (
+    "unknown",
     "not reached",
     "reboot pending",
     "waiting for drain",
     "changed",
     "converged",
 )
-OUTCOMES = (UNREACHABLE, FAILED, REFUSED, HELD, NOT_REACHED, REBOOT, WAITING, CHANGED, CONVERGED)
+OUTCOMES = (
+    *(UNREACHABLE, FAILED, REFUSED, HELD, UNKNOWN),
+    *(NOT_REACHED, REBOOT, WAITING, CHANGED, CONVERGED),
+)
+
+HIDDEN = (
+    "Ansible hid what goldnode's tasks returned (no_log), so what was done is unknown. Unset no_log for them (ANSIBLE_NO_LOG, no_log in "
+    "ansible.cfg or in the playbook), and run again with --check. goldnode masks logins in its results itself."
+)
 
 # Refusals that pass by themselves, because the node is in use. The others wait for a person.
 PASSING = ("gpu-in-use", "dpkg-locked")
@@ -122,6 +131,7 @@ class HostRun:
     unreachable: str | None = None
     rollback: dict[str, Any] | None = None  # {to, left, again}: see module goldnode_state
     rebooted: bool = False
+    hidden: bool = False  # no_log hid results of our tasks
     turn: bool = False  # drained in a batch, and not at its end
     ended: str | None = None  # why the run ended before the turn of this host
     out_of_service: bool = False  # taken out by this run and not returned
@@ -174,6 +184,8 @@ class HostRun:
             return HELD if all(refusal["code"] in PASSING for refusal in self.refusals) else REFUSED
         if self.error is not None:
             return FAILED
+        if self.hidden:
+            return UNKNOWN
         if self.plan is None or (self._left() and not check):
             return NOT_REACHED
         if self.reboots(check):
@@ -228,6 +240,8 @@ class HostRun:
             part, task = self.error["part"], self.error["task"]
             place = f"in part {part}" if part else f"in task “{task}”"
             return f"{place}: {gist(self.error['message'])}"
+        if outcome == UNKNOWN:
+            return HIDDEN
         if outcome == NOT_REACHED:
             names = ", ".join(self._left())
             left = f"not applied: part {names}" if self.plan else "its turn did not come"
@@ -349,17 +363,24 @@ def lost_reason(text: str) -> str:
     )
 
 
-# Reports of Ansible that name no remedy.
+# Reports of Ansible that name no remedy, by their beginning and end.
 _ADVICE = {
-    "Missing sudo password": "Give it with --ask-become-pass (-K).",
-    "Incorrect sudo password": "Give the right one with --ask-become-pass (-K).",
+    ("Missing sudo password", ""): "Give it with --ask-become-pass (-K).",
+    ("Incorrect sudo password", ""): "Give the right one with --ask-become-pass (-K).",
+    ("Timeout (", "waiting for privilege escalation prompt"): (
+        "If `sudo --version` on the node prints sudo-rs, ansible-core 2.22 is the first that knows its prompt. With an earlier one, name "
+        "the other sudo with ansible_become_exe (on Ubuntu /usr/bin/sudo.ws), or permit the user with NOPASSWD."
+    ),
 }
 
 
 def advised(message: str) -> str:
     """Return a message of Ansible with the remedy that it lacks."""
-    advice = _ADVICE.get(message.strip().rstrip("."))
-    return f"{message.strip().rstrip('.')}. {advice}" if advice else message
+    text = message.strip().rstrip(".:")
+    for (begin, end), advice in _ADVICE.items():
+        if text == begin if not end else text.startswith(begin) and text.endswith(end):
+            return f"{text}. {advice}"
+    return message
 
 
 # Runs
@@ -434,6 +455,7 @@ class PlaybookRun:
                 FAILED,
                 REFUSED,
                 HELD,
+                UNKNOWN,
                 NOT_REACHED,
             ):
                 to, left = back["to"], back["left"]

@@ -404,3 +404,18 @@ def test_rollback_is_reported_with_the_command_that_preserves_it() -> None:
 
 def test_run_without_a_rollback_does_not_mention_one() -> None:
     assert "taken" not in PlaybookRun(hosts={"a": HostRun("a", plan=plan())}).text(1)
+
+
+@pytest.mark.parametrize(
+    ("message", "advice"),
+    [
+        ("Timeout (12s) waiting for privilege escalation prompt:", "ansible_become_exe"),
+        ("Incorrect sudo password", "--ask-become-pass"),
+        ("Incorrect sudo password of a site", ""),
+        ("Timeout (12s) waiting for the node", ""),
+    ],
+)
+def test_report_of_ansible_without_a_remedy_gets_one(message: str, advice: str) -> None:
+    text = runs.lost_reason(message)
+    assert advice in text
+    assert (text == message) is not bool(advice)
