@@ -8,7 +8,7 @@ blocks are equal by chance once in 10^19.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -148,9 +148,9 @@ def by_key(rows: Ordered, names: Sequence[str]) -> ByKey:
     """Return rows in the order of their keys, which have these names."""
     own = [names[code] for code in rows.keys.tolist()]
     order = sorted(range(len(own)), key=own.__getitem__)
-    places = [np.arange(rows.starts[one], rows.starts[one] + rows.counts[one]) for one in order]
-    chosen = np.concatenate(places) if places else np.empty(0, np.int64)
-    return ByKey([own[one] for one in order], rows.counts[order], chosen)
+    counts = rows.counts[order]
+    first = np.repeat(rows.starts[order] - np.cumsum(counts) + counts, counts)
+    return ByKey([own[one] for one in order], counts, first + np.arange(len(first)))
 
 
 class _Column:
@@ -219,12 +219,17 @@ class BlockReader:
     def digested(self, facts: Ordered, numbers: Ordered, time: int) -> CaptureBlocks:
         """Return the blocks of these rows with their digests."""
         self._learn()
-        words = [
-            _digests(facts, self._facts[facts.values], self._items),
-            _digests(numbers, mixed(numbers.values.view(np.uint64)), self._items),
-        ]
+        values = np.concatenate([self._facts[facts.values], mixed(numbers.values.view(np.uint64))])
+        items = self._items[np.concatenate([facts.items, numbers.items])]
+        weights = _WEIGHTS[np.concatenate([facts.places, numbers.places])]
+        starts = np.concatenate([facts.starts, numbers.starts + len(facts.values)])
         order, names = self._order(facts.keys, numbers.keys)
-        digests = np.concatenate(words, axis=1)[:, order]
+        values *= weights
+        items *= weights
+        digests = [
+            np.add.reduceat(words, starts)[order] if len(starts) else words
+            for words in (items, values)
+        ]
         return CaptureBlocks(facts, numbers, CaptureBase(time, names, *digests), order)
 
     def fact_blocks(self, codes: Codes) -> Codes:
@@ -233,31 +238,37 @@ class BlockReader:
         blocks: Codes = self._fact_blocks[codes]
         return blocks
 
-    def sections(self, facts: Ordered, codes: Sequence[int] | None = None) -> dict[str, str]:
-        """Return a digest of the facts of each section that one of these keys is in; None: of each section.
+    def sections(self, facts: Ordered, codes: Sequence[int]) -> dict[str, str]:
+        """Return a digest of the facts of each section that one of these keys is in."""
+        wanted = {self._sections[code] for code in codes}
+        return {
+            name: digests[0] for name, digests in self.section_digests([facts]) if name in wanted
+        }
+
+    def section_digests(self, captures: Sequence[Ordered]) -> Iterator[tuple[str, list[str]]]:
+        """Yield each section with the digest of its facts in each of these captures, which have the same blocks.
 
         It is the sum of the products of two odd words, modulo 2^64: one of the fact, and one of the
         item. Their order thus has no effect.
         """
-        sections, numbers = self._block_sections(facts.keys)
+        self._learn()
+        first = captures[0]
+        sections, numbers = self._block_sections(first.keys)
         chosen = numbers >= 0
-        if codes is not None:
-            wanted = {self._sections[code] for code in codes}
-            chosen &= np.array([name in wanted for name in sections], np.bool_)[numbers]
-        rows = facts.chosen(chosen)
-        if not len(rows.values):
-            return {}
-        keys = np.repeat(self._fact_key_words[rows.keys], rows.counts)
-        words = mixed(self._facts[rows.values] ^ keys) | np.uint64(1)
-        sums = np.add.reduceat(words * (self._items[rows.items] | np.uint64(1)), rows.starts)
-        totals = np.zeros(len(sections), np.uint64)
-        np.add.at(totals, numbers[chosen], sums)
-        present = set(numbers[chosen].tolist())
-        return {
-            name: f"{total:016x}"
-            for number, (name, total) in enumerate(zip(sections, totals.tolist(), strict=True))
-            if number in present
-        }
+        rows = np.repeat(chosen, first.counts)
+        if not rows.any():
+            return
+        counts = first.counts[chosen]
+        keys = np.repeat(self._fact_key_words[first.keys[chosen]], counts)
+        values = self._facts[np.stack([one.values for one in captures])[:, rows]]
+        items = self._items[np.stack([one.items for one in captures])[:, rows]]
+        words = mixed(values ^ keys) | np.uint64(1)
+        words *= items | np.uint64(1)
+        sums = np.add.reduceat(words, np.cumsum(counts) - counts, axis=1)
+        for number, name in enumerate(sections):
+            own = numbers[chosen] == number
+            if own.any():
+                yield name, [f"{total:016x}" for total in sums[:, own].sum(axis=1).tolist()]
 
     def _block_sections(self, codes: Codes) -> tuple[list[str], Codes]:
         """Return the sections of blocks, and the number of that of each block; -1 for one that is not compared.
@@ -280,12 +291,16 @@ class BlockReader:
         """Hash what the Flattener has not had before."""
         known = self._flattener
         new = known.fact_list[self._facts.count :]
-        if new:
-            blocks = [self._fact_keys.setdefault(key, len(self._fact_keys)) for key, _, _ in new]
-            self._fact_blocks.extend(blocks)
-            self._facts.extend(
-                hashed([f"{fault}\0{value}" if fault else value for _, value, fault in new])
-            )
+        items = known.item_list[self._items.count :]
+        if new or items:
+            # At once: of a few texts, the calls of numpy take longer than the texts.
+            facts = [f"{fault}\0{value}" if fault else value for _, value, fault in new]
+            words = hashed(facts + items)
+            self._facts.extend(words[: len(facts)])
+            self._items.extend(words[len(facts) :])
+            codes = [self._fact_keys.setdefault(key, len(self._fact_keys)) for key, _, _ in new]
+            self._fact_blocks.extend(codes)
+        if len(self._fact_keys) > self._fact_key_words.count:
             names = list(self._fact_keys)[self._fact_key_words.count :]
             self._fact_key_words.extend(hashed([f"fact {name}" for name in names]))
             self.compared += [kind(name, number=False) in COMPARED for name in names]
@@ -293,8 +308,6 @@ class BlockReader:
         if texts := known.key_list[self._number_key_words.count :]:
             self._number_key_words.extend(hashed([f"number {name}" for name in texts]))
             self._steps.extend([step(name) or 0.0 for name in texts])
-        if texts := known.item_list[self._items.count :]:
-            self._items.extend(hashed(texts))
 
     def _order(self, facts: Codes, numbers: Codes) -> tuple[npt.NDArray[np.int64], Words]:
         """Return the order of blocks by the digests of their keys, and these. Captures of equal nodes share them."""
@@ -338,19 +351,6 @@ def _ordered(blocks: Codes, items: Codes, values: Any) -> Ordered:
     places = (np.arange(len(blocks)) - np.repeat(starts, counts)).astype(np.int16)
     return Ordered(
         blocks[starts], starts, counts, items=items[order], values=values[order], places=places
-    )
-
-
-def _digests(rows: Ordered, values: Words, items: _Column) -> Words:
-    """Return the digest of the items of each block, and that of its values."""
-    if not len(values):
-        return np.empty((2, 0), np.uint64)
-    weights = _WEIGHTS[rows.places]
-    return np.stack(
-        [
-            np.add.reduceat(items[rows.items] * weights, rows.starts),
-            np.add.reduceat(values * weights, rows.starts),
-        ]
     )
 
 

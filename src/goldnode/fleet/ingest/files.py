@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,6 +36,8 @@ from goldnode.node.ground.verdict_files import LARGEST_REPORT
 REFUSED = "refused"  # directory beside the inbox: reports that no ingest can store
 _MOST_REFUSED = 1_000  # files in it
 _MOST_REFUSED_BYTES = 256 << 20  # of all of them; the oldest go first
+_OBJECTS = 10_000  # objects with references that are new before Python looks for cycles
+_MORE = 64 << 10  # bytes of a file that has grown since its size was read
 
 
 @dataclass(frozen=True)
@@ -83,14 +86,14 @@ def ingest(request: IngestRequest, now: datetime | None = None) -> IngestResult:
     origin = ReportOrigin(INBOX_SOURCE if inbox else "directory", class_=request.class_)
     result, done = IngestResult(), []
     observed: list[NodeReport] = []
-    with writer(request.data, request.received, request.precision) as out:
+    with _rare_collections(), writer(request.data, request.received, request.precision) as out:
         arrivals = CaptureArrivals(out, origin, names, now)
         named = _files(request.sources or (request.data / INBOX,), inbox)
         # Texts: paths as objects take as long as a report by change.
         for file in sorted(named, key=lambda name: name.split(os.sep)):  # noqa: PTH206 - as above
             try:
                 # A report of the inbox has its verdict in it.
-                beside = None if inbox else _verdict(Path(file))
+                beside = None if inbox else _verdict(file)
                 arrival = arrivals.add(read(file), beside, os.path.basename(file))  # noqa: PTH119 - a text
             except RefusedReportError as problem:
                 if inbox and not Path(file).exists():  # another ingest has just stored it
@@ -118,6 +121,18 @@ def ingest(request: IngestRequest, now: datetime | None = None) -> IngestResult:
     if inbox:
         _empty(request.data, done, result.refused)
     return result
+
+
+@contextlib.contextmanager
+def _rare_collections() -> Iterator[None]:
+    """Look for cycles of objects less often: thousands of objects of each capture are in none."""
+    before = gc.get_threshold()
+    if before[0]:  # 0: somebody has switched it off
+        gc.set_threshold(max(_OBJECTS, before[0]), *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 def _empty(data: Path, done: list[str], refused: list[RefusedFile]) -> None:
@@ -168,20 +183,20 @@ def is_verdict(name: str) -> bool:
     return name == "verdict.json" or name.endswith(".verdict.json")
 
 
-def _verdict(file: Path) -> Mapping[str, Any] | None:
+def _verdict(file: str) -> Mapping[str, Any] | None:
     """Return the verdict in the file beside a capture; None without such a file."""
-    if file.name == "capture.json":
-        beside = file.with_name("verdict.json")
+    folder, name = os.path.split(file)
+    if name == "capture.json":
+        beside = "verdict.json"
     else:
-        beside = file.with_name(
-            f"{file.name.removesuffix('.json').removesuffix('.capture')}.verdict.json"
-        )
-    if not beside.exists():
+        beside = f"{name.removesuffix('.json').removesuffix('.capture')}.verdict.json"
+    named = os.path.join(folder, beside)  # noqa: PTH118 - thousands a second
+    if not os.path.exists(named):  # noqa: PTH110 - as above
         return None
-    verdict = load(read(beside))
+    verdict = load(read(named))
     if verdict.get("schema") != VERDICT:
         raise RefusedReportError(
-            f"{beside.name} beside it is not of schema {VERDICT}", remedy="correct its name"
+            f"{beside} beside it is not of schema {VERDICT}", remedy="correct its name"
         )
     return verdict
 
@@ -201,7 +216,8 @@ def read(file: str | Path) -> bytes:
         if status.st_size > LARGEST_REPORT:
             raise too_large()
         data = os.read(handle, status.st_size + 1)
-        while len(data) <= LARGEST_REPORT and (more := os.read(handle, LARGEST_REPORT)):
+        # A larger buffer for what is mostly the end of the file would be memory that the kernel clears for each one.
+        while len(data) <= LARGEST_REPORT and (more := os.read(handle, _MORE)):
             data += more
         return data
     finally:

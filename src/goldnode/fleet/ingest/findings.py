@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from goldnode.fleet.ingest.refused import RefusedReportError
 from goldnode.fleet.ingest.report import NodeReport
 from goldnode.fleet.ingest.text import clean
-from goldnode.node.ground.optional import optional
 
 FINDING = ("id", "outcome", "severity", "domain", "subject", "expected", "got")
 _MOST_FINDINGS = 5_000  # of one verdict
@@ -26,7 +24,10 @@ def finding_columns(report: NodeReport) -> dict[str, list[str | None]]:
         if not row.get("id") or not row.get("outcome"):
             raise RefusedReportError("a finding has no id or no outcome", remedy=_CHECK)
         for key, texts in columns.items():
-            texts.append(_text(row.get(key), key))
+            value = row.get(key)
+            if value is not None and not isinstance(value, str):
+                raise RefusedReportError(f"{key} is not a text", remedy=_CHECK)
+            texts.append(None if value is None else clean(value))
     return columns
 
 
@@ -36,9 +37,3 @@ def text_size(columns: Mapping[str, Sequence[str | None]]) -> int:
 
 
 _CHECK = "record it again with `goldnode-node check`"
-
-
-def _text(value: Any, key: str) -> str | None:
-    if value is not None and not isinstance(value, str):
-        raise RefusedReportError(f"{key} is not a text", remedy=_CHECK)
-    return optional(clean, value)

@@ -202,14 +202,15 @@ class Flattener:
 
     def new_items(self, texts: Sequence[str]) -> list[int]:
         """Return the codes of items, most of which are new and none of which is too long."""
-        known = self.items
-        if not known.keys().isdisjoint(texts) or len(set(texts)) < len(texts):
+        known, first = self.items, len(self.items)
+        codes = list(map(known.setdefault, texts, range(first, first + len(texts))))
+        if len(known) < first + len(texts):  # some are known, or there twice
+            while len(known) > first:
+                known.popitem()
             return [self.item(text) for text in texts]
-        first = len(known)
-        known.update(zip(texts, range(first, first + len(texts)), strict=True))
         self.item_list += texts
         self.text += sum(map(len, texts))
-        return list(range(first, len(known)))
+        return codes
 
     def _child(self, parent: _Name, name: str) -> _Name:
         self._names += 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -83,10 +83,16 @@ class FormLayout:
         self._first = [0, *accumulate(len(piece) + 1 for piece in self.pieces)]
         self._numbers = {place.start: number for number, place in enumerate(self.places)}
         self._known: dict[int, tuple[list[bytes], list[int]]] = {}
+        self.differing: set[int] = set()  # pieces that captures of the form had in other bytes
         self.heads = [
             (number, self.places[number].path)
             for number in np.flatnonzero(self.kinds & HEAD).tolist()
         ]
+
+    def add_differing(self, places: Sequence[int]) -> None:
+        """Note pieces that a capture of the form has in other bytes. All of them would take longer to search than those that differ."""
+        if len(self.differing) + len(places) <= len(self.pieces) // 2:
+            self.differing.update(places)
 
     def piece(self, place: int) -> tuple[list[bytes], list[int]]:
         """Return what is around the values of a piece, and their numbers; -1 for what takes the long way, or only looks like a value."""

@@ -54,6 +54,15 @@ class FormedCapture(NamedTuple):
     content: bytes  # of the capture
 
 
+class _UsualPieces(NamedTuple):
+    """Pieces of a model that other captures differ from: what is around their values, these, and the numbers of these."""
+
+    places: list[int]
+    around: list[bytes]
+    values: list[bytes]
+    numbers: list[int]
+
+
 class FormModel:
     """One capture of a form: its bytes, and its blocks in one group of rows."""
 
@@ -62,6 +71,8 @@ class FormModel:
     ) -> None:
         self.layout, self._pieces, self._nested = layout, pieces, nested
         self._tokens: dict[int, list[bytes]] = {}
+        self._usual = _UsualPieces([], [b""], [], [])
+        self._alone: set[int] = set()  # pieces that are not among the usual ones
         self._head = {"identity": {}, **{key: capture[key] for key in HEADS if key in capture}}
         self._names = {
             number: clean(at(capture, layout.places[number].path)) for number in layout.groups
@@ -109,29 +120,49 @@ class FormModel:
         pieces = data[start:].split(b"}", count)
         if start < 0 or len(pieces) <= count:
             return None
+        usual = self._usual_pieces()
+        differing = set(compress(range(count), map(ne, self._pieces, pieces)))
+        rest = sorted(differing.difference(usual.places))
         numbers: list[int] = []
         tokens: list[bytes] = []
-        for place in compress(range(count), map(ne, self._pieces, pieces)):
-            around, listed = self.layout.piece(place)
-            parts = VALUE.split(pieces[place])
+        for text, (around, listed), own in (
+            (_joined(pieces, usual.places), (usual.around, usual.numbers), usual.values),
+            *((pieces[place], self.layout.piece(place), self._own(place)) for place in rest),
+        ):
+            parts = VALUE.split(text)
             if parts[::2] != around:
                 return None
             values = parts[1::2]
-            changed = list(map(ne, values, self._own(place)))
+            changed = list(map(ne, values, own))
             numbers += compress(listed, changed)
             tokens += compress(values, changed)
         joined = b",".join(tokens)
         if -1 in numbers or len(joined) > _MOST_BYTES:
             return None
         try:
-            own = from_json(b"[%b]" % joined, allow_inf_nan=False)
+            given = from_json(b"[%b]" % joined, allow_inf_nan=False)
         except ValueError:
             return None
-        document = self._document(data[:start], pieces[-1], self._changed_head(numbers, own))
+        document = self._document(data[:start], pieces[-1], self._changed_head(numbers, given))
         if document is None:
             return None
+        self.layout.add_differing(rest)
         content = data[start : len(data) - len(pieces[-1])]
-        return FormedCapture(self, numbers, own, document, content)
+        return FormedCapture(self, numbers, given, document, content)
+
+    def _usual_pieces(self) -> _UsualPieces:
+        """Return the pieces that most captures of the form have in other bytes, to be searched at once."""
+        known = self.layout.differing
+        if len(known) > len(self._usual.places) + len(self._alone):
+            # A text with a brace is cut in two. Its begin would be one value with what follows it here.
+            places = [one for one in sorted(known) if not _has_brace(self._pieces[one] + b'}"]')]
+            if _has_brace(_joined(self._pieces, places)):
+                places = []
+            self._alone = known.difference(places)
+            parts = VALUE.split(_joined(self._pieces, places))
+            numbers = [number for place in places for number in self.layout.piece(place)[1]]
+            self._usual = _UsualPieces(places, parts[::2], parts[1::2], numbers)
+        return self._usual
 
     def _own(self, place: int) -> list[bytes]:
         """Return the values of a piece of the model."""
@@ -266,6 +297,15 @@ class CaptureForms:
         if model in self._models:
             self._models.remove(model)
         self._models.insert(0, model)
+
+
+def _joined(pieces: Sequence[bytes], places: Sequence[int]) -> bytes:
+    return b"}".join([pieces[place] for place in places])
+
+
+def _has_brace(text: bytes) -> bool:
+    """Return whether a value in this text has a brace, which pieces are cut at."""
+    return any(b"}" in value for value in VALUE.findall(text))
 
 
 def _begin(data: bytes, nested: bool) -> int:

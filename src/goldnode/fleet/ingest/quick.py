@@ -296,13 +296,13 @@ class QuickBases:
             return
         rows, facts, numbers = own
         listed, packed = rows.flattener.fact_list, rows.blocks.base.packed()
-        texts = {
-            key: [listed[code][1] for code in codes.tolist()]
-            for key, codes in zip(
-                facts.keys, np.split(facts.values, np.cumsum(facts.counts)[:-1]), strict=True
-            )
-            if not is_compared(key) and all(listed[code][2] is None for code in codes.tolist())
-        }
+        texts, first = {}, 0
+        codes = facts.values.tolist()
+        for key, count in zip(facts.keys, facts.counts.tolist(), strict=True):
+            own_facts = [listed[code] for code in codes[first : first + count]]
+            first += count
+            if not is_compared(key) and all(fault is None for _, _, fault in own_facts):
+                texts[key] = [text for _, text, _ in own_facts]
         head = {
             "rules": rules(self._exact),
             "shape": shape.id,
@@ -377,7 +377,11 @@ def _form(value: Any) -> str:
         return str(TYPES[type(value)])
     if type(value) is list:
         return f"[{','.join(map(_form, value))}]"
-    return f"{{{','.join([f'{key!r}:{_form(value[key])}' for key in sorted(value)])}}}"
+    shown = [
+        f"{key!r}:{_form(inner) if is_branch(inner := value[key]) else TYPES[type(inner)]}"
+        for key in sorted(value)
+    ]
+    return f"{{{','.join(shown)}}}"
 
 
 def mark_of(number: int) -> str:

@@ -40,6 +40,9 @@ from goldnode.node.ground.optional import optional
 
 _TEXT = 32  # characters of new texts that count as one row
 _MOST_CHANGED = 2  # a capture of which more than the half has changed is stored whole
+_TOGETHER = (
+    32  # captures whose sections are digested at once: their words fit into the cache of a core
+)
 BASE_MILLISECONDS = BASE_DAYS * 86_400_000
 
 
@@ -168,7 +171,6 @@ class Group:
         self._whole[FACTS].append((number, blocks.facts))
         self._whole[NUMBERS].append((number, blocks.numbers))
         self._count += blocks.rows
-        self._digested += [(number, *one) for one in self._reader.sections(blocks.facts).items()]
 
     def _add_changes(self, number: int, blocks: CaptureBlocks, changes: BlockChanges) -> None:
         if len(changes.facts.keys):
@@ -311,7 +313,7 @@ class Group:
 
     def _digests(self) -> pa.Table:
         """Return a digest of the facts of each section of each capture, of one with a base only where it differs."""
-        rows = sorted(self._digested, key=lambda row: (row[1], row[0]))
+        rows = sorted([*self._digested, *self._whole_digests()], key=lambda row: (row[1], row[0]))
         columns = self._who(np.array([number for number, _, _ in rows], np.int32))
         columns |= {
             "section": pa.array([section for _, section, _ in rows], pa.string()),
@@ -319,6 +321,19 @@ class Group:
         }
         schema = SCHEMAS[DIGESTS]
         return pa.table([columns[column] for column in schema.names], schema.names)
+
+    def _whole_digests(self) -> Iterator[tuple[int, str, str]]:
+        """Yield the number, section and digest of each section of the captures that are stored whole."""
+        equal: dict[tuple[bytes, bytes], list[tuple[int, Ordered]]] = {}
+        for number, facts in self._whole[FACTS]:
+            blocks = facts.keys.tobytes(), facts.counts.tobytes()
+            equal.setdefault(blocks, []).append((number, facts))
+        for captures in equal.values():
+            for first in range(0, len(captures), _TOGETHER):
+                some = captures[first : first + _TOGETHER]
+                for section, digests in self._reader.section_digests([one for _, one in some]):
+                    for (number, _), digest in zip(some, digests, strict=True):
+                        yield number, section, digest
 
 
 class _ChangedBlocks(NamedTuple):

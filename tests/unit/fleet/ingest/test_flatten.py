@@ -219,3 +219,13 @@ def test_a_list_of_objects_that_no_table_describes_is_a_fact() -> None:
 
 def test_the_flattened_capture_survives_json() -> None:
     assert Counter(leaves(json.loads(json.dumps(capture())))) == Counter(leaves(capture()))
+
+
+@pytest.mark.parametrize("texts", [["a", "b"], ["a", "known"], ["a", "b", "a"], ["known", "known"]])
+def test_new_items_have_the_codes_of_items_one_by_one(texts: list[str]) -> None:
+    together, singly = Flattener(), Flattener()
+    for one in (together, singly):
+        one.item("known")
+    assert together.new_items(texts) == [singly.item(text) for text in texts]
+    assert together.item_list == singly.item_list == list(together.items)
+    assert (together.items, together.text) == (singly.items, singly.text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import hashlib
 import json
 import random
 import re
@@ -17,7 +18,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from benchmarks.ingest import lifelike
-from tests.simulators.fleet import Json, finding, verdict
+from tests.simulators.fleet import Json, capture, finding, verdict
 from tests.unit.fleet.ingest.test_changes import (
     BEGIN,
     HOUR,
@@ -37,6 +38,7 @@ from goldnode.fleet.ingest.precision import EXACT, STATED
 from goldnode.fleet.ingest.refused import RefusedReportError
 from goldnode.fleet.ingest.report import NodeReport, ReportOrigin, load, report_of
 from goldnode.fleet.ingest.rows import Group
+from goldnode.fleet.ingest.tables import DIGESTS
 from goldnode.node.ground.changes import ChangedValues, report_body
 
 NOW = BEGIN + timedelta(days=30)
@@ -126,7 +128,7 @@ class Ways:
             )
             for values, table in ((facts, blocks.facts), (numbers, blocks.numbers))
         ]
-        sections = reader.sections(blocks.facts)
+        sections = dict(reader.section_digests([blocks.facts]))
         who = (report.node, report.class_, report.time, report.verdict, report.digest)
         return who, node_columns(report), placed, blocks.base.packed(), sections
 
@@ -270,6 +272,47 @@ def test_changed_bytes_are_refused_or_have_the_rows_of_the_long_way(ways: Ways) 
             quick += 1
             assert found == own.long(changed)
     assert quick > 10
+
+
+def test_texts_with_braces_in_pieces_that_differ_have_the_rows_of_the_long_way(ways: Ways) -> None:
+    """Pieces that differ are searched together: the ends of a text that is cut in two must not become one value."""
+    write: Callable[[Any], bytes] = ways.write  # type: ignore[attr-defined]
+
+    def one(number: int) -> bytes:
+        [made] = fleet_captures(1)
+        made["driver"] = {"a": f"first {number}", "note": "x} y", "z": f"last {number}"}
+        made["uptime"] = 5.5 + number
+        return write(made)
+
+    own = Ways([one(0)] * 4)
+    for number in (1, 2, 3):
+        assert own.quick(one(number)) == own.long(one(number)) is not None
+    model = next(own.forms.read(one(4))).model
+    assert len(model._alone) == 1
+
+
+def test_pieces_that_differ_are_searched_together_up_to_half_of_them(ways: Ways) -> None:
+    write: Callable[[Any], bytes] = ways.write  # type: ignore[attr-defined]
+    documents = [write(one) for one in fleet_captures(6, hours=2)]
+    own = Ways(documents[:4])
+    for data in documents[4:]:
+        assert own.quick(data) == own.long(data) is not None
+    layout = next(own.forms.read(documents[5])).model.layout
+    assert 0 < len(layout.differing) <= len(layout.pieces) // 2
+    known = set(layout.differing)
+    layout.add_differing(range(len(layout.pieces)))
+    assert layout.differing == known
+
+
+def test_digests_are_those_of_earlier_builds() -> None:
+    """Those of bases are stored: captures are compared with them for a week, and reports compare sections."""
+    group = Group()
+    for number in (1, 2):
+        group.add(report_of(capture(number, BEGIN), b"", ORIGIN, NOW))
+    blocks = [hashlib.sha256(row["blocks"]).hexdigest()[:16] for row in group.nodes()]
+    sections = repr(group.table(DIGESTS).to_pylist())
+    assert blocks == ["3159a54ed45b07dd", "c57266460289ed0b"]
+    assert hashlib.sha256(sections.encode()).hexdigest()[:16] == "82989d916773f9ad"
 
 
 def test_numbers_are_stored_at_the_stated_precision() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import resource
@@ -486,6 +487,41 @@ def test_a_report_that_another_ingest_has_just_stored_is_not_refused(
     result = run(data)
     assert (result.stored, result.refused) == (1, [])
     assert not (data / "refused").exists()
+
+
+def test_file_that_grows_while_it_is_read_is_read_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, status = tmp_path / "n1.json", os.fstat
+    file.write_bytes(bytes(range(256)) * 1_000)
+
+    def smaller(handle: int) -> os.stat_result:
+        return os.stat_result([*status(handle)[:6], 10, *status(handle)[7:]])
+
+    monkeypatch.setattr(os, "fstat", smaller)
+    assert files.read(file) == file.read_bytes()
+
+
+def test_ingest_imports_no_pandas_and_leaves_it_usable(tmp_path: Path) -> None:
+    """Where pandas is installed, pyarrow imports it for the first array: most of the start of an ingest."""
+    pytest.importorskip("pandas")
+    captured(tmp_path / "in", capture("n1"))
+    script = f"""
+import sys
+from pathlib import Path
+from goldnode.fleet.ingest.files import IngestRequest, ingest
+assert ingest(IngestRequest(Path({str(tmp_path / "data")!r}), (Path({str(tmp_path / "in")!r}),))).stored == 1
+assert "pandas" not in sys.modules
+import pyarrow as pa
+assert list(pa.table({{"a": [1, 2]}}).to_pandas()["a"]) == [1, 2]
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+
+
+def test_collector_has_its_thresholds_again_after_an_ingest(tmp_path: Path) -> None:
+    before = gc.get_threshold()
+    assert run(tmp_path / "data", tmp_path).stored == 0
+    assert gc.get_threshold() == before
 
 
 def test_refused_reports_are_bounded_by_bytes_and_the_newest_stay(
