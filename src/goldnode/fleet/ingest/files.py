@@ -127,7 +127,7 @@ def ingest(request: IngestRequest, now: datetime | None = None) -> IngestResult:
 def _rare_collections() -> Iterator[None]:
     """Look for cycles of objects less often: thousands of objects of each capture are in none."""
     before = gc.get_threshold()
-    if before[0]:  # 0: somebody has switched it off
+    if before[0]:  # 0: the collector is off
         gc.set_threshold(max(_OBJECTS, before[0]), *before[1:])
     try:
         yield

@@ -73,7 +73,7 @@ def writer(
 def leave_out_pandas() -> None:
     """Make pyarrow work without pandas: where that is installed, its first array of a list or of numpy imports it.
 
-    That takes 0.7 s of CPU, for objects that no ingest has. What converts to pandas later still can.
+    It takes 0.3 s of CPU and more, and no ingest has a value of it. Later conversions to pandas work all the same.
     """
     if "pandas" in sys.modules:
         return
