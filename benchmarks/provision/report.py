@@ -64,8 +64,7 @@ def tables(found: Mapping[str, Any]) -> str:
         cells = []
         for measure, title, _ in MEASURES:
             built, prebuilt = (values(found, leg, way, measure) for way in ("dkms", "prebuilt"))
-            # A run without a driver has a compiler and headers in both ways, so it can cost more than
-            # one with a prebuilt module.
+            # A driver's share is the difference of two runs, and load can make that zero or less.
             if min(prebuilt) <= 0:
                 cells.append("no ratio")
                 continue

@@ -30,6 +30,9 @@ from goldnode.core.evidence_kinds import EvidenceKind
 Backend = Literal["cuda", "rocm", "oneapi", "cpu"]
 Vendor = Literal["nvidia", "amd", "intel"]
 
+# The optional part of every stack whose modules are not built on nodes: headers and compiler of its kernel.
+KERNEL_HEADERS = "kernel-headers"
+
 # Names of classes are names of Ansible groups.
 _NAME = re.compile(r"^[a-z0-9][a-z0-9_]*$")
 # Debian policy, section 5.6: at least two characters.
@@ -188,7 +191,7 @@ class OperatingSystem(Strict):
 class Kernel(Strict):
     """The kernel of a stack: one exact release, or the newest release of a series.
 
-    Both image and headers of the newest release must exist.
+    If modules are built on nodes, both image and headers of the newest release must exist.
     """
 
     series: Annotated[str, Field(pattern=r"^\d+\.\d+$")] | None = Field(
@@ -591,12 +594,23 @@ class Stack(Strict):
             )
         return self
 
+    @property
+    def builds_modules(self) -> bool:
+        """Return whether DKMS builds a module of the stack on its nodes, which takes headers and a compiler."""
+        driver = self.driver is not None and not self.driver.in_tree
+        return driver or any(module.dkms is not None for module in self.modules)
+
     @model_validator(mode="after")
     def _one_vendor(self) -> Self:
         # Locked packages name their conditions (`when`), and this one is the platform's.
         if "nvswitch" in self.options:
             raise ValueError(
                 "an optional part cannot be called nvswitch, which a platform decides | rename it"
+            )
+        if KERNEL_HEADERS in self.options:
+            raise ValueError(
+                f"an optional part cannot be called {KERNEL_HEADERS}, which every stack has: the headers of its "
+                "kernel | rename it"
             )
         for name, option in self.options.items():
             if option.follows == "driver" and (self.driver is None or self.driver.branch is None):
@@ -1433,7 +1447,10 @@ class NodeClass(Strict):
     )
     options: list[OptionalPart] = Field(
         default_factory=list,
-        description="Optional parts of the stack that its nodes get, for instance dcgm; see `options` of the stack.",
+        description=(
+            "Optional parts of the stack that its nodes get, for instance dcgm; see `options` of the stack. "
+            "kernel-headers, which every stack has: headers and compiler, for modules that goldnode does not manage."
+        ),
     )
     parts: Parts = Field(
         default_factory=Parts,

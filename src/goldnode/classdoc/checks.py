@@ -185,13 +185,13 @@ def check_class(entry: CatalogEntry[models.NodeClass], catalog: Catalog) -> None
         )
     stack = catalog.stacks[item.stack].item
     for index, option in enumerate(item.options):
-        if option not in stack.options:
+        known = [*stack.options, models.KERNEL_HEADERS]
+        if option not in known:
             raise entry.error(
                 f'stack "{stack.stack}" has no optional part "{option}"',
                 "options",
                 index,
-                remedy=nearest(option, stack.options)
-                or "take it out, or add it to `options` of the stack",
+                remedy=nearest(option, known) or "take it out, or add it to `options` of the stack",
             )
     _check_backend(entry, stack)
     if item.gate == "block" and stack.runtime is not None and stack.runtime.engine == "podman":

@@ -152,13 +152,15 @@ def _software(
     """Return the sections from the GPUs to the packages: what is on a node, in the order of the stack."""
     stack = view.stack.entry.item
     image, headers = view.stack.kernel_packages[:2]
+    rows = lock.stack_set(nvswitch=view.host.nvswitch, options=view.entry.item.options)
     return {
         "gpu": gpus,
         "platform": {"name": view.entry.item.platform, "nvswitch": view.host.nvswitch},
         "kernel": {
             "release": lock.kernel_release,
             "image": image,
-            "headers": headers,
+            # A class without modules to build has none.
+            "headers": headers if any(row.name == headers for row in rows) else "",
             **({} if stack.kernel.page_kib is None else {"page_kib": stack.kernel.page_kib}),
         },
         "driver": None if gpus is None else _driver(view, lock, built),
@@ -628,7 +630,7 @@ def _require_options(
     entry: CatalogEntry[models.NodeClass], stack: CatalogEntry[models.Stack], lock: Lock
 ) -> None:
     """Refuse a class whose optional parts the lock does not hold. Raises LockError."""
-    missing = [name for name in entry.item.options if name not in lock.options]
+    missing = lock.lacks(entry.item.options)
     if missing:
         raise LockError(
             f'class "{entry.name}" asks for {", ".join(missing)}, which the lock of stack "{stack.name}" does not hold',

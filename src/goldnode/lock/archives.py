@@ -343,8 +343,14 @@ def wanted_options(stack: CatalogEntry[models.Stack], catalog: Catalog) -> list[
     Raises the error of a class with an error in its file that may use the stack: its parts would be
     left out.
     """
-    for (kind, _), error in catalog.broken.items() if stack.item.options else ():
-        if kind == "class" and error.file is not None and _may_use(Path(error.file), stack.name):
+    for (kind, _), error in catalog.broken.items():
+        if kind != "class" or error.file is None:
+            continue
+        file = Path(error.file)
+        if stack.item.options and _may_use(file, stack.name):
+            raise error
+        # Every stack has this part; a class that does not name it asks for nothing here.
+        if _names_headers(file) and _may_use(file, stack.name):
             raise error
     asked = {
         option
@@ -352,7 +358,16 @@ def wanted_options(stack: CatalogEntry[models.Stack], catalog: Catalog) -> list[
         if entry.item.stack == stack.name
         for option in entry.item.options
     }
-    return [name for name in stack.item.options if name in asked]
+    own = [*stack.item.options, *([] if stack.item.builds_modules else [models.KERNEL_HEADERS])]
+    return [name for name in own if name in asked]
+
+
+def _names_headers(file: Path) -> bool:
+    """Return whether a class file, which cannot be read as one, names the headers of the kernel."""
+    try:
+        return models.KERNEL_HEADERS in file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
 
 
 def _may_use(file: Path, stack: str) -> bool:
@@ -369,7 +384,12 @@ def _may_use(file: Path, stack: str) -> bool:
 
 def archives_of(stack: models.Stack, options: Iterable[str]) -> list[str]:
     """Return the archive ids of a stack and of optional parts of it."""
-    more = (archive for name in options for archive in stack.options[name].archives)
+    more = (
+        archive
+        for name in options
+        if name in stack.options  # the headers are in the archives of the kernel
+        for archive in stack.options[name].archives
+    )
     return list(dict.fromkeys([*stack.archives, *more]))
 
 

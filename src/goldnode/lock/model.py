@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from goldnode.catalog.load import LOCK_SUFFIX, CatalogEntry
-from goldnode.catalog.models import Stack
+from goldnode.catalog.models import KERNEL_HEADERS, Stack
 from goldnode.core import parsed_files, yamlsource
 from goldnode.core.errors import (
     EditedLockError,
@@ -31,6 +31,7 @@ from goldnode.core.site import Site
 from goldnode.documents.base import Digest as Digest  # exported: every lock has digests
 from goldnode.node.ground.json_lines import as_dict
 from goldnode.node.ground.text import phrase
+from goldnode.node.state.family import headers_release
 
 SCHEMA = 1
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -140,6 +141,30 @@ class Lock(Sealed):
         return {name for item in self.packages if item.when for name in item.when.split("|")} - {
             "nvswitch"
         }
+
+    @property
+    def headers(self) -> LockedPackage | None:
+        """Return the headers that the stack requests for its kernel. `when` is set if only some nodes get them."""
+        return next(
+            (
+                item
+                for item in self.packages
+                if item.requested and headers_release(item.name) == self.kernel_release
+            ),
+            None,
+        )
+
+    @property
+    def has_dkms(self) -> bool:
+        """Return whether a package has sources that DKMS builds on nodes (zfs-dkms); it only recommends headers."""
+        return any(item.name == "dkms" or item.name.endswith("-dkms") for item in self.packages)
+
+    def lacks(self, options: Collection[str]) -> list[str]:
+        """Return the optional parts of `options` that the lock does not hold."""
+        held = set(self.options)
+        if self.headers is not None:
+            held.add(KERNEL_HEADERS)  # those that every node gets too
+        return [name for name in options if name not in held]
 
     def stack_set(self, *, nvswitch: bool, options: Collection[str] = ()) -> list[LockedPackage]:
         """Return the packages that are pinned and held on a node with these optional parts, by name."""

@@ -1,9 +1,12 @@
 """Resolution of a stack: apt resolves; this module drives apt and records the result.
 
 Two choices are made here, because apt cannot express them: the kernel release (the newest of the
-series whose image and headers exist at one version) and the driver version (the newest of the
+series whose packages exist at one version) and the driver version (the newest of the
 branch that all lockstep packages have). An existing lock can be kept: its choices and versions stay
 if the archives still have them.
+
+The headers are among the kernel's packages only if DKMS builds a module on the nodes, or for the
+classes that ask for them (KERNEL_HEADERS): they depend on a compiler.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from goldnode.catalog.load import Catalog, CatalogEntry
-from goldnode.catalog.models import Driver, Kernel, Stack, Toolkit
+from goldnode.catalog.models import KERNEL_HEADERS, Driver, Kernel, Stack, Toolkit
 from goldnode.compat import rules
 from goldnode.core.errors import LockError, UnsolvableError, VanishedError, nearest
 from goldnode.core.site import Site
@@ -26,7 +29,7 @@ from goldnode.lock.aptroot import AptRoot, AptSource, Download, Stanza, apt_root
 from goldnode.lock.archives import ArchivePlaces, KeyAccess, archives_of, key_stores, wanted_options
 from goldnode.lock.model import Lock, LockedArchive, LockedPackage, intent_digest
 from goldnode.node.state.debversion import compare
-from goldnode.node.state.family import kernel_packages, kernel_release
+from goldnode.node.state.family import headers_release, kernel_packages, kernel_release
 from goldnode.node.state.names import in_family
 
 # dpkg's order (deb-version(7)), as apt compares: 9 is before 10, and ~rc1 before the release.
@@ -60,7 +63,7 @@ class Resolution:
 
 @dataclass(frozen=True)
 class KernelOffer:
-    """A kernel whose image and headers exist at one version, and the archives that have its image."""
+    """A kernel whose packages exist at one version, and the archives that have its image."""
 
     release: str
     version: str
@@ -163,7 +166,11 @@ class StackArchives:
     def kernels(self, asked: Kernel | None = None) -> list[KernelOffer]:
         """Return the kernels that the stack's intent, or `asked` in its place, allows, newest first."""
         _, releases, whole = _kernels(
-            self.stack, asked or self.stack.item.kernel, self._root, self._names
+            self.stack,
+            asked or self.stack.item.kernel,
+            self._root,
+            self._names,
+            headers=_with_headers(self.stack.item, self.options),
         )
         images = {
             release: kernel_packages(self.stack.item.os.id, release)[0] for release in releases
@@ -411,11 +418,22 @@ class _Request:
         """Return all requested packages."""
         return [*self.kernel, *self.asked, *self.optional]
 
+    def kernel_members(self, graph: DependencyGraph) -> list[str]:
+        """Return the packages of the kernel: the requested ones, and others that contain a piece of it.
+
+        Debian 14 has the modules in a package of the unsigned kernel's source, on which the image of the
+        signed one depends.
+        """
+        release = kernel_release(self.kernel[0])
+        carried = [name for name in graph.reached(self.kernel) if kernel_release(name) == release]
+        return list(dict.fromkeys([*self.kernel, *self.options.get(KERNEL_HEADERS, ()), *carried]))
+
     def parts(self, graph: DependencyGraph, members: Collection[str]) -> Callable[[str], str]:
         """Return a function from a package to its part of the lock. `members` is the stack set."""
         drivers = {*self.driver, *([self.manager] if self.manager else [])}
+        kernel = self.kernel_members(graph)
         kernel_sources, driver_sources, module_sources = (
-            {graph.source(name) for name in names} for names in (self.kernel, drivers, self.modules)
+            {graph.source(name) for name in names} for names in (kernel, drivers, self.modules)
         )
         driver = self.item.driver
 
@@ -423,7 +441,7 @@ class _Request:
             if name not in members:
                 return "base"
             source = graph.source(name)
-            if name in self.kernel or (source in kernel_sources and name not in drivers):
+            if name in kernel or (source in kernel_sources and name not in drivers):
                 return "kernel"
             if name in self.engine:
                 return "runtime"
@@ -465,26 +483,52 @@ def resolve_stack(
 
     `options` are the optional parts to lock. Raises LockError, UnsolvableError and VanishedError.
     """
-    item = stack.item
     keep = keep or ResolutionTarget()
+    headers = stack.item.builds_modules
+    lock = _resolved(stack, root, names, today, keep, options=options, headers=headers)
+    if headers or not lock.has_dkms:
+        return lock
+    options = [name for name in options if name != KERNEL_HEADERS]
+    return _resolved(stack, root, names, today, keep, options=options, headers=True)
+
+
+def _resolved(
+    stack: CatalogEntry[Stack],
+    root: AptRoot,
+    names: Sequence[str],
+    today: dt.date,
+    keep: ResolutionTarget,
+    *,
+    options: Sequence[str],
+    headers: bool,
+) -> Lock:
+    """Return a lock of a stack; see `resolve_stack`. With `headers`, every node gets those of the kernel."""
+    item = stack.item
     # An earlier try on the same root has left its pins.
     root.pin({})
-    release, kernel_version = _kernel(stack, root, names, keep)
+    release, kernel_version = _kernel(
+        stack, root, names, keep, headers=headers or KERNEL_HEADERS in options
+    )
+    parts = {name: list(part.packages) for name, part in item.options.items()}
+    parts[KERNEL_HEADERS] = [_headers(item, release)]
     request = _Request(
         item,
-        kernel_packages(item.os.id, release),
-        {name: list(item.options[name].packages) for name in options},
+        _kernel_parts(item, release, headers=headers),
+        {name: parts[name] for name in options},
     )
     _require(stack, [*request.asked, *request.optional], names)
     driver_version, bound = _bound(stack, request, root, names, keep)
-    pins = keep.staying(release, driver_version)
+    locked = keep.staying(release, driver_version)
+    if KERNEL_HEADERS in options:
+        locked[_headers(item, release)] = kernel_version
+    pins = dict(locked)
     # A kept revision of the version that was chosen stays, although there may be a newer one.
     pins |= {
         name: version
         for name, version in bound.items()
         if name not in pins or upstream_part(pins[name]) != upstream_part(version)
     }
-    pins |= dict.fromkeys(request.kernel, kernel_version)
+    pins |= dict.fromkeys(kernel_packages(item.os.id, release), kernel_version)
     root.pin(pins)
     # The stack alone comes first: an optional part must not change what nodes without it get.
     # With =VERSION apt fails where it has no such version; it would pass over a pin alone.
@@ -498,10 +542,10 @@ def resolve_stack(
             stack,
             name=name,
             root=root,
+            packages=request.options[name],
             requests=requests,
             downloads=downloads,
-            driver_version=driver_version,
-            keep=keep,
+            pins={**locked, **_option_pins(stack, name, root, driver_version, locked)},
         )
         requests += request.options[name]
     return Lock(
@@ -556,7 +600,7 @@ def _locked_packages(
             remedy="resolve on the status of a system without the stack",
         )
     graph = DependencyGraph(stanzas)
-    members = graph.stack_set(request.names, request.item.driver)
+    members = graph.stack_set([*request.names, *request.kernel_members(graph)], request.item.driver)
     part, conditions = request.parts(graph, members), request.conditions(graph)
     reasons = graph.reached(request.names)
     # Archives that share an address, as Ubuntu's do, differ by their suites.
@@ -592,34 +636,21 @@ def _with_option(
     stack: CatalogEntry[Stack],
     name: str,
     root: AptRoot,
+    *,
+    packages: Sequence[str],
     requests: Sequence[str],
     downloads: Sequence[Download],
-    *,
-    driver_version: str | None,
-    keep: ResolutionTarget,
+    pins: Mapping[str, str],
 ) -> list[Download]:
-    """Return `downloads` and those of one optional part, which apt adds without moving any of them."""
-    option = stack.item.options[name]
-    place = ("options", name, "packages")
+    """Return `downloads` and those of one optional part, which apt adds without moving any of them.
+
+    `pins` are the versions that the part's packages and its dependencies have to have.
+    """
+    place = ("options", name, "packages") if name in stack.item.options else ("kernel",)
     fixed = {item.name: item.version for item in downloads}
-    pins = {
-        package: keep.versions[package] for package in option.packages if package in keep.versions
-    }
-    if option.follows == "driver" and driver_version is not None:
-        pins |= _following(stack, option.packages, driver_version, root, place)
-    elif option.follows == "itself":
-        pins |= _together(stack, name, root, pins)
     # The rest is fixed, so apt can only add to it.
-    root.pin(
-        {
-            **{key: value for key, value in keep.versions.items() if key not in fixed},
-            **pins,
-            **fixed,
-        }
-    )
-    more = [
-        f"{package}={pins[package]}" if package in pins else package for package in option.packages
-    ]
+    root.pin({**pins, **fixed})
+    more = [f"{package}={pins[package]}" if package in pins else package for package in packages]
     names = [request.partition("=")[0] for request in requests]
     try:
         downloads_with = root.resolve(
@@ -642,6 +673,26 @@ def _with_option(
             remedy=f"take {name} out of `options` of the classes that use {stack.name}",
         )
     return downloads_with
+
+
+def _option_pins(
+    stack: CatalogEntry[Stack],
+    name: str,
+    root: AptRoot,
+    driver_version: str | None,
+    locked: Mapping[str, str],
+) -> dict[str, str]:
+    """Return pins of the packages of an optional part by its own rule; none for one that has no rule."""
+    option = stack.item.options.get(name)
+    if option is None:
+        return {}
+    pins: dict[str, str] = {}
+    if option.follows == "driver" and driver_version is not None:
+        place = ("options", name, "packages")
+        pins = _following(stack, option.packages, driver_version, root, place)
+    elif option.follows == "itself":
+        pins = _together(stack, name, root, locked)
+    return pins
 
 
 def _following(
@@ -691,6 +742,22 @@ def _together(
     return dict.fromkeys(packages, max(common, key=_order))
 
 
+def _with_headers(stack: Stack, options: Collection[str]) -> bool:
+    """Return whether the headers of the kernel are locked: for every node, or for classes that ask for them."""
+    return stack.builds_modules or KERNEL_HEADERS in options
+
+
+def _headers(stack: Stack, release: str) -> str:
+    """Return the package with the headers of a kernel."""
+    return kernel_packages(stack.os.id, release)[1]
+
+
+def _kernel_parts(stack: Stack, release: str, *, headers: bool) -> list[str]:
+    """Return the packages of a kernel, the image first."""
+    names = kernel_packages(stack.os.id, release)
+    return names if headers else [name for name in names if headers_release(name) is None]
+
+
 def _kernel_releases(stack: CatalogEntry[Stack], names: Sequence[str]) -> list[str]:
     """Return the releases of all kernels among the packages of `names`."""
     return [
@@ -702,7 +769,12 @@ def _kernel_releases(stack: CatalogEntry[Stack], names: Sequence[str]) -> list[s
 
 
 def _kernels(
-    stack: CatalogEntry[Stack], kernel: Kernel, root: AptRoot, names: Sequence[str]
+    stack: CatalogEntry[Stack],
+    kernel: Kernel,
+    root: AptRoot,
+    names: Sequence[str],
+    *,
+    headers: bool,
 ) -> tuple[str, list[str], list[tuple[str, str]]]:
     """Return the request in words, the releases that match it, and (version, release) of the complete ones."""
     if kernel.release is not None:
@@ -716,7 +788,7 @@ def _kernels(
     releases = [
         release for release in _kernel_releases(stack, names) if re.fullmatch(pattern, release)
     ]
-    parts = {release: kernel_packages(stack.item.os.id, release) for release in releases}
+    parts = {release: _kernel_parts(stack.item, release, headers=headers) for release in releases}
     versions: dict[str, set[str]] = {}
     for stanza in root.show(name for packages in parts.values() for name in packages):
         versions.setdefault(stanza["Package"], set()).add(stanza["Version"])
@@ -729,11 +801,16 @@ def _kernels(
 
 
 def _kernel(
-    stack: CatalogEntry[Stack], root: AptRoot, names: Sequence[str], keep: ResolutionTarget
+    stack: CatalogEntry[Stack],
+    root: AptRoot,
+    names: Sequence[str],
+    keep: ResolutionTarget,
+    *,
+    headers: bool,
 ) -> tuple[str, str]:
-    """Return release and package version of the kernel: image and headers exist, both at that version."""
+    """Return release and package version of the kernel: all of its packages exist at that version."""
     kernel = stack.item.kernel
-    wanted, releases, whole = _kernels(stack, kernel, root, names)
+    wanted, releases, whole = _kernels(stack, kernel, root, names, headers=headers)
     same = [pair for pair in whole if pair[1] == keep.kernel]
     if keep.kernel_exact and not same:
         raise VanishedError(
@@ -762,10 +839,10 @@ def _kernel(
     )
     if releases:
         raise LockError(
-            f"{wanted} has an image but no {_kinds(stack.item)} of the same version; {shown}",
+            f"{wanted} has an image but no {_kinds(stack.item, headers=headers)} of the same version; {shown}",
             file=stack.file,
             line=stack.source.line(("kernel",)),
-            remedy=f"choose one whose {_kinds(stack.item)} exist, or add the archive that has them",
+            remedy=f"choose one whose {_kinds(stack.item, headers=headers)} exist, or add the archive that has them",
         )
     raise VanishedError(
         f"{wanted} is in none of the archives {', '.join(stack.item.archives)}; {shown}",
@@ -775,9 +852,9 @@ def _kernel(
     )
 
 
-def _kinds(stack: Stack) -> str:
+def _kinds(stack: Stack, *, headers: bool) -> str:
     """Return in words the packages of a kernel in addition to its image: headers; headers and modules."""
-    names = [name.split("-")[1] for name in kernel_packages(stack.os.id, "0")[1:]]
+    names = [name.split("-")[1] for name in _kernel_parts(stack, "0.0", headers=headers)[1:]]
     return " and ".join(dict.fromkeys(names))
 
 

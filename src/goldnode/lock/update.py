@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from goldnode.catalog.load import Catalog, CatalogEntry
-from goldnode.catalog.models import Stack
+from goldnode.catalog.models import KERNEL_HEADERS, Stack
 from goldnode.compat import rules
 from goldnode.core.errors import (
     EditedLockError,
@@ -85,8 +85,8 @@ class LockProblem:
 
     `wrong`: the lock cannot be used as it is; otherwise a newer version is available.
 
-    `kind`: edited, intent, vanished, changed, bulletin, key; kernel, security, newer, unresolved,
-    held-back.
+    `kind`: edited, intent, vanished, changed, bulletin, key; kernel, security, newer, unneeded,
+    unresolved, held-back.
     """
 
     kind: str
@@ -214,7 +214,8 @@ def update(
             before = _LockBefore(old, path, target, why, notes)
             return _written(security.lock, before, security, write=request.write)
         why = _why(old, fault, stack, archives) if old is not None else ChangeReason()
-        missing = [name for name in archives.options if old is not None and name not in old.options]
+        missing = old.lacks(archives.options) if old is not None else []
+        spare = _spare(old, stack) if old is not None else None
         if (
             # With nothing moved and nothing asked for, a resolution would give the same lock.
             not missing
@@ -224,6 +225,7 @@ def update(
             and request.status is None
             and not request.packages
             and _is_current(why, old, stack)
+            and spare is None
         ):
             return LockUpdate(
                 path, action="kept", lock=old, old=old, diff=LockDiff(), notes=tuple(notes)
@@ -232,6 +234,8 @@ def update(
             day, keep=old if mode is UpdateMode.KEEP else None, free=request.packages
         )
         notes += [made.relaxed] if made.relaxed else []
+        if spare is not None:
+            notes.append(f"no module of {stack.name} is built on nodes: {_WITHOUT.format(spare)}")
         if missing:
             notes.append(
                 f"classes ask for optional parts that were not locked: {', '.join(missing)}"
@@ -287,10 +291,12 @@ def check(
                     "intent", f"{stack.file} asks for something else since {old.resolved}", True
                 )
             )
-        for name in archives.options:
-            if name not in old.options:
-                text = f'classes ask for optional part "{name}", which is not locked'
-                problems.append(LockProblem("intent", text, True))
+        for name in old.lacks(archives.options):
+            text = f'classes ask for optional part "{name}", which is not locked'
+            problems.append(LockProblem("intent", text, True))
+        if (spare := _spare(old, stack)) is not None:
+            text = f"{spare} and a compiler are locked, and no module of {stack.name} is built on nodes"
+            problems.append(LockProblem("unneeded", text, False, spare))
         for finding in archives.check(old):
             edited = fault is not None and finding.kind == "changed"
             note = ", or the lock was edited by hand" if edited else ""
@@ -435,6 +441,19 @@ def _why(
 
 def _is_current(why: ChangeReason, old: Lock, stack: CatalogEntry[Stack]) -> bool:
     return not (why.vanished or why.changed or why.edited or why.intent or _unsafe(old, stack))
+
+
+_WITHOUT = f"{{}} and its compiler are left out; a class gets them with options: [{KERNEL_HEADERS}]"
+
+
+def _spare(lock: Lock, stack: CatalogEntry[Stack]) -> str | None:
+    """Return the headers that every node gets although nothing uses them, as in locks made before they were optional."""
+    headers = lock.headers
+    if headers is None or headers.when is not None or headers.name in stack.item.packages:
+        return None
+    if stack.item.builds_modules or lock.has_dkms:
+        return None
+    return headers.name
 
 
 def _unsafe(lock: Lock, stack: CatalogEntry[Stack]) -> list[str]:

@@ -118,7 +118,7 @@ def test_document_has_its_digest_health_policy_and_archives(tmp_path: Path) -> N
         "kernel": {
             "release": "6.1.0-56-amd64",
             "image": "linux-image-6.1.0-56-amd64",
-            "headers": "linux-headers-6.1.0-56-amd64",
+            "headers": "",  # this lock has none
         },
         "driver": {
             "vendor": "nvidia",
@@ -406,6 +406,33 @@ def demo_lock(catalog: Catalog) -> Lock:
     return lock.model_copy(update={"packages": [*lock.packages, *more]})
 
 
+@pytest.mark.parametrize(
+    ("when", "options", "named"),
+    [
+        pytest.param(None, [], True, id="of-every-node"),
+        pytest.param(None, ["kernel-headers"], True, id="asked-for-and-of-every-node"),
+        pytest.param("kernel-headers", ["kernel-headers"], True, id="asked-for"),
+        pytest.param("kernel-headers", [], False, id="of-another-class"),
+    ],
+)
+def test_headers_are_in_the_document_of_a_class_that_gets_them(
+    tmp_path: Path, when: str | None, options: list[str], named: bool
+) -> None:
+    name = "linux-headers-6.1.0-56-amd64"
+    row = package(name, part="kernel", when=when)
+    lock = LOCK.model_copy(update={"packages": [*LOCK.packages, row]})
+    stated = FILES["classes/a100.yml"] + f"options: [{', '.join(options)}]\n"
+    found = document(tmp_path, lock=lock, node_class=stated)
+    assert found["kernel"]["headers"] == (name if named else "")
+    assert (name in {item["name"] for item in found["packages"]}) == named
+
+
+def test_class_that_asks_for_headers_is_refused_without_them(tmp_path: Path) -> None:
+    stated = FILES["classes/a100.yml"] + "options: [kernel-headers]\n"
+    with pytest.raises(LockError, match="asks for kernel-headers, which the lock of stack"):
+        document(tmp_path, node_class=stated)
+
+
 @pytest.mark.parametrize("name", ["demo_a100", "cpu_only", "mi300x"])
 def test_our_classes_with_their_locks(tmp_path: Path, name: str) -> None:
     catalog = load_catalog([builtin_catalog()])
@@ -423,7 +450,11 @@ def test_our_classes_with_their_locks(tmp_path: Path, name: str) -> None:
     found = class_document(name, catalog, site, {"demo_r535": demo_lock(catalog)}, on=DAY)
     assert documents.valid(found) == found
     names = {item["name"] for item in found["packages"]}
-    assert {found["kernel"]["image"], found["kernel"]["headers"]} <= names
+    assert found["kernel"]["image"] in names
+    if found["driver"] is not None and not found["driver"]["in_tree"]:
+        assert found["kernel"]["headers"] in names
+    else:
+        assert found["kernel"]["headers"] == "", "no module is built on these nodes"
     if name == "cpu_only":
         assert (found["gpu"], found["driver"], found["blacklist"]) == (None, None, [])
         assert (found["runtime"]["engine"], found["runtime"]["toolkit"]) == ("docker", None)

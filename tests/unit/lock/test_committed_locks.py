@@ -13,6 +13,7 @@ from goldnode.classdoc.load import load_catalog
 from goldnode.core.site import Site, SiteArchive
 from goldnode.lock.model import check_intent, dump_lock, load_lock
 from goldnode.lock.resolve import open_archives, upstream_part
+from goldnode.node.state.family import kernel_release
 
 CATALOG = load_catalog([builtin_catalog()])
 LOCKS = sorted((builtin_catalog() / "stacks").glob(f"*{LOCK_SUFFIX}"))
@@ -37,11 +38,9 @@ def test_committed_lock_is_canonical_and_matches_its_stack(path: Path) -> None:
     assert names == sorted(set(names))
     stack = {item.name: item for item in lock.packages if item.set == "stack"}
     driver = entry.item.driver
-    wanted = {
-        f"linux-image-{lock.kernel_release}",
-        f"linux-headers-{lock.kernel_release}",
-        *entry.item.packages,
-    }
+    wanted = {f"linux-image-{lock.kernel_release}", *entry.item.packages}
+    if entry.item.builds_modules:
+        wanted.add(f"linux-headers-{lock.kernel_release}")
     wanted |= set(driver.packages) if driver is not None else set()
     wanted |= set(entry.item.runtime.packages) if entry.item.runtime is not None else set()
     assert wanted == {name for name, item in stack.items() if item.requested}
@@ -50,6 +49,20 @@ def test_committed_lock_is_canonical_and_matches_its_stack(path: Path) -> None:
     # Base packages stay free to take their updates.
     assert not {"libc6", "gcc-12", "gcc-14", "dkms", "linux-libc-dev", "kmod"} & set(stack)
     assert all(re.match(r"^pool/", item.path) and item.size > 0 for item in lock.packages)
+
+
+@pytest.mark.parametrize("path", LOCKS, ids=lambda path: path.name)
+def test_headers_and_compiler_are_locked_only_where_nodes_build_modules(path: Path) -> None:
+    lock = load_lock(path)
+    pattern = r"linux-(headers|kbuild|compiler)-.*|gcc(-\d+)?(-x86-64-linux-gnu|-aarch64-linux-gnu)?|make|dkms|binutils"
+    found = [item.name for item in lock.packages if re.fullmatch(pattern, item.name)]
+    assert bool(found) == CATALOG.stacks[lock.stack].item.builds_modules
+    # The modules of Debian 14's kernel are in a package of their own.
+    kernel = {item.name for item in lock.packages if kernel_release(item.name)}
+    assert kernel == {
+        item.name for item in lock.packages if item.part == "kernel" and kernel_release(item.name)
+    }
+    assert kernel <= {item.name for item in lock.stack_set(nvswitch=False)}
 
 
 def test_one_kernel_version_throughout() -> None:

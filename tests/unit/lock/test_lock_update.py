@@ -425,11 +425,12 @@ def test_locks_of_two_days_differ_only_in_what_moved(
     wanted |= {"rocminfo"} & expected | (
         {"datacenter-gpu-manager"} if "dcgm" in expected else set()
     )
-    assert differ == wanted
+    builds = place.load()[0].item.builds_modules
+    assert differ == (wanted if builds else wanted - {"gcc", "linux-kbuild-6.1"})
+    headers = {"linux-headers-6.1.0-N-amd64", "linux-headers-6.1.0-N-common"} if builds else set()
     assert {re.sub("-5[06]-", "-N-", name) for name in before.keys() ^ after.keys()} == {
         "linux-image-6.1.0-N-amd64",
-        "linux-headers-6.1.0-N-amd64",
-        "linux-headers-6.1.0-N-common",
+        *headers,
     }
     header = [
         line.split(":")[0]

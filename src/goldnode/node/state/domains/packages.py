@@ -6,7 +6,7 @@ import re
 
 from ..actions import hold, release_hold
 from ..debversion import compare
-from ..family import kernel_release
+from ..family import builds_modules, kernel_release
 from ..model import BOOT, PARTS, Action, Observed
 from ..names import in_family
 
@@ -212,7 +212,8 @@ def holds(document: ClassDocument, seen: Observed) -> List[Action]:
 def let_go(document: ClassDocument, seen: Observed) -> List[Action]:
     """Return the action that releases holds of an earlier lock, since they would block this one.
 
-    The packages of the running kernel stay on hold: it is the way back.
+    The packages of the running kernel stay on hold: it is the way back. No package is removed, and apt's
+    autoremove removes none of them, since goldnode has requested them by name.
     """
     wanted = {package["name"] for package in document["packages"]} | set(document["fence"])
     running = seen.running_kernel
@@ -227,6 +228,13 @@ def let_go(document: ClassDocument, seen: Observed) -> List[Action]:
     if not stale:
         return []
     reason = f"{len(stale)} packages were held for an earlier lock of this node"
+    # An administrator's own modules may need headers without depending on them, so goldnode removes none.
+    spare = [name for name in stale if builds_modules(name) and name not in seen.left_over]
+    if spare and not any(builds_modules(name) for name in wanted - set(document["fence"])):
+        reason += (
+            f"; {', '.join(spare)} stay installed, although no module of this class is built here; to remove them: "
+            f"sudo apt-get purge --autoremove {' '.join(spare)}"
+        )
     return [release_hold("node_class", "earlier lock", stale, reason)]
 
 
