@@ -167,13 +167,26 @@ def test_a_disk_goes_without_what_only_builds_modules(target: DiskTarget) -> Non
     }
     document = target.document(None)
     assert [row["name"] for row in document["packages"]] == sorted(names)
-    # And its digest is its own: a live node of the class that builds modules has other packages.
+    # No module of this class is built on nodes, so a live node has the same packages.
+    assert live_digest(target) == document["digest"]
+
+
+def test_a_disk_has_no_headers_of_an_earlier_lock(target: DiskTarget) -> None:
+    image = next(row for row in target.stack_lock.packages if row.name.startswith("linux-image-"))
+    headers = image.model_copy(update={"name": image.name.replace("image", "headers")})
+    rows = [*target.stack_lock.packages, headers]
+    earlier = replace(target, stack_lock=target.stack_lock.model_copy(update={"packages": rows}))
+    document = earlier.document(None)
+    assert headers.name not in {row["name"] for row in document["packages"]}
+    # Its digest is its own: a live node gets them.
+    assert live_digest(earlier) != document["digest"]
+
+
+def live_digest(target: DiskTarget) -> str:
     from goldnode.classdoc.compile import class_document
 
-    live = class_document(
-        CLASS, target.catalog, target.site, {target.stack.name: target.stack_lock}
-    )
-    assert live["digest"] != document["digest"]
+    locks = {target.stack.name: target.stack_lock}
+    return str(class_document(CLASS, target.catalog, target.site, locks)["digest"])
 
 
 def test_missing_or_damaged_package_in_the_pool_is_an_error(
