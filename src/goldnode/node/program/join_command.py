@@ -186,7 +186,7 @@ class Join:
         from ..verdict.report import plan_text  # start-up time: texts for a person
 
         self.write()
-        planned = plan(self.host, self.document, self.payloads, lock_timeout=PATIENCE)
+        planned = plan(self.host, self.document, self.payloads, lock_timeout=PATIENCE, say=say)
         say(
             f"class {self.document['class']} {self.document['digest']}, instance {self.record['instance']}"
         )

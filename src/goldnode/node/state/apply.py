@@ -769,7 +769,7 @@ def apply(
     if host.live:
         say(f"{part}: start")  # goldnode.ansible.follow shows the lines after it
     with alone(host, lock_timeout, say):
-        before = plan(host, document, payloads, lock_timeout=lock_timeout)
+        before = plan(host, document, payloads, lock_timeout=lock_timeout, say=say)
         if before.refusals:
             raise refusal_of(before)
         done: List[Dict[str, Any]] = []

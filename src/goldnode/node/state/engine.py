@@ -210,6 +210,8 @@ def plan(
     payloads: Optional[Mapping[str, Any]] = None,
     phases: Optional[Sequence[str]] = None,
     lock_timeout: float = 0,
+    *,
+    say: Callable[[str], None] = lambda text: None,
 ) -> Plan:
     """Observe a host and return its plan. Reads only.
 
@@ -217,6 +219,7 @@ def plan(
     :param phases: default to all phases on the live machine and to `image` elsewhere.
     :param lock_timeout: seconds to wait for dpkg's lock if the plan needs it. After that, a refusal names
         the process that holds it.
+    :param say: gets a line for a person when the wait begins.
     """
     phases = phases or (PHASES if host.live else (IMAGE,))
     back = bool((payloads or {}).get("back"))
@@ -231,7 +234,7 @@ def plan(
         observe_use(host, document, seen)
         return judge(document, seen, payloads or {}, phases)
 
-    return unlocked(host, lock_timeout, now)._replace(drain=drained.text(host))
+    return unlocked(host, lock_timeout, now, say)._replace(drain=drained.text(host))
 
 
 def judge_absent(
@@ -275,21 +278,29 @@ def plan_absent(host: Host, lock_timeout: float = 0) -> Plan:
     return unlocked(host, lock_timeout, now)._replace(drain=drained.text(host))
 
 
-def unlocked(host: Host, seconds: float, now: Callable[[], Plan]) -> Plan:
-    """Return the result of `now`, after waiting up to `seconds` for dpkg's lock.
+def unlocked(
+    host: Host,
+    seconds: float,
+    now: Callable[[], Plan],
+    say: Callable[[str], None] = lambda text: None,
+) -> Plan:
+    """Return the result of `now`, after waiting up to `seconds` for dpkg's lock. Report the wait to `say` once.
 
     Does not wait if the plan changes no packages. A run whose parent was killed continues with one
     apt call after another. The lock may then be free for a moment and taken again, so only a plan
     that itself found the lock free counts.
     """
-    end = time.monotonic() + seconds
+    end, waits = time.monotonic() + seconds, False
     planned = now()
     while (
         host.live
         and any(refusal.code == "dpkg-locked" for refusal in planned.refusals)
         and time.monotonic() < end
     ):
-        while dpkg_lock_holder(host) is not None and time.monotonic() < end:
+        while (holder := dpkg_lock_holder(host)) is not None and time.monotonic() < end:
+            if not waits:
+                say(f"waiting up to {seconds:.0f} s for dpkg's lock, held by process {holder}")
+                waits = True
             time.sleep(0.5)
         planned = now()
     return planned

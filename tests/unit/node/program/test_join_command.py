@@ -147,7 +147,11 @@ def run(
         ran.append(words)
         return SimpleNamespace(rc=reboot_rc, tail=lambda: "Failed to connect to bus")
 
-    monkeypatch.setattr(join, "plan", lambda *_, **__: machine.plans.pop(0))
+    def planned(*_: Any, say: Any, **__: Any) -> Plan:
+        assert say is join.say, "a wait is shown on the console"
+        return machine.plans.pop(0)
+
+    monkeypatch.setattr(join, "plan", planned)
     monkeypatch.setattr(applying, "apply", apply)
     monkeypatch.setattr(main, "run_check", check)
     monkeypatch.setattr(host, "run", command)

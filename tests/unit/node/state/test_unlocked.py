@@ -77,5 +77,10 @@ def test_a_plan_waits_until_it_finds_the_lock_free(
         asked.append(next(found))
         return asked[-1]
 
-    assert engine.unlocked(Host("/"), seconds, now) is plans[-1]
+    shown: list[str] = []
+    assert engine.unlocked(Host("/"), seconds, now, shown.append) is plans[-1]
     assert len(asked) == made
+    # A person who watches learns once who is waited for, and for how long at most.
+    waited = [holder for holder in holders if holder is not None] if seconds else []
+    line = f"waiting up to {seconds:.0f} s for dpkg's lock, held by process {(waited or [''])[0]}"
+    assert shown == [line] * bool(waited)
