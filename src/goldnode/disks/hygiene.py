@@ -289,6 +289,19 @@ def packages_complete(root: Path) -> Iterator[Finding]:
         yield "var/lib/dpkg/updates", "dpkg was interrupted"
 
 
+def mounts(root: Path) -> Iterator[Finding]:
+    """Report that the program is missing by which systemd mounts file systems.
+
+    Without it, / stays read-only. Debian's systemd depends on it until 257, and 262 only recommends it
+    (findings/debian14-systemd-without-mount.sh).
+    """
+    if not (root / "usr/bin/mount").is_file():
+        yield (
+            "usr/bin/mount",
+            "systemd mounts with it, and / would stay read-only: add mount to the packages",
+        )
+
+
 def building(root: Path) -> Iterator[Finding]:
     """Report files that only the build needed."""
     for name in (
@@ -323,6 +336,7 @@ CHECKS: Mapping[str, Check] = {
     "resolver": resolver,
     "fence": fenced,
     "packages": packages_complete,
+    "mount": mounts,
     "building": building,
 }
 

@@ -116,6 +116,11 @@ class MatrixSystem(_MatrixModel):
     archives: Annotated[tuple[str, ...], AfterValidator(_some)] = Field(
         description="Ids of catalog/archives.yml."
     )
+    released: bool = Field(
+        default=True,
+        exclude=True,  # no part of what a lock was made for
+        description="false: its packages leave the archive within days, so its images are locked and built only by name or glob.",
+    )
 
     @property
     def os(self) -> OperatingSystem:
@@ -338,6 +343,7 @@ class MatrixRow:
     redistribution: Literal["free", "private"] = "free"
     min_driver: str | None = None
     exercised: bool = True
+    released: bool = True
     installs: bool = False
     vendor: str | None = None
     index: str | None = None
@@ -415,8 +421,9 @@ class ImageMatrix:
         """Return the images that `patterns` match and all their ancestors, parents first.
 
         A pattern is a name, a backend, or a glob over names (`cuda-12.4.1-*`). Without patterns,
-        all images are selected; `exercised` then excludes the images that this project does not
-        build itself. Raises ImageError for a pattern without a match, with the nearest name.
+        all images are selected. `exercised` excludes from these the images that this project does not build itself,
+        and those on an OS that is not released, these also from a backend's. Raises ImageError for a pattern
+        without a match, with the nearest name.
         """
         from fnmatch import fnmatchcase
 
@@ -425,7 +432,8 @@ class ImageMatrix:
             fitting = [
                 name
                 for name, row in self.images.items()
-                if pattern == row.image.backend or fnmatchcase(name, pattern)
+                if fnmatchcase(name, pattern)
+                or (pattern == row.image.backend and (row.released or not exercised))
             ]
             if not fitting:
                 known = {*self.images, *(row.image.backend for row in self.images.values())}
@@ -436,7 +444,11 @@ class ImageMatrix:
                 )
             wanted.update(fitting)
         if not patterns:
-            wanted = {name for name, row in self.images.items() if row.exercised or not exercised}
+            wanted = {
+                name
+                for name, row in self.images.items()
+                if (row.exercised and row.released) or not exercised
+            }
         whole = {row.name for name in wanted for row in self.chain(name)}
         return [row for name, row in self.images.items() if name in whole]
 
@@ -731,6 +743,7 @@ class _MatrixReader:
             redistribution="private" if "private" in terms else "free",
             min_driver=_min_driver(backend, release.version),
             exercised=release.exercised if item.exercised is None else item.exercised,
+            released=self.document.systems[system].released,
             installs=item.installs,
             vendor=vendor,
             index=next(iter(indexes), None),

@@ -67,6 +67,7 @@ def root(tmp_path: Path) -> Path:
     put(here, "etc/ssh/sshd_config.d/10-goldnode.conf", "PasswordAuthentication no\n")
     put(here, "usr/sbin/sshd", mode=0o755)
     put(here, "usr/bin/sudo", mode=0o4755)
+    put(here, "usr/bin/mount", mode=0o4755)
     put(here, "etc/goldnode/class.json", json.dumps({"packages": [PACKAGE]}))
     put(
         here,
@@ -140,6 +141,7 @@ CASES: list[tuple[str, str, Fault]] = [
     ("fence", "no class document", lambda r: (r / "etc/goldnode/class.json").unlink()),
     ("packages", "half-configured", lambda r: add(r, "var/lib/dpkg/status", "\nPackage: ssh\nStatus: install ok half-configured\n")),
     ("packages", "dpkg was interrupted", lambda r: put(r, "var/lib/dpkg/updates/0001")),
+    ("mount", "/ would stay read-only", lambda r: (r / "usr/bin/mount").unlink()),
     ("building", "policy-rc.d", lambda r: put(r, "usr/sbin/policy-rc.d", mode=0o755)),
     ("building", "a directory of the machine", lambda r: put(r, "etc/apt/sources.list", "deb [trusted=yes] file:/srv/pool ./\n")),
 ]  # fmt: skip

@@ -15,7 +15,7 @@ from goldnode.core.errors import ImageError
 from goldnode.facts import host as facts
 from goldnode.images import hostpackage
 from goldnode.images.build import recipes
-from goldnode.images.imagelock import ImageLock, find_lock
+from goldnode.images.imagelock import ImageLock, find_lock, intent_digest
 from goldnode.images.matrix import ImageMatrix, builtin_matrix, load_matrix
 
 HEAD = """\
@@ -220,6 +220,23 @@ def test_select_gives_parents_first(tmp_path: Path) -> None:
     ]
     assert len(matrix.select(["cuda"])) == 6
     assert len(matrix.select()) == 6
+
+
+def test_images_on_a_system_that_is_not_released_are_built_only_by_name(tmp_path: Path) -> None:
+    own = HEAD.replace(
+        'glibc: "2.41", archives: [debian]}', 'glibc: "2.41", archives: [debian], released: false}'
+    )
+    matrix, released = read(tmp_path, own), read(tmp_path, HEAD)
+
+    def names(*patterns: str) -> list[str]:
+        return [row.name for row in matrix.select(patterns, exercised=True)]
+
+    assert names() == names("cpu") == ["cpu-1-base-debian12"]
+    assert names("cpu-1-base-debian13") == names("*debian13") == ["cpu-1-base-debian13"]
+    assert len(matrix.select()) == len(matrix.select(["cpu"])) == 2
+    # A lock is not of another request for it.
+    name = "cpu-1-base-debian13"
+    assert intent_digest(matrix.row(name)) == intent_digest(released.row(name))
 
 
 def test_a_vendors_base_is_named_by_digest(tmp_path: Path) -> None:

@@ -50,8 +50,9 @@ def build(
 ) -> None:
     """Build images from their locks, without a network.
 
-    NAME is an image of the matrix, a backend, or a glob; without it, all exercised images are built. Parents are
-    built first. Existing builds are not built again. Downloads come before the build. Requires root.
+    NAME is an image of the matrix, a backend, or a glob; without it, all exercised images are built. Those on an OS
+    that is not released are built only by name or glob. Parents are built first. Existing builds are not built
+    again. Downloads come before the build. Requires root.
 
     Exit status: 0 built, 1 two builds differ (with --twice), 2 an error.
     """

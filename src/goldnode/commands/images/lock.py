@@ -90,8 +90,9 @@ def lock(
 ) -> None:
     """Resolve the packages and wheels of images and write their locks.
 
-    NAME is an image, a backend, or a glob; without it, all exercised images are locked. A usable lock is not
-    changed. Versions change only where they have left their archive, or with --upgrade.
+    NAME is an image, a backend, or a glob; without it, all exercised images are locked. Those on an OS that is not
+    released are locked only by name or glob. A usable lock is not changed. Versions change only where they have
+    left their archive, or with --upgrade.
     """
     from goldnode.images.locking import check_images, line, lock_images
 
