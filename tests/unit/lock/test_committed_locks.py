@@ -27,6 +27,17 @@ def test_every_stack_of_debians_archive_is_locked_and_no_other() -> None:
     assert len(real) == 13
 
 
+def test_nodes_with_debians_docker_have_its_command() -> None:
+    """Since Debian 13 it is in docker-cli, which docker.io only recommends."""
+    without = {
+        name
+        for name, entry in CATALOG.stacks.items()
+        if "docker.io" in (packages := entry.item.runtime.packages if entry.item.runtime else ())
+        and "docker-cli" not in packages
+    }
+    assert not {name for name in without if re.match(r"debian1[3-9]", name)}
+
+
 @pytest.mark.parametrize("path", LOCKS, ids=lambda path: path.name)
 def test_committed_lock_is_canonical_and_matches_its_stack(path: Path) -> None:
     lock = load_lock(path)
