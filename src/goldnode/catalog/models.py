@@ -1448,8 +1448,8 @@ class NodeClass(Strict):
     options: list[OptionalPart] = Field(
         default_factory=list,
         description=(
-            "Optional parts of the stack that its nodes get, for instance dcgm; see `options` of the stack. "
-            "kernel-headers, which every stack has: headers and compiler, for modules that goldnode does not manage."
+            "Optional parts of the stack that its nodes get, such as dcgm. Every stack has kernel-headers: "
+            "headers and a compiler, for modules of your own."
         ),
     )
     parts: Parts = Field(
