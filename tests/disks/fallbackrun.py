@@ -29,8 +29,6 @@ MIB = 1 << 20
 # The ESP has room for three kernels and an update.
 SIZES = (256 * MIB, 640 * MIB, 672 * MIB)
 GUEST = Path(__file__).parent / "guest_fallback.sh"
-# In the root of both images: `ip` and what a recovery takes along.
-MORE = ("iproute2", "dosfstools", "fdisk")
 STARTS = {"esp": MIB, "root-a": MIB + SIZES[0], "root-b": MIB + SIZES[0] + SIZES[1]}
 
 
@@ -41,7 +39,7 @@ def build(place: Path, suite: str = "bookworm") -> None:
 
 
 def _build(place: Path, suite: str) -> None:
-    more = MORE if suite == "bookworm" else (*MORE, "systemd-boot-efi")
+    more = slotdisk.MORE if suite == "bookworm" else (*slotdisk.MORE, "systemd-boot-efi")
     root = slotdisk.unpack(slotdisk.tree(debian(suite, place), more=more), place / "root")
     # The recovery entry keeps the host keys and addresses of the node.
     run("ssh-keygen", "-q", "-A", "-f", root)

@@ -32,7 +32,11 @@ PLACE = "goldnode"  # directory of the node's files in the initramfs
 ROOT_KEYS = "/root/.ssh/authorized_keys"
 SITE_KEYS = "/etc/goldnode/recovery-keys"
 # Programs of the node that are copied where they exist. sshd of OpenSSH 9.8 and later starts the two helpers.
-NEEDED = ("sshd", "ip", "insmod")
+NEEDED = {
+    "sshd": "openssh-server",
+    "ip": "iproute2",
+    "insmod": "kmod",
+}  # and Debian's packages of them
 PROGRAMS = (
     *NEEDED,
     *(
@@ -235,6 +239,18 @@ def program(host: Host, name: str) -> Optional[str]:
     )
 
 
+def lacking(host: Host) -> Optional[str]:
+    """Return which programs the node lacks that a recovery needs, and what to do; None if it has all."""
+    lost = [name for name in NEEDED if program(host, name) is None]
+    if not lost:
+        return None
+    packages = " ".join(NEEDED[name] for name in lost)
+    return (
+        f"a recovery needs {' and '.join(lost)}, which this node lacks: install {packages}, "
+        "then run `goldnode-node slot recovery`"
+    )
+
+
 def libraries(host: Host, paths: Sequence[str]) -> Dict[str, str]:
     """Return the libraries of programs: path in the initramfs -> path of the file on the node.
 
@@ -366,10 +382,10 @@ def configuration(host: Host, kinds: Sequence[str]) -> str:
 
 def contents(host: Host, release: str, about: Dict[str, object]) -> Dict[str, Tuple[int, bytes]]:
     """Return the files of the node's initramfs. Put what a report shows into `about`. Raises NodeError."""
-    located = {name: program(host, name) for name in PROGRAMS}
-    lost = [name for name in NEEDED if located[name] is None]
+    lost = lacking(host)
     if lost:
-        raise NodeError(f"this node has no {' and no '.join(lost)}")
+        raise NodeError(lost)
+    located = {name: program(host, name) for name in PROGRAMS}
     lines, drivers, shown = network(host)
     allowed = keys(host)
     about.update(addresses=shown, keys=allowed.count(b"\n"))
@@ -532,5 +548,10 @@ def shown(host: Host, where: str) -> str:
         own = slots.of_slot(loader.entries(host, where), slots.running(host) or "")
         if own and own[0].unified:
             return "no recovery: the slot that runs has a signed kernel image, and no key on the node signs another"
-        return "no recovery: `goldnode-node slot recovery` writes one"
+        lost = lacking(host)
+        return (
+            f"no recovery: {lost}"
+            if lost
+            else "no recovery: `goldnode-node slot recovery` writes one"
+        )
     return summary(about)
