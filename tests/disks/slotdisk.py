@@ -58,7 +58,7 @@ PACKAGES = (
     "openssl",
     "e2fsprogs",
 )
-# What a recovery entry of the node needs or takes along besides.
+# Packages whose programs a recovery entry contains.
 MORE = ("iproute2", "dosfstools", "fdisk")
 # no_timer_check: on a busy machine the emulated timer is late, and Linux would end with "IO-APIC + timer doesn't work".
 OPTIONS = "ro console=ttyS0 loglevel=4 systemd.show_status=0 no_timer_check panic=5"

@@ -66,7 +66,7 @@ LIMIT = 3600
 
 @dataclass
 class Publication:
-    """What the instance gets: a mirror and seeds, on a web server of this machine."""
+    """Mirror and user data for the instance, on a web server of this machine."""
 
     folder: Path
     url: str

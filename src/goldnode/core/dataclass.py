@@ -30,7 +30,7 @@ else:
 
 
 class _Fields(NamedTuple):
-    """What the constructor of a class needs, by the name of the field and in the order of its arguments."""
+    """Fields of a class for its constructor, in the order of its arguments."""
 
     names: tuple[str, ...]
     defaults: dict[str, Any]

@@ -68,8 +68,8 @@ rm -f "$1/etc/apt/apt.conf.d/99mmdebstrap" "$1/etc/dpkg/dpkg.cfg.d/99mmdebstrap"
 : >"$1/etc/apt/sources.list"
 rm -f "$1"/etc/apt/sources.list.d/*
 mkdir -p "$1/etc/apt/mirrors" "$1/boot/efi"
-echo https://deb.debian.org/debian >"$1/etc/apt/mirrors/debian.list"
-echo https://deb.debian.org/debian-security >"$1/etc/apt/mirrors/debian-security.list"
+echo @ARCHIVE@ >"$1/etc/apt/mirrors/debian.list"
+echo @SECURITY@ >"$1/etc/apt/mirrors/debian-security.list"
 cat >"$1/etc/apt/sources.list.d/debian.sources" <<'END'
 Types: deb deb-src
 URIs: mirror+file:///etc/apt/mirrors/debian.list
@@ -158,10 +158,14 @@ def _hook(scratch: Path, name: str, script: str) -> Path:
 
 def _make(scratch: Path, archives: list[Archive]) -> Path:
     root = scratch / "root"
+    # The image names the archives of this machine; cloud-init writes these files again at the first boot.
+    main = next(a.url for a in archives if "security" not in a.suite)
+    security = next((a.url for a in archives if "security" in a.suite), main)
+    configure = CONFIGURE.replace("@ARCHIVE@", main).replace("@SECURITY@", security)
     run(
         "mmdebstrap", "--mode=root", "--variant=minbase", f"--include={','.join(PACKAGES)}",
         "--aptopt=Acquire::Languages none",
-        f"--customize-hook={_hook(scratch, 'configure', CONFIGURE)}",
+        f"--customize-hook={_hook(scratch, 'configure', configure)}",
         "", root, "-", stdin="".join(archive.line() + "\n" for archive in archives),
     )  # fmt: skip
     (root / "bake").write_text(BAKE)

@@ -549,9 +549,7 @@ def shown(host: Host, where: str) -> str:
         if own and own[0].unified:
             return "no recovery: the slot that runs has a signed kernel image, and no key on the node signs another"
         lost = lacking(host)
-        return (
-            f"no recovery: {lost}"
-            if lost
-            else "no recovery: `goldnode-node slot recovery` writes one"
-        )
+        if lost:
+            return f"no recovery: {lost}"
+        return "no recovery: `goldnode-node slot recovery` writes one"
     return summary(about)
