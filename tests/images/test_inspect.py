@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 from tests.unit.inspect.things import elf, image, installed, os_release, wheel, wheel_files
 
+from goldnode.gpuprogram.smoke import pack
 from goldnode.images.locked_packages import locked_in
 from goldnode.inspect import examine, policy, report, targets
 from goldnode.inspect.policy import Inspection
@@ -99,7 +100,7 @@ def test_a_cpu_image_with_the_wheel_of_xgboost(fetched: Path, tmp_path: Path) ->
         layout, "cpu:1-base-debian12", [BASE, installed(unpacked(fetched, "xgboost"))], packed=False
     )
     (target,) = targets.find("cpu:1-base-debian12", layout)
-    found, truth = examine(target, RULES, locked=locked_in(None))
+    found, truth = examine(target, RULES, own=pack.own(), locked=locked_in(None))
     row = next(row for row in found.findings if row.severity == "refuse")
     assert not found.passed
     assert truth is not None
@@ -127,7 +128,7 @@ def test_runtime_of_another_release_than_its_tag_is_refused(fetched: Path, tmp_p
     (wrong,), (right,) = (
         targets.find(f"cuda:{version}-base-debian12", layout) for version in ("12.4.1", "12.9.1")
     )
-    found, truth = examine(wrong, RULES, locked=locked_in(None))
+    found, truth = examine(wrong, RULES, own=pack.own(), locked=locked_in(None))
     assert found.passed
     assert truth is not None
     assert not truth.passed
@@ -137,7 +138,7 @@ def test_runtime_of_another_release_than_its_tag_is_refused(fetched: Path, tmp_p
         in said
     )
     assert "REFUSED" in said
-    _, truth = examine(right, RULES, locked=locked_in(None))
+    _, truth = examine(right, RULES, own=pack.own(), locked=locked_in(None))
     assert truth is not None
     assert truth.passed
 
@@ -262,7 +263,7 @@ def test_two_majors_of_cudnn(tmp_path: Path) -> None:
         [BASE, installed(eight), installed(nine, root="opt/app/site-packages")],
     )
     (target,) = targets.find("cuda:12.4.1-runtime-debian12", layout)
-    found, _ = examine(target, RULES, locked=locked_in(None))
+    found, _ = examine(target, RULES, own=pack.own(), locked=locked_in(None))
     assert [row.rule for row in found.findings if row.severity == "refuse"] == ["two-majors"]
 
 

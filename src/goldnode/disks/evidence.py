@@ -338,6 +338,7 @@ def inspect(disk: BuiltDisk, backend: str, policy: Path | None = None) -> dict[s
     Raises ImageError, and DiskError if the backend is unknown.
     """
     # Start-up time: only this reads a whole disk.
+    from goldnode.gpuprogram.smoke import pack
     from goldnode.inspect import examine, report, targets
     from goldnode.inspect import policy as policies
 
@@ -350,7 +351,10 @@ def inspect(disk: BuiltDisk, backend: str, policy: Path | None = None) -> dict[s
     rules = policies.load(policy)
     rules.backend(backend)
     inspection, _ = examine(
-        targets.find(str(disk.directory / f"{disk.name}.raw"), None)[0], rules, backend
+        targets.find(str(disk.directory / f"{disk.name}.raw"), None)[0],
+        rules,
+        backend,
+        own=pack.own(),
     )
     rows = report.inspection_document(inspection)
     # Strip the local directory: it is private, and would make the documents of equal disks differ.

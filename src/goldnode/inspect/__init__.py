@@ -7,7 +7,7 @@ docs/how-to/image-inspection.md.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from goldnode.oci.model import LABELS
@@ -23,13 +23,15 @@ def examine(
     rules: Purity,
     backend: str | None = None,
     *,
+    own: Mapping[str, str],
     today: dt.date | None = None,
     locked: Callable[[str, str], LockedContents | None] | None = None,
 ) -> tuple[Inspection, Truth | None]:
     """Inspect a target. If it is an image, also verify the claims of its tag.
 
     `backend` overrides the backend that the image claims. `locked` returns the packages of an image from its
-    name and the digest of its lock.
+    name and the digest of its lock. `own` names the programs that goldnode ships, by SHA-256: what they load is
+    no finding.
     """
     from goldnode.inspect import policy, truth
 
@@ -40,6 +42,7 @@ def examine(
         rules,
         said if backend is None else backend,
         today=today or dt.datetime.now(tz=dt.UTC).date(),
+        own=own,
     )
     if not target.view.configured:
         return inspection, None

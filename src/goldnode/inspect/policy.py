@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import translate
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -162,7 +163,8 @@ class PurityFinding:
 class Inspection:
     """Result of one view.
 
-    `backend` is empty if none was given. Then nothing counts as foreign.
+    `backend` is empty if none was given. Then nothing counts as foreign. `own` has the name of each program that is
+    goldnode's own, by its path: it counts as no content of a backend.
     """
 
     name: str
@@ -170,6 +172,7 @@ class Inspection:
     findings: list[PurityFinding] = field(default_factory=list)
     signals: dict[str, int] = field(default_factory=dict)
     elf_files: int = 0
+    own: dict[str, str] = field(default_factory=dict)
 
     @property
     def passed(self) -> bool:
@@ -213,10 +216,17 @@ def load(path: Path | None = None) -> Purity:
     return policy
 
 
-def inspect(view: View, policy: Purity, backend: str, *, today: dt.date) -> Inspection:
+def inspect(
+    view: View,
+    policy: Purity,
+    backend: str,
+    *,
+    today: dt.date,
+    own: Mapping[str, str] = MappingProxyType({}),
+) -> Inspection:
     """Check a view against the policy of `backend`; with `""`, report what it has of each family.
 
-    Waivers that expire before `today` do not apply.
+    Waivers that expire before `today` do not apply. `own` names the programs that goldnode ships, by SHA-256.
     """
     packages = InstalledPackages(view)
     inspection = Inspection(
@@ -224,6 +234,7 @@ def inspect(view: View, policy: Purity, backend: str, *, today: dt.date) -> Insp
         backend,
         elf_files=sum(row.is_elf for row in view.elf.values()),
         signals=dict.fromkeys(SIGNALS, 0),
+        own={path: own[sha256] for path, sha256 in sorted(view.bundles.items()) if sha256 in own},
     )
     if backend:
         rules = policy.backend(backend)
@@ -234,7 +245,7 @@ def inspect(view: View, policy: Purity, backend: str, *, today: dt.date) -> Insp
                 policy=policy,
                 backend=backend,
                 family_name=family,
-                counts=inspection.signals,
+                inspection=inspection,
             )
             inspection.findings += _lower_layers(view, policy, backend, family)
         inspection.findings += _majors(view, packages, policy.one_major.get(backend, {}))
@@ -249,7 +260,7 @@ def inspect(view: View, policy: Purity, backend: str, *, today: dt.date) -> Insp
                 policy=policy,
                 backend="",
                 family_name=family,
-                counts=inspection.signals,
+                inspection=inspection,
             )
             inspection.findings += [
                 replace(row, severity="note", rule=f"holds-{family}", remedy="") for row in rows
@@ -313,13 +324,13 @@ def _foreign(
     backend: str,
     family_name: str,
     *,
-    counts: dict[str, int],
+    inspection: Inspection,
 ) -> list[PurityFinding]:
     family = policy.families[family_name]
     seen: dict[str, list[tuple[str, str, str]]] = {}
 
     def add(owner: str, signal: str, path: str, what: str) -> None:
-        counts[signal] += 1
+        inspection.signals[signal] += 1
         seen.setdefault(owner, []).append((signal, shown(path), shown(what)))
 
     for package in packages.all.values():
@@ -337,7 +348,9 @@ def _foreign(
                 add(package.key, "requirement", package.path, name)
     for path, signal, what in _of_scan(view, family):
         # Files in an archive belong to the owner of the archive.
-        add(packages.owner(path.partition(INSIDE)[0]), signal, path, what)
+        outer = path.partition(INSIDE)[0]
+        if outer not in inspection.own:
+            add(packages.owner(outer), signal, path, what)
     return [
         _finding(
             owner, rows=rows, packages=packages, policy=policy, backend=backend, family=family_name

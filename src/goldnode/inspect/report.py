@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from goldnode.inspect.policy import Inspection
+from goldnode.inspect.scan import shown
 from goldnode.inspect.truth import Truth
 from goldnode.node.ground.text import and_more
 from goldnode.oci.layout import OciImage, canonical
@@ -23,6 +24,9 @@ def inspection_document(inspection: Inspection) -> dict[str, Any]:
         "backend": inspection.backend,
         "passed": inspection.passed,
         "elf_files": inspection.elf_files,
+        "own": [
+            {"path": shown(path), "program": program} for path, program in inspection.own.items()
+        ],
         "signals": inspection.signals,
         "findings": [
             {
@@ -79,6 +83,8 @@ def text(inspection: Inspection, truth: Truth | None) -> Iterator[str]:
     if inspection.backend:
         policy = f"validated against the policy of {inspection.backend}"
     yield f"{inspection.name}: {inspection.elf_files:,} ELF files, {policy}"
+    for path, program in inspection.own.items():
+        yield f"  goldnode's own: {shown(path)}, which is {program} of this version"
     for row in inspection.findings:
         yield f"  {'waived' if row.waived else row.severity}: {row.message} [{row.rule}]"
         if row.path and row.path not in row.message:

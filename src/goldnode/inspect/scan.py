@@ -11,6 +11,7 @@ not pass.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import mmap
@@ -37,7 +38,7 @@ from goldnode.inspect.devicecode import HEAD
 from goldnode.oci.identity import ImageIdentity
 
 # Version of the scan format; cached scans of another version are ignored.
-VERSION = 3
+VERSION = 4
 
 _LINKS = 40  # links that Linux follows in one path
 
@@ -101,7 +102,8 @@ class Scan:
     """Files of one source, relative to its root.
 
     `elf` has ELF files, and other files that hold device code or name libraries. `versions` were read from
-    libraries: path to component and version. `scripts` has the first line of each script. `archives` has the content of archives among the files.
+    libraries: path to component and version. `scripts` has the first line of each script. `bundles` has the SHA-256 of
+    each script with an archive in it. `archives` has the content of archives among the files.
     `unopened` are archives whose format is not read, with that format. `left_out` are the paths that could
     not be read, with the reason.
     """
@@ -111,6 +113,7 @@ class Scan:
     texts: dict[str, str] = field(default_factory=dict)
     versions: dict[str, tuple[str, str]] = field(default_factory=dict)
     scripts: dict[str, str] = field(default_factory=dict)
+    bundles: dict[str, str] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
     archives: dict[str, Scan] = field(default_factory=dict)
     unopened: dict[str, str] = field(default_factory=dict)
@@ -128,6 +131,7 @@ class Scan:
             "texts": self.texts,
             "versions": self.versions,
             "scripts": self.scripts,
+            "bundles": self.bundles,
             "left_out": self.left_out,
             "archives": {path: row.document() for path, row in self.archives.items()},
             "unopened": self.unopened,
@@ -150,6 +154,7 @@ class Scan:
                 texts=dict(data["texts"]),
                 versions={path: (row[0], row[1]) for path, row in data["versions"].items()},
                 scripts=dict(data["scripts"]),
+                bundles=dict(data["bundles"]),
                 left_out=dict(data["left_out"]),
                 archives={path: row for path, row in archives.items() if row is not None},
                 unopened=dict(data["unopened"]),
@@ -290,6 +295,9 @@ class _Collector:
         if archive.kind == "data" or any(archive.kind == form for _, form in archives.UNREAD):
             scan.unopened[path] = f"{archive.kind} appended to a program"
             return
+        # Self-extracting installers have gigabytes; a program that is known by its digest has none.
+        if row is None and not depth and len(data) <= _BUNDLE:
+            scan.bundles[path] = hashlib.sha256(data).hexdigest()
         inner = Scan()
         self._nested(
             scan,
@@ -417,6 +425,7 @@ def _is_of_interest(head: bytes, path: str) -> bool:
     )
 
 
+_BUNDLE = 8 << 20  # bytes of a script with an archive whose digest is recorded
 _SHEBANG = 255  # bytes that Linux reads of the first line of a script
 _SOURCE_CODE = 4 << 20  # bytes of a script that are searched for names of libraries
 _QUOTED = re.compile(rb"""["'/](lib[\w+-]{2,60}\.so(?:\.\d+){0,4})["']""")
@@ -635,6 +644,7 @@ class View(Scan):
         self.texts.update({path: row for path, row in scan.texts.items() if path in here})
         self.versions.update({path: row for path, row in scan.versions.items() if path in here})
         self.scripts.update({path: row for path, row in scan.scripts.items() if path in here})
+        self.bundles.update({path: row for path, row in scan.bundles.items() if path in here})
         self.archives.update({path: row for path, row in scan.archives.items() if path in here})
         self.left_out.update(scan.left_out)
         self.unopened.update(scan.unopened)
@@ -651,6 +661,7 @@ class View(Scan):
             self.texts.pop(path, None)
             self.versions.pop(path, None)
             self.scripts.pop(path, None)
+            self.bundles.pop(path, None)
         if gone.paths:
             # Kept for the rules on lower layers: a pull still transfers it.
             self.below.append(gone)

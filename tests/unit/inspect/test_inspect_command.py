@@ -19,6 +19,8 @@ from tests.unit.inspect.things import (
 
 from goldnode.commands.images.inspect import inspect
 from goldnode.core.errors import ImageError
+from goldnode.gpuprogram.pack import packed
+from goldnode.gpuprogram.smoke import pack
 from goldnode.inspect.report import INSPECTION, TRUTH
 from goldnode.oci.layout import Layout
 
@@ -123,3 +125,58 @@ def test_a_name_that_is_nothing(store: Path) -> None:
         call("cpu:1-base-debian12-0123456789ac", "--store", str(store))
     with pytest.raises(ImageError, match='no backend "cppu"'):
         call(REF, "--store", str(store), "--backend", "cppu")
+
+
+OWN = "usr/lib/goldnode/goldnode-smoke"
+
+
+def smoke_store(folder: Path, *programs: bytes) -> str:
+    """Put an image of one layer for each program into a store; each replaces the one before."""
+    layers = [{OWN: program} for program in programs]
+    image(Layout(folder), REF, [{**os_release(), "usr/bin/python3": elf()}, *layers])
+    return str(folder)
+
+
+def test_own_smoke_program_is_named_and_is_no_finding(tmp_path: Path) -> None:
+    store = smoke_store(tmp_path, pack.program())
+    for _ in range(2):  # the second time from the cache
+        found = call(REF, "--store", store)
+        assert found.exit_code == 0
+        assert "may load" not in found.output
+        assert f"goldnode's own: {OWN}, which is goldnode-smoke of this version" in found.output
+    (row,) = json.loads(call(REF, "--store", store, "--format", "json").stdout)["results"]
+    assert row["inspection"]["own"] == [{"path": OWN, "program": "goldnode-smoke"}]
+    assert row["inspection"]["findings"] == []
+    assert row["inspection"]["signals"]["dlopen"] == 0
+
+
+def changed_program() -> bytes:
+    """Return goldnode-smoke with one word of one file changed."""
+    files = {
+        name: content.replace(b"Command line of", b"Command text of")
+        for name, content in pack.sources().items()
+    }
+    assert files != pack.sources()
+    return packed(files)
+
+
+def test_changed_copy_of_own_smoke_program_is_noted(tmp_path: Path) -> None:
+    changed = changed_program()
+    # Also where a layer of the real one is below it.
+    for number, programs in enumerate(((changed,), (pack.program(), changed))):
+        found = call(REF, "--store", smoke_store(tmp_path / str(number), *programs))
+        assert "goldnode's own" not in found.output
+        assert "may load NVIDIA CUDA by itself" in found.output
+        assert "may load AMD ROCm by itself" in found.output
+
+
+def test_script_in_place_of_own_smoke_program_has_not_its_name(tmp_path: Path) -> None:
+    store = smoke_store(tmp_path, pack.program(), b"#!/bin/sh\nexec true\n")
+    assert "goldnode's own" not in call(REF, "--store", store).output
+
+
+def test_own_smoke_program_above_a_changed_copy_is_no_finding(tmp_path: Path) -> None:
+    store = smoke_store(tmp_path, changed_program(), pack.program())
+    found = call(REF, "--store", store)
+    assert "goldnode's own" in found.output
+    assert "may load" not in found.output

@@ -24,6 +24,7 @@ from tests.unit.inspect.things import (
 )
 
 from goldnode.core.errors import ImageError
+from goldnode.gpuprogram.smoke import pack
 from goldnode.images.matrix import absent
 from goldnode.inspect import scan, targets
 from goldnode.inspect.scan import Limits, Scan, View, shown
@@ -313,8 +314,10 @@ def test_a_kept_scan_is_what_was_scanned() -> None:
         {
             **installed(wheel_files("a", "1", {"a/b.so": elf(needed=["x"], strings=["liby.so"])})),
             **debs({"a": ("1", "", [])}),
+            "usr/bin/smoke": pack.program(),
         }
     )
+    assert found.bundles == {"usr/bin/smoke": pack.digest()}
     assert Scan.of(json.loads(json.dumps(found.document()))) == found
     assert Scan.of({"version": 0}) is None
     assert Scan.of([]) is None

@@ -152,11 +152,12 @@ def _inspected(
     store: ImageStore, image: OciImage, ref: str
 ) -> tuple[bool, list[str], dict[str, Any]]:
     """Inspect the image and attach the results. Return the verdict, its text and its document."""
+    from goldnode.gpuprogram.smoke import pack
     from goldnode.images.locked_packages import locked_in
     from goldnode.inspect import examine, policy, report, targets
 
     (target,) = targets.find(ref, store.layout, store.cache)
-    inspection, truth = examine(target, policy.load(None), locked=locked_in(store))
+    inspection, truth = examine(target, policy.load(None), own=pack.own(), locked=locked_in(store))
     report.attach(image, inspection, truth)
     # There is no truth of targets that are no image; without one, the tag is not verified.
     passed = inspection.passed and truth is not None and truth.passed

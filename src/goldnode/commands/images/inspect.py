@@ -61,6 +61,7 @@ def inspect(
     Exit status: 0 passed, 1 refused, 2 could not be judged.
     """
     from goldnode.core.errors import ImageError
+    from goldnode.gpuprogram.smoke import pack
     from goldnode.images.locked_packages import locked_in
     from goldnode.images.matrix import absent
     from goldnode.images.store import open_store
@@ -83,7 +84,9 @@ def inspect(
         for target in sources.find(
             name, None if opened is None else opened.layout, cache, jobs=scan.jobs, absent=absent
         ):
-            inspection, truth = examine(target, rules, backend, locked=locked_in(opened))
+            inspection, truth = examine(
+                target, rules, backend, own=pack.own(), locked=locked_in(opened)
+            )
             # All targets are inspected and printed first; a verdict without a backend is none.
             complete = complete and bool(inspection.backend)
             passed = passed and inspection.passed and (truth is None or truth.passed)

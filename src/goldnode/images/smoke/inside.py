@@ -154,8 +154,9 @@ def _rows(image: OciImage, path: str) -> list[list[str]]:
 
 def _program_digest(image: OciImage, ask: Ask) -> str:
     """Return the SHA-256 of goldnode-smoke: of this version's own, or of the image's."""
-    program = pack.program() if ask.own else image.read(PROGRAM) or b""
-    return hashlib.sha256(program).hexdigest()
+    if ask.own:
+        return pack.digest()
+    return hashlib.sha256(image.read(PROGRAM) or b"").hexdigest()
 
 
 def chosen(engine: Engine) -> str:
