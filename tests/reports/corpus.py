@@ -32,6 +32,7 @@ ROUNDS = {
     7: "715d311b",
     8: "edfb457f",
     9: "cbe080e0",
+    10: "f0697c3a",
 }
 
 Judgement = Literal["right", "partly", "wrong", "cannot"]
