@@ -78,7 +78,8 @@ def rounds(rows: list[Report], pending: dict[str, str]) -> list[str]:
         "The answers of a round were committed before its reports were given to the product. Each round was found after the fixes of the "
         "one before, so its first column is what an operator gets for a report that nobody has seen. Five threads of round 7 "
         "were in the results of the search for round 6, and were not used there. Round 8 is on ground that no round before it was on: "
-        "boot loaders and images, ssh and Ansible, metrics and health checks; round 9 is on the same ground.",
+        "boot loaders and images, ssh and Ansible, metrics and health checks; round 9 is on the same ground. "
+        "Round 10 is about boot order, EFI partitions, entries of the boot loader and copies of disks.",
         "",
         "| Round | At | Reports | Right first | Partly | Wrong | Not taken | Right now |",
         "|--:|---|--:|--:|--:|--:|--:|--:|",

@@ -34,8 +34,8 @@ def explain(what: tuple[str, ...], here: bool, form: str) -> None:
 
     Give the TEXT, a FILE, or standard input (-): a kernel log, the tables and errors of nvidia-smi, `nvidia-smi
     topo -m`, `nvidia-smi -q`, `dcgmi diag` and `health`, `lspci -vv`, an nvidia-bug-report (unpacked), `sinfo -R`,
-    `scontrol show node`, `kubectl describe node`, `ras-mc-ctl --errors`, events of node-problem-detector, a job's
-    traceback, a log of NCCL, or a sentence of your own. The answer names causes in the order of their likelihood,
+    `scontrol show node`, `kubectl describe node`, `ras-mc-ctl --errors`, events of node-problem-detector, `efibootmgr -v`,
+    `bootctl`, `lsblk` and `blkid`, a job's traceback, a log of NCCL, or a sentence of your own. The answer names causes in the order of their likelihood,
     what decides between them, and the remedy. Nothing is sent anywhere.
 
     Exit status: 0 explained, 1 nothing was recognized, 2 an error.
@@ -111,7 +111,9 @@ def _shown(explanation: Explanation, report: LocalReport | None) -> str:
         blocks.append("No message of it is known. By its words it may be:")
         blocks.extend(_block(row, report) for row, _ in explanation.similar)
     if explanation.forms and not explanation.answers:
-        blocks.append("Nothing in it is a fault that goldnode knows.")
+        unjudged = any("could not judge" in notes for _, notes in explanation.forms)
+        known = "No fault shows in what could be judged."
+        blocks.append(known if unjudged else "Nothing in it is a fault that goldnode knows.")
     if explanation.unread:
         count = len(explanation.unread)
         rows = [f"  line {number}: {text}" for number, text in explanation.unread[:_UNREAD]]

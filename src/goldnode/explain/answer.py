@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from goldnode.explain import documents, logs, system, tables, versions
+from goldnode.explain import boot, documents, logs, system, tables, versions
 from goldnode.explain.model import TextAnswer, TextReading, merged, of_symptom
 from goldnode.facts import xid
 from goldnode.facts.symptoms import component_of_line, near, of_line
@@ -28,6 +28,7 @@ READERS: tuple[Reader, ...] = (
     system.slurm,
     system.ras,
     system.ibstat,
+    boot.boot,
     logs.nccl,
     logs.tracebacks,
     logs.kernel,

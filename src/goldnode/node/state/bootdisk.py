@@ -180,26 +180,51 @@ def astray(host: Host) -> Optional[str]:
     place = next((path for path in PLACES if path in numbers), None)
     root = disk(host, f"/sys/dev/block/{numbers.get('/')}")
     esp = disk(host, f"/sys/dev/block/{numbers[place]}") if place else None
+    reason = apart(root, esp, place)
+    if reason:
+        return reason
+    own = binding(host).get("disk")
+    for what, on in (("/", root), (f"the ESP at {place}", esp)):
+        if own and on and on != own:
+            return f"the initramfs found the booted ESP on disk {own}, and {what} is on disk {on}"
+    known = partitions(host)
+    there = Partition(place, esp, numbers[place], "", "") if place and esp else None
+    reason = elsewhere(known, booted(host), root=root, place=place, esp=there)
+    if reason:
+        return reason
+    return None if binding(host).get("by") in _BOUND else twice(known)
+
+
+def apart(root: Optional[str], esp: Optional[str], place: Optional[str]) -> Optional[str]:
+    """Return that root and ESP are on two disks; None if they are not, or if one is unknown. Pure."""
     if root and esp and root != esp:
         return f"/ is on disk {root}, and the ESP at {place} on disk {esp}"
-    own = binding(host).get("disk")
-    for what, there in (("/", root), (f"the ESP at {place}", esp)):
-        if own and there and there != own:
-            return (
-                f"the initramfs found the booted ESP on disk {own}, and {what} is on disk {there}"
-            )
-    known = partitions(host)
-    guid = booted(host)
+    return None
+
+
+def elsewhere(
+    known: List[Partition],
+    guid: Optional[str],
+    *,
+    root: Optional[str],
+    place: Optional[str],
+    esp: Optional[Partition],
+) -> Optional[str]:
+    """Return why the partition with the GUID that the firmware booted is not that of the ESP and the root. Pure.
+
+    :param root: disk of `/`; None if unknown.
+    :param place: where the ESP is mounted, and `esp` its partition; None if it is not, or unknown.
+    """
     same = [part for part in known if guid and part.uuid == guid]
     if len(same) > 1:
         names = " and ".join(part.name for part in same)
         return f"{names} have the GUID of the partition that the firmware booted ({guid}): nothing distinguishes them"
     for part in same:
-        if place and esp and part.number != numbers[place]:
-            return f"the firmware booted from {part.name}, and the ESP at {place} is another partition, on disk {esp}"
+        if place and esp and part.number != esp.number:
+            return f"the firmware booted from {part.name}, and the ESP at {place} is another partition, on disk {esp.disk}"
         if root and part.disk != root:
             return f"the firmware booted from {part.name}, and / is on disk {root}"
-    return None if binding(host).get("by") in _BOUND else twice(known)
+    return None
 
 
 def twice(known: List[Partition]) -> Optional[str]:
