@@ -33,6 +33,7 @@ ROUNDS = {
     8: "edfb457f",
     9: "cbe080e0",
     10: "f0697c3a",
+    11: "67f78854",
 }
 
 Judgement = Literal["right", "partly", "wrong", "cannot"]
