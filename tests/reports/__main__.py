@@ -79,7 +79,8 @@ def rounds(rows: list[Report], pending: dict[str, str]) -> list[str]:
         "one before, so its first column is what an operator gets for a report that nobody has seen. Five threads of round 7 "
         "were in the results of the search for round 6, and were not used there. Round 8 is on ground that no round before it was on: "
         "boot loaders and images, ssh and Ansible, metrics and health checks; round 9 is on the same ground. "
-        "Round 10 is about boot order, EFI partitions, entries of the boot loader and copies of disks.",
+        "Round 10 is about boot order, EFI partitions, entries of the boot loader and copies of disks; "
+        "round 11 is on the same ground, found after the readers of these outputs were written.",
         "",
         "| Round | At | Reports | Right first | Partly | Wrong | Not taken | Right now |",
         "|--:|---|--:|--:|--:|--:|--:|--:|",

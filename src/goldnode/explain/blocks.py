@@ -72,6 +72,13 @@ class BlockDevice:
             fat and (by_name or "/efi" in self.mounts or "/boot" in self.mounts)
         )
 
+    @property
+    def maybe_esp(self) -> bool:
+        """Return whether it may be an EFI partition: a FAT partition that is mounted nowhere else, of unknown type."""
+        fat = self.column("fstype") in ("vfat", "fat32", "msdos")
+        typed = self.column("parttype") or self.column("parttypename")
+        return self.esp or (fat and not typed and not self.mounts and self.kind in ("", "part"))
+
 
 @dataclass
 class BlockDevices:

@@ -422,13 +422,9 @@ def _notes(text: BootText) -> Iterator[str]:
         yield f"the order has {', '.join(lost)}, of which the text has no entry"
     if boot_menu.secure_boot:
         yield f"Secure Boot {boot_menu.secure_boot}"
-    esps = [
-        row.name
-        for row in text.disks.devices.values()
-        if row.esp and not row.raid and not row.column("fstype").endswith("member")
-    ]
-    if len(esps) > 1 and len({blocks.disk_of(name) for name in esps}) > 1:
-        yield f"{len(esps)} EFI partitions: {', '.join(esps)}"
+    esps = [row.name for row in text.disks.devices.values() if row.maybe_esp and not row.raid]
+    if len({blocks.disk_of(name) for name in esps}) > 1:
+        yield f"{len(esps)} EFI partitions, by their types or as they are FAT: {', '.join(esps)}"
     if rows and not any(row.known for row in rows):
         yield "could not judge which disk an entry starts from: the text does not show it, `efibootmgr -v` does"
     elif (

@@ -196,6 +196,30 @@ def test_disks_that_are_copies() -> None:
     assert "disks-are-copies" not in ids(paths)
 
 
+MIRROR = """sda       8:0    0 931.5G  0 disk
+├─sda1    8:1    0   953M  0 part
+│ └─md0   9:0    0 952.9M  0 raid1 /boot/efi
+sdb       8:16   0 931.5G  0 disk
+└─sdb1    8:17   0   953M  0 part
+  └─md0   9:0    0 952.9M  0 raid1 /boot/efi
+"""
+
+
+def test_efi_partition_on_a_mirror() -> None:
+    assert titles(MIRROR) == (
+        "The EFI partition at /boot/efi is md0, a software RAID of sda and sdb, which the firmware does not know"
+    )
+    assert ids(MIRROR.replace(" raid1 /boot/efi", " raid1 /srv")) == []
+
+
+def test_partitions_that_may_be_of_the_firmware() -> None:
+    rows = "NAME   TYPE FSTYPE MOUNTPOINT\nsda    disk\n└─sda1 part vfat   {}\nsdb    disk\n└─sdb1 part vfat   /boot/efi\n"
+    assert "2 EFI partitions, by their types or as they are FAT: sda1, sdb1" in notes(
+        rows.format("")
+    )
+    assert "EFI partitions" not in notes(rows.format("/media/stick"))
+
+
 def test_labels_of_an_image_on_two_disks() -> None:
     rows = "NAME SIZE TYPE PARTLABEL\nsda 1T disk\n├─sda1 1G part {0}\n└─sda2 9G part {1}\nsdb 1T disk\n├─sdb1 1G part {0}\n└─sdb2 9G part {1}\n"
     table = [line.split() for line in rows.format("esp", "root-a").splitlines()]
@@ -341,6 +365,9 @@ def test_sizes_that_changed_places() -> None:
         titles(one, swapped)
         == "Disks have other names in the second list (nvme0n1: 30G, then 50G, nvme1n1: 50G, then 30G)"
     )
+    full = DF.format(100, 100, "/")
+    assert ids(one, one, full) == ["disk-full"]
+    assert ids(one, swapped, full) == ["disk-names-change"]
     grown = one.replace("50G", "80G")
     assert ids(one, grown) == []
     assert "could not judge the rest" in notes(one, grown)
