@@ -31,6 +31,9 @@ _LINKS = {
     f"{_WANTS}/multi-user.target.wants/goldnode-identity.service": f"{_UNITS}/goldnode-identity.service",
     f"{_WANTS}/multi-user.target.wants/goldnode-lease-name.path": f"{_UNITS}/goldnode-lease-name.path",
     f"{_WANTS}/multi-user.target.wants/systemd-networkd.service": f"{_UNITS}/systemd-networkd.service",
+    f"{_WANTS}/sysinit.target.wants/systemd-network-generator.service": (
+        f"{_UNITS}/systemd-network-generator.service"
+    ),
     f"{_WANTS}/sockets.target.wants/systemd-networkd.socket": f"{_UNITS}/systemd-networkd.socket",
     f"{_WANTS}/network-online.target.wants/systemd-networkd-wait-online.service": (
         f"{_UNITS}/systemd-networkd-wait-online.service"

@@ -7,7 +7,9 @@ import json
 import os
 import re
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 import yaml
@@ -221,7 +223,13 @@ def test_a_directory_that_leads_out_of_the_root_is_refused(tmp_path: Path) -> No
 
 
 def run(
-    place: Path, word: str, *, mounted: bool = True, root: str = "UUID=1", layout: str = "single"
+    place: Path,
+    word: str,
+    *,
+    mounted: bool = True,
+    root: str = "UUID=1",
+    layout: str = "single",
+    credentials: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
     """The program of the first boot with every path of it below `place`; `mounted`: whether /efi is."""
     text = PROGRAM.read_text()
@@ -258,6 +266,11 @@ def run(
     (place / "programs/mountpoint").write_text(f"#!/bin/sh\nexit {0 if mounted else 32}\n")
     (place / "programs/mountpoint").chmod(0o755)
     environment = os.environ | {"PATH": f"{place}/programs:{os.environ['PATH']}"}
+    if credentials:
+        environment["CREDENTIALS_DIRECTORY"] = str(place / "credentials")
+        (place / "credentials").mkdir(exist_ok=True)
+    for name, value in credentials.items():
+        (place / "credentials" / name).write_text(value)
     done = subprocess.run(
         ["sh", program, word], capture_output=True, text=True, check=True, env=environment
     )
@@ -328,6 +341,79 @@ def test_the_seed_gives_name_and_keys(tmp_path: Path) -> None:
     assert (tmp_path / "var/lib/goldnode/disk/first-boot").exists()
     run(tmp_path, "run")
     assert (tmp_path / "root/.ssh/authorized_keys").read_text().count("AAAA") == 1
+
+
+def test_credential_names_the_node_at_each_boot_and_no_lease_does(tmp_path: Path) -> None:
+    credentials = {"system.hostname": "node-7\n"}
+    assert "the credential system.hostname" in run(tmp_path, "name", credentials=credentials)
+    assert name_of(tmp_path) == "node-7"
+    assert not (tmp_path / "etc/hostname").exists()
+    (tmp_path / "run/systemd/netif/leases/2").write_text("HOSTNAME=lease\n")
+    run(tmp_path, "lease", credentials=credentials)
+    assert name_of(tmp_path) == "node-7"
+    run(tmp_path, "lease")
+    assert name_of(tmp_path) == "lease"
+
+
+def test_credential_of_the_first_boot_becomes_the_name_that_stays(tmp_path: Path) -> None:
+    reported = run(tmp_path, "run", credentials={"firstboot.hostname": "node-8"})
+    assert "this node is called node-8 (the credential firstboot.hostname)" in reported
+    assert (tmp_path / "etc/hostname").read_text() == "node-8\n"
+    assert name_of(tmp_path) == "node-8"
+
+
+def test_seed_on_the_esp_outranks_the_credential_of_the_first_boot(tmp_path: Path) -> None:
+    seed = tmp_path / "efi/goldnode/seed"
+    seed.mkdir(parents=True)
+    (seed / "hostname").write_text("node-3\n")
+    run(tmp_path, "run", credentials={"firstboot.hostname": "node-8"})
+    assert (tmp_path / "etc/hostname").read_text() == "node-3\n"
+
+
+def test_credential_of_the_first_boot_replaces_no_name(tmp_path: Path) -> None:
+    """An administrator, cloud-init, or systemd-firstboot of systemd 262 may have written it."""
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/hostname").write_text("node-1\n")
+    run(tmp_path, "run", credentials={"firstboot.hostname": "node-8"})
+    assert (tmp_path / "etc/hostname").read_text() == "node-1\n"
+    run(tmp_path, "name", credentials={"system.hostname": "node-7"})
+    assert name_of(tmp_path) == "node-1"
+
+
+@pytest.mark.parametrize("name", ["-x", "a b;reboot", "a_b", "x" * 65, "\n"])
+def test_credential_that_is_no_name_is_reported_and_not_used(tmp_path: Path, name: str) -> None:
+    given = {"system.hostname": name, "firstboot.hostname": name}
+    assert "of the credential system.hostname is none" in run(tmp_path, "name", credentials=given)
+    assert name_of(tmp_path) == "a100-sxm4-40gb-0a1b2c"
+    assert "of the credential firstboot.hostname is none" in run(tmp_path, "run", credentials=given)
+    assert not (tmp_path / "etc/hostname").exists()
+
+
+def test_services_of_a_first_boot_get_their_credentials_in_order(tmp_path: Path) -> None:
+    root = tree(tmp_path / "root")
+    firstboot.install(root, spec())
+    units = {}
+    for path in (root / "usr/lib/systemd/system").glob("goldnode-*.service"):
+        rows = [row.partition("=") for row in path.read_text().splitlines()]
+        units[path.name.removesuffix(".service")] = {
+            key: [value for name, _, value in rows if name == key] for key, _, _ in rows
+        }
+    first = units["goldnode-first-boot"]
+    assert first["LoadCredential"] == ["firstboot.hostname"]
+    assert units["goldnode-hostname"]["LoadCredential"] == ["system.hostname"]
+    assert units["goldnode-lease-name"]["LoadCredential"] == ["system.hostname"]
+    after = " ".join(first["After"]).split()
+    # Keys of a credential are written only while there are none.
+    assert {"systemd-tmpfiles-setup.service", "systemd-firstboot.service"} <= set(after)
+    assert "systemd-firstboot.service" in units["goldnode-hostname"]["After"][0].split()
+    generator = root / "etc/systemd/system/sysinit.target.wants/systemd-network-generator.service"
+    assert generator.is_symlink()
+    assert (
+        "ConditionPathExistsGlob=/run/credentials/@system/network.*\n"
+        in (
+            root / "usr/lib/systemd/system/systemd-network-generator.service.d/goldnode.conf"
+        ).read_text()
+    )
 
 
 def test_an_update_of_a_slot_is_no_first_boot(tmp_path: Path) -> None:
