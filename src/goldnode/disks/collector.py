@@ -17,6 +17,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,11 @@ SHOWN = (
     "ExecCondition",
 )  # fmt: skip
 PROGRAM = "/usr/lib/goldnode/goldnode-node"
+# What makes an identity at a first boot.
+MAKERS = (
+    "goldnode-identity.service", "goldnode-hostname.service", "goldnode-lease-name.service",
+    "goldnode-ssh-keys.service", "goldnode-first-boot.service", "systemd-networkd-wait-online.service",
+)  # fmt: skip
 
 
 def run(*words: str, limit: int = 240) -> tuple[int, str, str]:
@@ -219,11 +225,20 @@ def plan() -> dict[str, Any]:
         return {"rc": rc, "error": (err or out).strip()[-2000:], "plan": None}
 
 
+def wait_for_identity(limit: float = 900) -> None:
+    """Wait until none of `MAKERS` has a job left: other units may still start, which take an emulated guest a minute."""
+    end = time.monotonic() + limit
+    while time.monotonic() < end:
+        rc, out, _ = run("systemctl", "list-jobs", "--no-legend", "--plain")
+        if rc == 0 and not any(name in out.split() for name in MAKERS):
+            return
+        time.sleep(1)
+
+
 def main() -> None:
     asked = json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}
-    # Wait until systemd has finished starting units. The checks decide whether all of them started.
-    run("systemctl", "is-system-running", "--wait", limit=900)
     if asked.get("identity"):
+        wait_for_identity()
         json.dump(
             {
                 "boot_id": (text("/proc/sys/kernel/random/boot_id") or "").strip(),
@@ -233,6 +248,8 @@ def main() -> None:
             sys.stdout,
         )
         return
+    # Wait until systemd has finished starting units. The checks decide whether all of them started.
+    run("systemctl", "is-system-running", "--wait", limit=900)
     release = os.uname().release
     state = run("systemctl", "is-system-running")[1].strip()
     failed = [

@@ -51,17 +51,25 @@ def test_the_disk_is_not_written_and_the_guest_reaches_nothing(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "counted", "words", "absent"),
     [
-        (KVM, ("-accel kvm -cpu host", "-smp 2")),
-        (TCG, ("-icount shift=1,sleep=on -rtc clock=vm", "-smp 1")),
+        (KVM, True, ("-accel kvm -cpu host", "-smp 2"), "icount"),
+        (TCG, True, ("thread=single", "-icount shift=1,sleep=on -rtc clock=vm", "-smp 1"), "kvm"),
+        (TCG, False, ("thread=multi", "-smp 2"), "-rtc"),
     ],
 )
-def test_an_emulated_guest_has_its_own_time(
-    tmp_path: Path, name: str, words: tuple[str, str]
+def test_clock_of_an_emulated_guest_counts_its_instructions_or_is_that_of_this_machine(
+    tmp_path: Path,
+    name: str,
+    counted: bool,
+    words: tuple[str, ...],
+    absent: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    line = " ".join(machine(tmp_path, chosen=Accelerator(name)).command(7))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2})
+    line = " ".join(machine(tmp_path, chosen=Accelerator(name), counted=counted).command(7))
     assert all(word in line for word in words)
+    assert absent not in line
 
 
 def test_a_busy_machine_takes_no_time_of_the_guest(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,3 +131,23 @@ def test_a_machine_that_does_not_run_reports_it(tmp_path: Path) -> None:
         idle.ssh_command("true")
     idle.cut()
     idle.stop()
+
+
+def test_a_question_that_a_restart_swallowed_is_asked_again_with_more_patience(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = [qemu.MachineLateError("late"), qemu.MachineLateError("late"), "before\n", "after\n"]
+    limits: list[float] = []
+
+    def ssh(self: VirtualMachine, words: list[str], *, limit: float) -> qemu.GuestResult:
+        limits.append(limit)
+        answer = answers.pop(0)
+        if isinstance(answer, MachineError):
+            raise answer
+        return qemu.GuestResult(0, str(answer), "")
+
+    monkeypatch.setattr(VirtualMachine, "ssh", ssh)
+    monkeypatch.setattr(VirtualMachine, "pauses", lambda *_: iter(range(9)))
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    assert machine(tmp_path).wait_ssh(other_than="before") == "after"
+    assert limits == [30.0, 60.0, 120.0, 120.0]

@@ -950,9 +950,9 @@ def test_a_module_that_the_class_does_not_load_need_not_load(
     assert checks["module.peermem.fits"].outcome == outcome
 
 
-def test_record_states_what_has_booted_the_image_and_when(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def emulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with an emulator and firmware, both stand-ins."""
     firmware = tmp_path / "OVMF_CODE.fd"
     firmware.write_bytes(b"firmware")
     program = tmp_path / "qemu"
@@ -964,14 +964,60 @@ def test_record_states_what_has_booted_the_image_and_when(
     monkeypatch.setattr(verification, "check_tools", lambda: None)
     monkeypatch.setattr(verification, "accelerator", lambda: Accelerator("tcg", "there is none"))
     monkeypatch.setattr(verification, "ROOM", 0)
+
+
+def test_record_states_what_has_booted_the_image_and_when(
+    emulated: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(verification.BootRun, "all", lambda *_, **__: None)
     written = verification.verify(built(tmp_path / "disk")).to_json()
     assert written["tools"] == {
         "qemu": "7.2.22",
-        "OVMF_CODE.fd": f"sha256:{sha256_of(firmware)}",
+        "OVMF_CODE.fd": f"sha256:{sha256_of(tmp_path / 'OVMF_CODE.fd')}",
         "goldnode": release.version(),
     }
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", written["time"])
+
+
+LATE = GuestCheck("units.failed", FAILED, "none", "docker.service: timeout")
+WELL = GuestCheck("ssh", PASSED, "answers", "after 80 s")
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "tries", "outcome", "first_try"),
+    [
+        ("tcg", [WELL], PASSED, ""),
+        ("tcg", [LATE, WELL], PASSED, "units.failed"),
+        ("tcg", [LATE, LATE], FAILED, "units.failed"),
+        ("tcg", [MachineError("no ssh after 600 s\nconsole"), WELL], PASSED, "no ssh after 600 s"),
+        ("kvm", [LATE], FAILED, ""),  # its clock is that of its processor
+    ],
+)
+def test_boots_that_fail_with_the_clock_of_this_machine_are_repeated_with_one_that_waits(
+    accelerator: str,
+    tries: list[Any],
+    outcome: str,
+    first_try: str,
+    emulated: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clocks, left = list[bool](), list(tries)
+
+    def boots(run: verification.BootRun, **_: object) -> None:
+        clocks.append(run.report.counted)
+        answer = left.pop(0)
+        if isinstance(answer, MachineError):
+            raise answer
+        run.report.boots += [verification.Boot(number, "boot", 80.0, [answer]) for number in (1, 2)]
+
+    monkeypatch.setattr(verification, "accelerator", lambda: Accelerator(accelerator, ""))
+    monkeypatch.setattr(verification.BootRun, "all", boots)
+    report = verification.verify(built(tmp_path / "disk"))
+    assert (report.outcome, report.first_try, left) == (outcome, first_try, [])
+    assert clocks == [False, True][: len(tries)]
+    assert ("second try" in report.table()) == bool(first_try)
+    assert report.to_json()["counted_clock"] == clocks[-1]
 
 
 # -- the clone, and the estimate
@@ -1112,12 +1158,14 @@ def test_durations_come_from_the_newest_run_with_the_same_accelerator(tmp_path: 
         if name in times:
             chosen, seconds = times[name]
             boots = [{"number": 1, "wall_seconds": seconds}, {"number": 2, "wall_seconds": 5}]
-            text = json.dumps({"accelerator": chosen, "boots": boots})
+            text = json.dumps({"accelerator": chosen, "counted_clock": False, "boots": boots})
             (disk.directory / "verified.json").write_text(text)
     (tmp_path / "broken" / "verified.json").write_text("{")
-    # Written by a version that recorded no times.
+    # Written by a version that recorded no times, and by one whose emulated guests counted their instructions.
     old = {"accelerator": "tcg", "boots": [{"number": 1}]}
     (tmp_path / "old" / "verified.json").write_text(json.dumps(old))
+    counted = {"accelerator": "tcg", "boots": [{"number": 1, "wall_seconds": 900}]}
+    (tmp_path / "newest" / "verified.json").write_text(json.dumps(counted))
     assert verification.last_durations(disks, Accelerator("tcg", "")) == {1: 80.0, 2: 5.0}
     assert verification.last_durations(disks, Accelerator("kvm", "")) == {1: 9.0, 2: 5.0}
     assert verification.last_durations([], Accelerator("kvm", "")) == {}
@@ -1144,6 +1192,20 @@ def test_an_initramfs_is_listed_again_only_if_it_has_changed(changed: bool, tmp_
     facts = verification.BootRun.ask(run, machine, first=first)
     assert machine.asked["listed"] == "a" * 64
     assert facts["initramfs"] == (again or first["initramfs"])
+
+
+def test_the_collector_waits_for_what_makes_an_identity_and_for_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lists = [
+        (1, "Failed to connect to bus"),
+        (0, "12 goldnode-ssh-keys.service start running\n13 docker.service start waiting\n"),
+        (0, "13 docker.service start waiting\n"),
+    ]
+    monkeypatch.setattr(collector, "run", lambda *words, **_: (*lists.pop(0), ""))
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    collector.wait_for_identity()
+    assert lists == []
 
 
 @pytest.mark.parametrize(

@@ -198,7 +198,7 @@ echo b >/proc/sysrq-trigger
 
 
 def cpio(files: Mapping[str, Tuple[int, bytes]]) -> bytes:
-    """Return files as an initramfs: a cpio archive of form newc, packed with gzip. Pure; equal files give equal bytes.
+    """Return files as an initramfs: a cpio archive of form newc, not packed. Pure; equal files give equal bytes.
 
     Directories are made for each file, but never one that an earlier initramfs has as a link: callers give real paths.
 
@@ -227,7 +227,7 @@ def cpio(files: Mapping[str, Tuple[int, bytes]]) -> bytes:
                 add(folder, stat.S_IFDIR | 0o755)
         add(path, stat.S_IFREG | mode, content)
     add("TRAILER!!!", 0)
-    return gzip.compress(b"".join(out), 6, mtime=0)
+    return b"".join(out)
 
 
 def program(host: Host, name: str) -> Optional[str]:
@@ -449,10 +449,13 @@ def write(host: Host) -> Optional[str]:
         "kernel": release,
     }
     # Seconds of work without the lock, which others may wait for.
-    image = cpio(contents(host, release, about))
+    archive = cpio(contents(host, release, about))
     options = slots.without_root(own[0].fields.get("options", ""), ARMED, slots.WATCHDOG)
     options = bootdisk.with_word(host, f"{options} {WORD}", where)
-    about["digest"] = hashlib.sha256(image + options.encode()).hexdigest()
+    about["digest"] = hashlib.sha256(archive + options.encode()).hexdigest()
+    # To pack it is most of the work, and it changes seldom.
+    same = slots.known(host, where, NAME) == about
+    image = b"" if same else gzip.compress(archive, 6, mtime=0)
     with slots.alone(host):
         held = {
             key: host.data(f"{where}/{own[0].fields.get(key, '').lstrip('/')}")
@@ -463,6 +466,7 @@ def write(host: Host) -> Optional[str]:
             raise NodeError(f"slot {slot}, which runs, has no kernel or initramfs on the ESP")
         if slots.known(host, where, NAME) == about and whole(host, where, held):
             return None
+        image = image or gzip.compress(archive, 6, mtime=0)
         leave_room(host, where, len(kernel) + len(initrd), len(image))
         names = slots.copy_boot_files(
             host, where, NAME, [(kernel, "vmlinuz"), (initrd, "initrd.img"), (image, "node.img")]

@@ -97,7 +97,7 @@ def machine(node: Node) -> Recoverable:
 
 def unpacked(image: bytes, to: Path) -> Path:
     to.mkdir()
-    subprocess.run(["cpio", "-id", "--quiet"], cwd=to, input=gzip.decompress(image), check=True)
+    subprocess.run(["cpio", "-id", "--quiet"], cwd=to, input=image, check=True)
     return to
 
 
@@ -219,7 +219,17 @@ def test_recovery_is_written_again_where_something_differs(machine: Recoverable,
     assert recovery.write(machine) is None
     after = {path.name.partition("-")[0] for path in folder.iterdir()}
     assert after == {"vmlinuz", "initrd.img", "node.img", "slot.json"}
+    packed = next(folder.glob("node.img-*")).read_bytes()
+    assert gzip.decompress(packed).startswith(b"070701")
     assert (set(folder.iterdir()) == before) == (what == "entry")
+
+
+def test_nothing_is_packed_in_a_boot_that_changes_nothing(
+    machine: Recoverable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recovery.write(machine)
+    monkeypatch.setattr(gzip, "compress", lambda *_, **__: pytest.fail("it packs"))
+    assert recovery.write(machine) is None
 
 
 def test_a_small_esp_stays_free_for_updates(
