@@ -20,7 +20,7 @@ _HEADER = re.compile(r"(?:^|(?<=\s))(?:NAME|KNAME|PATH)(?:\s+[A-Z][A-Z:%-]*)+\s*
 _TELLING = {"FSTYPE", "SIZE", "TYPE", "MOUNTPOINT", "MOUNTPOINTS", "UUID", "PARTUUID", "LABEL"}
 _KINDS = ("disk", "part", "lvm", "crypt", "rom", "loop", "mpath", "dm", "md")
 _BARE = re.compile(
-    r"^[\s│├└─|`-]*(?P<name>[\w.+-]+?)\s+\d+:\d+\s+[01]\s+(?P<size>[\d.,]+[BKMGTP]?)\s+[01]\s+(?P<type>disk|part|lvm|crypt"
+    r"^[\s│├└─|`-]*(?P<name>\w[\w.+-]{0,80}?)\s+\d+:\d+\s+[01]\s+(?P<size>[\d.,]+[BKMGTP]?)\s+[01]\s+(?P<type>disk|part|lvm|crypt"
     r"|rom|loop|mpath|raid\d+)(?:\s+(?P<mount>[/\[]\S.*))?$"
 )
 _BARE_F = re.compile(

@@ -35,7 +35,7 @@ _COUNTED = re.compile(r"(?:^|[\s/'\"(])([\w.@~-]+\+\d{1,9}(?:-\d{1,9})?\.(?:conf
 _ENTRIES = re.compile(r"loader/entries|EFI/Linux", re.IGNORECASE)
 # The line of a prompt with one of the commands.
 _PROMPT = re.compile(
-    r"^\s*(?:\S*[@:]\S*\s*|~?)[#$%]\s*(?:sudo )?(?:efibootmgr|bootctl|lsblk|blkid|df|mokutil)\b[^|;&]*$"
+    r"^\s*(?:\S{0,60}[@:]\S{0,60}\s*|~?)[#$%]\s*(?:sudo )?(?:efibootmgr|bootctl|lsblk|blkid|df|mokutil)\b[^|;&]*$"
 )
 # File systems whose UUID several devices have by design: members of an array, a pool or a group.
 _SHARED = re.compile(r"raid_member|LVM2|zfs|btrfs|mpath|bcache|drbd|iso9660|ceph", re.IGNORECASE)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -435,3 +437,15 @@ PIECES = [
 )
 def test_any_mixture_of_lines_is_read(lines: list[str]) -> None:
     boot(lines)
+
+
+@pytest.mark.parametrize(
+    "piece", ["-", "aa:", "| ", "a", "NAME ", "│ ", "/dev/", "Boot0000* \\a", '"', "+0", "UUID="]
+)
+def test_long_line_takes_no_time(piece: str) -> None:
+    line = (piece * 20000)[:20000]
+    begun = time.process_time()
+    boot([line, "BootOrder: 0000", "BootCurrent: 0000", "NAME SIZE TYPE", line])
+    assert (
+        time.process_time() - begun < 3
+    )
