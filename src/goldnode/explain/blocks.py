@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 # Names that the kernel gives: a disk, and behind it the number of a partition.
 _KERNEL_NAME = re.compile(
-    r"^(?P<disk>nvme\d+n\d+|mmcblk\d+|nbd\d+|loop\d+|md\d+|(?:sd|vd|xvd|hd)[a-z]{1,3})(?:(?:(?<=\d)p|(?<=[a-z]))(?P<part>\d+))?$"
+    r"^(?P<disk>nvme\d+n\d+|mmcblk\d+|nbd\d+|loop\d+|md\d+|sr\d+|zram\d+|dm-\d+|ram\d+|pmem\d+|rbd\d+|(?:sd|vd|xvd|hd)[a-z]{1,3})(?:(?:(?<=\d)p|(?<=[a-z]))(?P<part>\d+))?$"
 )
 _TREE = re.compile(r"^[\s│├└─|`+\\-]*")
 _HEADER = re.compile(r"(?:^|(?<=\s))(?:NAME|KNAME|PATH)(?:\s+[A-Z][A-Z:%-]*)+\s*$")

@@ -94,6 +94,7 @@ def boot(lines: Sequence[str]) -> TextReading | None:
     reading = TextReading(", ".join(forms) or "a list of boot entries")
     reading.used.update(text.firmware.used, text.disks.used, text.counted)
     reading.used.update(number for number, line in enumerate(lines) if _PROMPT.match(line))
+    reading.used.update(_mounted_by_fstab(text))
     differ = _differ(text.disks)
     if differ:
         reading.answers.extend(_exchanged(text))
@@ -112,6 +113,28 @@ def boot(lines: Sequence[str]) -> TextReading | None:
     ]
     reading.notes.extend(_notes(text))
     return reading
+
+
+def _mounted_by_fstab(text: BootText) -> list[int]:
+    """Return the lines of fstab. Where no list shows mounts, as blkid does not, those of fstab are what the next start has."""
+    rows = {
+        number: match for number, line in enumerate(text.lines) if (match := _FSTAB.match(line))
+    }
+    if not text.disks.devices:
+        return []
+    if not any(device.mounts for device in text.disks.devices.values()):
+        for number, row in rows.items():
+            name = _NAMED.search(text.lines[number])
+            column = (name["kind"] or name["by"]).lower() if name else ""
+            value = (name["value"] or name["link"]).lower() if name else ""
+            devices = [
+                one
+                for one in text.disks.with_column(column)
+                if one.columns[column].lower() == value
+            ]
+            if len(devices) == 1:
+                devices[0].mounts.append(row["mount"])
+    return list(rows)
 
 
 # -- firmware

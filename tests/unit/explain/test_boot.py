@@ -247,6 +247,28 @@ def test_names_that_no_device_has() -> None:
     ]
 
 
+BLKID = """/dev/zram0: TYPE="swap"
+/dev/nvme0n1p1: UUID="1A2B-3C4D" BLOCK_SIZE="512" TYPE="vfat" PARTUUID="7f1c2a3b-0000-4000-8000-0000000000a1"
+/dev/nvme1n1p1: UUID="9A2B-3C4D" BLOCK_SIZE="512" TYPE="vfat" PARTUUID="8f1c2a3b-0000-4000-8000-0000000000a1"
+"""
+
+
+def test_mounts_of_fstab_count_where_no_list_has_any() -> None:
+    text = HEAD.replace("0001,0000,0002,0003,0009", "0000") + LONG_17
+    fstab = "UUID=1A2B-3C4D /boot/efi vfat errors=remount-ro 0 1"
+    assert ids(text, BLKID, fstab) == []
+    other = fstab.replace("1A2B", "9A2B")
+    reason = "the firmware booted from nvme0n1p1, and the ESP at /boot/efi is another partition"
+    assert reason in titles(text, BLKID, other)
+    assert ids(text, LSBLK + SECOND, other) == []  # the mounts of lsblk are those of now
+
+
+def test_rows_of_devices_without_a_medium_end_no_list() -> None:
+    head = "NAME  FSTYPE FSVER LABEL UUID FSAVAIL FSUSE% MOUNTPOINTS"
+    text = f"{head}\nzram0\nsr0\nvda                             72.1G   100% /\n"
+    assert ids(text) == ["disk-full"]
+
+
 DF = (
     "Filesystem      Size  Used Avail Use% Mounted on\n/dev/nvme0n1p1  511M  {0}M     0  {1}% {2}\n"
 )
@@ -446,6 +468,4 @@ def test_long_line_takes_no_time(piece: str) -> None:
     line = (piece * 20000)[:20000]
     begun = time.process_time()
     boot([line, "BootOrder: 0000", "BootCurrent: 0000", "NAME SIZE TYPE", line])
-    assert (
-        time.process_time() - begun < 3
-    )
+    assert time.process_time() - begun < 3
