@@ -43,7 +43,8 @@ cat /proc/sys/kernel/hostname >kernel-name
 systemctl --failed --plain --no-legend | cut -d ' ' -f 1 >failed
 ss -Hlntu | tr -s ' ' | cut -d ' ' -f 1,5 | sort -u >listeners
 ls /run/systemd/network >networks
-for name in etc/hostname etc/machine-id etc/hosts etc/motd.d/50-provision.conf etc/shadow etc/passwd root/.ssh/authorized_keys; do
+for name in etc/hostname etc/machine-id etc/hosts etc/motd.d/50-provision.conf etc/issue.d/50-provision.conf \\
+    etc/default/locale etc/shadow etc/passwd root/.ssh/authorized_keys; do
     [ ! -e "/$name" ] || cp "/$name" "$(echo "$name" | tr / -)"
 done
 touch complete

@@ -89,8 +89,9 @@ def test_keys_of_the_esp_and_of_a_credential_are_both_there(boot: Boot) -> None:
     assert node.rows("root-.ssh-authorized_keys") == [KEY, f"{KEY}-of-the-esp"]
 
 
-def test_root_of_a_debian_image_gets_no_password_from_a_credential(boot: Boot) -> None:
-    node = boot({"passwd.hashed-password.root": PASSWORD, "passwd.shell.root": "/bin/sh"})
+@pytest.mark.parametrize("form", ["hashed", "plaintext"])
+def test_root_of_a_debian_image_gets_no_password_from_a_credential(boot: Boot, form: str) -> None:
+    node = boot({f"passwd.{form}-password.root": PASSWORD, "passwd.shell.root": "/bin/sh"})
     (shadow,) = (row for row in node.rows("etc-shadow") if row.startswith("root:"))
     assert shadow.split(":")[1] == "*"
     (user,) = (row for row in node.rows("etc-passwd") if row.startswith("root:"))
@@ -110,8 +111,12 @@ def test_user_of_a_credential_is_there_in_each_release(boot: Boot) -> None:
 
 
 def test_network_of_a_credential_is_configured_since_debian_13(boot: Boot, systemd: int) -> None:
-    node = boot({"network.network.50-site": "[Match]\nName=eth0\n", "network.hosts": "192.0.2.1 a\n"})  # fmt: skip
-    assert node.rows("networks") == (["50-site.network"] if systemd >= 257 else [])
+    names = {"network": "Match", "netdev": "NetDev", "link": "Match"}
+    credentials = {f"network.{kind}.50-site": f"[{part}]\n" for kind, part in names.items()}
+    node = boot({**credentials, "network.hosts": "192.0.2.1 a\n"})
+    written = sorted(f"50-site.{kind}" for kind in names) if systemd >= 257 else []
+    assert sorted(node.rows("networks")) == written
+    assert node.rows("failed") == []
     assert "192.0.2.1 a" not in node.rows("etc-hosts"), "the image has /etc/hosts"
 
 
@@ -135,12 +140,15 @@ def test_first_boot_with_credentials_has_no_more_faults_and_listeners(boot: Boot
             "passwd.hashed-password.root": PASSWORD,
             "network.network.50-site": "[Match]\nName=eth0\n",
             "login.motd": "of the site\n",
+            "login.issue": "of the site\n",
         },
         units="multi-user.target",
     )
     assert without.rows("kernel-name")[0].startswith("cpu-only-")
     assert given.rows("kernel-name") == ["node-8"]
     assert given.rows("etc-motd.d-50-provision.conf") == ["of the site"]
+    assert given.rows("etc-issue.d-50-provision.conf") == ["of the site"]
+    assert given.rows("etc-default-locale") == ["LANG=C.UTF-8"]
     assert "tcp 0.0.0.0:22" in given.rows("listeners")
     for name in ("failed", "listeners"):
         assert given.rows(name) == without.rows(name), name
