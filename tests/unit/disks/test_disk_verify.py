@@ -979,6 +979,43 @@ def test_record_states_what_has_booted_the_image_and_when(
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", written["time"])
 
 
+@pytest.mark.parametrize(
+    ("accelerator", "busy", "counted"),
+    [("tcg", 0.4, False), ("tcg", 0.6, True), ("kvm", 2.0, False)],
+)
+def test_on_a_busy_machine_the_clock_of_emulated_guests_counts_at_once(
+    accelerator: str,
+    busy: float,
+    counted: bool,
+    emulated: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clocks: list[bool] = []
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+    monkeypatch.setattr(verification.Others, "processors", lambda self: busy)
+    monkeypatch.setattr(verification, "accelerator", lambda: Accelerator(accelerator, ""))
+    monkeypatch.setattr(
+        verification.BootRun, "all", lambda run, **_: clocks.append(run.report.counted)
+    )
+    report = verification.verify(built(tmp_path / "disk"))
+    assert clocks == [counted]
+    assert report.counted is counted
+
+
+def test_processors_that_others_use_are_all_but_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, stat, own = [100.0], ["cpu  100 0 50 900 5 0 0 0 7 7\ncpu0"], [1.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(os, "sysconf", lambda name: 100)
+    monkeypatch.setattr(os, "times", lambda: (own[0], 0.0, 0.0, 0.0, 0.0))
+    monkeypatch.setattr(Path, "read_text", lambda self, *_: stat[0])
+    others = verification.Others()
+    now[0], stat[0], own[0] = 110.0, "cpu  1100 100 350 1200 5 0 0 0 7 7\ncpu0", 10.0
+    assert others.processors() == pytest.approx((14.0 - 9.0) / 10)
+    stat[0] = "gone"
+    assert others.processors() == 0.0
+
+
 LATE = GuestCheck("units.failed", FAILED, "none", "docker.service: timeout")
 WELL = GuestCheck("ssh", PASSED, "answers", "after 80 s")
 
@@ -1012,6 +1049,7 @@ def test_boots_that_fail_with_the_clock_of_this_machine_are_repeated_with_one_th
         run.report.boots += [verification.Boot(number, "boot", 80.0, [answer]) for number in (1, 2)]
 
     monkeypatch.setattr(verification, "accelerator", lambda: Accelerator(accelerator, ""))
+    monkeypatch.setattr(verification.Others, "processors", lambda self: 0.0)
     monkeypatch.setattr(verification.BootRun, "all", boots)
     report = verification.verify(built(tmp_path / "disk"))
     assert (report.outcome, report.first_try, left) == (outcome, first_try, [])
