@@ -66,7 +66,7 @@ LINES = 25  # console lines in an error
 LEAST = 0.1
 # Seconds of the guest's time for the first question whether ssh answers; each one that is late gets twice the time of the one before.
 # A guest that restarts does not end its connections, and ssh would wait five minutes for the answer.
-PATIENCE = 30.0
+PATIENCE = 10.0
 SSH_OPTIONS = (
     "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR",
     "-o", "IdentitiesOnly=yes", "-o", "BatchMode=yes", "-o", "ConnectTimeout=20",

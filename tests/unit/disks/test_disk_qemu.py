@@ -150,4 +150,4 @@ def test_a_question_that_a_restart_swallowed_is_asked_again_with_more_patience(
     monkeypatch.setattr(VirtualMachine, "pauses", lambda *_: iter(range(9)))
     monkeypatch.setattr(time, "sleep", lambda _: None)
     assert machine(tmp_path).wait_ssh(other_than="before") == "after"
-    assert limits == [30.0, 60.0, 120.0, 120.0]
+    assert limits == [10.0, 20.0, 40.0, 40.0]

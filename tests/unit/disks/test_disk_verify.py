@@ -1066,7 +1066,7 @@ class FakeMachine:
 
     def __init__(self, *, answers: bool = True) -> None:
         self.on, self.off, self.answers = threading.Event(), threading.Event(), answers
-        self.left_alone = False
+        self.left_alone, self.processors = False, 1
 
     def __enter__(self) -> FakeMachine:
         self.on.set()
@@ -1097,7 +1097,7 @@ class FakeRun(verification.BootRun):
         return self.clone_machine if number == 2 else FakeMachine()
 
     def boot(self, machine: Any, number: int, what: str, **more: Any) -> verification.Boot:
-        if not self.clone_machine.answers or verification.room_for(2, 512):
+        if not self.clone_machine.answers or verification.room_for(2, 512, 1):
             assert self.clone_machine.on.wait(60), "the clone did not start beside the first boot"
         self.order.append(what)
         facts = good.facts(gpu=False)
@@ -1115,7 +1115,7 @@ class FakeRun(verification.BootRun):
 def test_a_clone_is_compared_whether_it_boots_beside_the_first_or_later(
     beside: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(verification, "room_for", lambda guests, memory: beside)
+    monkeypatch.setattr(verification, "room_for", lambda *_: beside)
     run = FakeRun(tmp_path, FakeMachine())
     run.all(clones=True, gpus=False)
     assert sorted(run.order) == ["clone", "first boot", "reboot"]
@@ -1126,7 +1126,7 @@ def test_a_clone_is_compared_whether_it_boots_beside_the_first_or_later(
 
 
 def test_an_interrupted_run_ends_its_clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verification, "room_for", lambda guests, memory: True)
+    monkeypatch.setattr(verification, "room_for", lambda *_: True)
     run = FakeRun(tmp_path, FakeMachine(answers=False))
 
     def interrupted(*_: Any, **__: Any) -> Any:
@@ -1142,7 +1142,7 @@ def test_an_interrupted_run_ends_its_clone(tmp_path: Path, monkeypatch: pytest.M
 def test_a_clone_that_does_not_come_up_fails_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(verification, "room_for", lambda guests, memory: True)
+    monkeypatch.setattr(verification, "room_for", lambda *_: True)
     machine = FakeMachine(answers=False)
     run = FakeRun(tmp_path, machine)
     machine.off.set()  # it ended by itself
@@ -1152,15 +1152,22 @@ def test_a_clone_that_does_not_come_up_fails_the_run(
 
 
 @pytest.mark.parametrize(
-    ("processors", "free_mib", "room"),
-    [(2, 8192, True), (1, 8192, False), (2, 4095, False), (2, 4096, True)],
+    ("processors", "each", "free_mib", "room"),
+    [
+        (2, 1, 8192, True),
+        (1, 1, 8192, False),
+        (2, 1, 4095, False),
+        (2, 1, 4096, True),
+        (3, 2, 8192, False),
+        (4, 2, 8192, True),
+    ],
 )
-def test_two_guests_run_at_once_only_with_a_processor_and_memory_for_each(
-    processors: int, free_mib: int, room: bool, monkeypatch: pytest.MonkeyPatch
+def test_two_guests_run_at_once_only_with_processors_and_memory_for_each(
+    processors: int, each: int, free_mib: int, room: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(processors)))
     monkeypatch.setattr(verification, "free_memory", lambda: free_mib * 1024 * 1024)
-    assert verification.room_for(2, 2048) is room
+    assert verification.room_for(2, 2048, each) is room
 
 
 @pytest.mark.parametrize(
