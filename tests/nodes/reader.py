@@ -43,6 +43,10 @@ def booted_by_id(config: str, stored: dict[str, str]) -> str | None:
     return found[1] if found else None
 
 
+# A line of lsinitrd, which lists as `ls -l` does: mode, links, owner, group, size, date, name, and the target of a link.
+LISTED = re.compile(r"^[-dlcbps]\S{9} +\d+ +\S+ +\S+ +\S.*? \w{3} +\d+ +[\d:]+ (\S+)", re.M)
+
+
 class Node:
     """A host and its class document, with readers that ask it once and keep the answer."""
 
@@ -66,6 +70,27 @@ class Node:
     def text(self, path: str) -> str:
         """A file of the host as text; a failure when it is not there."""
         return self.out("cat %s", path)
+
+    @functools.cached_property
+    def dracut(self) -> bool:
+        """Whether dracut makes the initramfs images here: then there is no `lsinitramfs`."""
+        return int(self.host.run("command -v lsinitramfs").rc) != 0
+
+    def initramfs_names(self, image: str) -> list[str]:
+        """The paths of all files in an initramfs."""
+        if not self.dracut:
+            return self.out("lsinitramfs %s", image).splitlines()
+        return LISTED.findall(self.out("lsinitrd %s", image))
+
+    def initramfs_file(self, image: str, path: str) -> str:
+        """A file in an initramfs as text, empty if it is not there."""
+        if self.dracut:
+            return self.out("lsinitrd -f %s %s", path, image)
+        script = (
+            'set -e; d=$(mktemp -d); trap "rm -rf $d" EXIT; unmkinitramfs "$1" $d; '
+            f'find $d -path "*/{path}" -exec cat {{}} +'
+        )
+        return self.out(f"sh -c '{script}' sh %s", image)
 
     @functools.cached_property
     def container(self) -> str:

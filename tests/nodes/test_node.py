@@ -45,6 +45,9 @@ def test_operating_system(node: Node) -> None:
             r'^(ID|VERSION_ID|VERSION_CODENAME)="?([^"\n]*)', node.text("/etc/os-release"), re.M
         )
     )
+    if have["VERSION_CODENAME"] == "forky":
+        # Debian gives a system no VERSION_ID before its release (base-files 14).
+        have.setdefault("VERSION_ID", "14")
     assert (have["ID"], have["VERSION_ID"], have["VERSION_CODENAME"]) == (
         wanted["id"],
         wanted["version"],
@@ -395,7 +398,7 @@ def test_initramfs_of_every_kernel_is_clean(node: Node) -> None:
     found, checked = [], 0
     for release in node.kernels:
         image = f"/boot/initrd.img-{release}"
-        names = node.out("lsinitramfs %s", image).splitlines()
+        names = node.initramfs_names(image)
         assert any(name.endswith("/modules.dep") or name == "init" for name in names), (
             f"{image} lists nothing of a system"
         )
@@ -412,11 +415,9 @@ def test_initramfs_carries_the_blacklist(node: Node) -> None:
     if not node.document["blacklist"]:
         return
     wanted = node.text("/etc/modprobe.d/goldnode-blacklist.conf")
-    script = (
-        'set -e; d=$(mktemp -d); trap "rm -rf $d" EXIT; unmkinitramfs "$1" $d; '
-        'find $d -path "*/etc/modprobe.d/goldnode-blacklist.conf" -exec cat {} +'
+    inside = node.initramfs_file(
+        f"/boot/initrd.img-{node.release}", "etc/modprobe.d/goldnode-blacklist.conf"
     )
-    inside = node.out(f"sh -c '{script}' sh %s", f"/boot/initrd.img-{node.release}")
     assert inside == wanted
     for module in node.document["blacklist"]:
         assert f"install {module} /bin/false\n" in inside

@@ -221,6 +221,7 @@ AFFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("molecule/*", ("tests/unit/testing/lab", "tests/unit/commands/test_reference.py")),
     ("molecule/shared/*", ("tests/lab",)),
     ("molecule/stacks/*", ("tests/lab/test_molecule_stacks.py",)),
+    ("molecule/debian14/*", ("tests/lab/test_molecule.py",)),
     *(
         (f"molecule/{name}/*", (f"tests/lab/test_molecule.py::test_scenario[{name}]",))
         for name in ("debian12", "debian13", "ubuntu2404-standin")

@@ -183,21 +183,30 @@ def packages() -> dict[str, list[str]]:
     return {row[0]: [row[1], row[2], row[3].strip()] for row in rows if len(row) == 4}
 
 
+def client_ids() -> list[str]:
+    """Return the DHCP client identifiers in hex, as systemd-networkd used them."""
+    files = [text(path) or "" for path in Path("/run/systemd/netif/leases").glob("*")]
+    used = [name for one in files for name in re.findall(r"^CLIENTID=(\S+)$", one, re.M)]
+    if not used:
+        # That of systemd 262 keeps no files of leases.
+        _, out, _ = run("networkctl", "--json=short", "status", "--all")
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            rows = [row.get("DHCPv4Client", {}) for row in json.loads(out)["Interfaces"]]
+            used = [bytes(row["ClientIdentifier"]).hex() for row in rows if "Lease" in row]
+    return sorted(used)
+
+
 def identity() -> dict[str, Any]:
     """Return everything that must be unique to this machine."""
     keys = {}
     for path in sorted(Path("/etc/ssh").glob("ssh_host_*_key.pub")):
         _, out, _ = run("ssh-keygen", "-lf", str(path))
         keys[path.name] = (out.split() or ["", ""])[1] if len(out.split()) > 1 else out.strip()
-    leases = {}
-    for path in Path("/run/systemd/netif/leases").glob("*"):
-        client = re.search(r"^CLIENTID=(\S+)$", text(path) or "", re.M)
-        leases[path.name] = client.group(1) if client else None
     return {
         "machine_id": (text("/etc/machine-id") or "").strip(),
         "hostname": (text("/proc/sys/kernel/hostname") or "").strip(),
         "host_keys": keys,
-        "client_ids": sorted(value for value in leases.values() if value),
+        "client_ids": client_ids(),
         "random_seed": digest("/var/lib/systemd/random-seed"),
     }
 

@@ -1239,6 +1239,40 @@ def test_an_initramfs_is_listed_again_only_if_it_has_changed(changed: bool, tmp_
     assert facts["initramfs"] == (again or first["initramfs"])
 
 
+# As of networkctl 262 on the disk of cpu_only_debian14, 2026-12-01, cut.
+LEASED = {
+    "Interfaces": [
+        {"Index": 1, "Name": "lo"},
+        {"Name": "enp0s3", "DHCPv4Client": {"Lease": {}, "ClientIdentifier": [255, 226, 0, 2]}},
+        {"Name": "enp0s4", "DHCPv4Client": {"ClientIdentifier": [255, 1]}},
+    ]
+}
+
+
+@pytest.mark.parametrize(
+    ("files", "answer", "ids"),
+    [
+        ({"2": "ADDRESS=10.0.2.15\nCLIENTID=ffe2\n"}, "{", ["ffe2"]),
+        ({}, json.dumps(LEASED), ["ffe20002"]),
+        ({}, "", []),
+        ({}, json.dumps({"Interfaces": [{"DHCPv4Client": {"Lease": {}}}]}), []),
+    ],
+)
+def test_the_collector_reads_client_identifiers_of_each_systemd(
+    files: dict[str, str],
+    answer: str,
+    ids: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    monkeypatch.setattr(collector, "Path", lambda _: tmp_path)
+    monkeypatch.setattr(collector, "text", lambda path: path.read_text())
+    monkeypatch.setattr(collector, "run", lambda *words: (0, answer, ""))
+    assert collector.client_ids() == ids
+
+
 def test_the_collector_waits_for_what_makes_an_identity_and_for_nothing_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
