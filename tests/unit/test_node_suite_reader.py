@@ -47,5 +47,9 @@ def test_names_in_an_initramfs_come_from_the_program_of_the_node(
             rc, text = (0, output) if command.startswith(program) else (127, "not found")
         return SimpleNamespace(rc=rc, stdout=text, stderr="", command=command)
 
-    document = {"kernel": {"release": "7.2.12"}, "driver": None, "packages": []}
+    document: dict[str, Any] = {
+        "kernel": {"release": "7.2.12"},
+        "driver": None,
+        "packages": [],
+    }
     assert Node(SimpleNamespace(run=run), document).initramfs_names("/boot/initrd.img") == names

@@ -427,7 +427,8 @@ def test_list_as_json_and_as_pairs_is_that_of_the_table() -> None:
     for text in (document, pairs, LSBLK):
         device = blocks.read(text.splitlines()).devices["nvme0n1p1"]
         assert device.column("partuuid") == "7f1c2a3b-0000-4000-8000-0000000000a1"
-        assert (device.disks, device.mounts, device.esp) == ({"nvme0n1"}, ["/boot/efi"], True)
+        assert device.disks == frozenset({"nvme0n1"})
+        assert (device.mounts, device.esp) == (["/boot/efi"], True)
     assert blocks.read(['{"blockdevices": [']).devices == {}
 
 
