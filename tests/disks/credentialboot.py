@@ -62,7 +62,7 @@ DefaultDependencies=no
 AllowIsolate=yes
 Wants={wants} probe.service
 """
-# What reads credentials, or names the node, at a first boot.
+# Units that read credentials, or name the node, at a first boot.
 FIRST = (
     "systemd-sysusers.service systemd-tmpfiles-setup.service systemd-firstboot.service systemd-network-generator.service "
     "goldnode-hostname.service goldnode-first-boot.service"

@@ -35,7 +35,7 @@ SHOWN = (
     "ExecCondition",
 )  # fmt: skip
 PROGRAM = "/usr/lib/goldnode/goldnode-node"
-# What makes an identity at a first boot.
+# Units that make the identity of a node at its first boot.
 MAKERS = (
     "goldnode-identity.service", "goldnode-hostname.service", "goldnode-lease-name.service",
     "goldnode-ssh-keys.service", "goldnode-first-boot.service", "systemd-networkd-wait-online.service",

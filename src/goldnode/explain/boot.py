@@ -43,7 +43,7 @@ _SHARED = re.compile(r"raid_member|LVM2|zfs|btrfs|mpath|bcache|drbd|iso9660|ceph
 
 @dataclass(frozen=True)
 class BootText:
-    """What the readers found in a text."""
+    """Result of the readers for one text."""
 
     firmware: FirmwareMenu
     disks: BlockDevices

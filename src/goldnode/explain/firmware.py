@@ -89,7 +89,7 @@ class MenuEntry:
 
 @dataclass
 class FirmwareMenu:
-    """What a text has of the firmware's boot menu and of systemd-boot. Empty values are unknown."""
+    """The boot menu of the firmware and the state of systemd-boot in a text. Empty values are unknown."""
 
     forms: list[str] = field(default_factory=list)
     used: set[int] = field(default_factory=set)
