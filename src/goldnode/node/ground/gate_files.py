@@ -38,6 +38,9 @@ def drop_in() -> str:
       while the process that wrote it exists, and on a busy machine it looks too late. So the reason
       names its unit (`OBJECT_SYSTEMD_UNIT`, which journald takes from root). Where `logger` cannot
       do that, the reason goes to the output, and the shell waits before it ends.
+    * `systemctl status` leaves out lines that are older than the start of the unit, and PID 1 notes
+      that time after it has started this shell (systemd 252). So the shell first asks PID 1
+      something: the answer comes when the time has been noted.
     * It takes the age of the pass from /proc/uptime, which does not jump when the clock is set.
     * `$$` and `%%` are systemd's escapes for `$` and `%`; it makes a backslash of two.
     """
@@ -55,6 +58,7 @@ see systemctl status goldnode-watch.timer"; \\
  elif [ -s {REASON} ]; then why=$$(cat {REASON}); \\
  else why="goldnode gate: no verdict since this boot; \
 see systemctl status goldnode-sanity.service"; fi; \\
+ timeout 10 systemctl show -p Id %n >/dev/null 2>&1; \\
  printf "MESSAGE=%%s\\\\nPRIORITY=4\\\\nSYSLOG_IDENTIFIER=goldnode\\\\nOBJECT_SYSTEMD_UNIT=%n\\\\n" "$$why" \\
  | logger --journald 2>/dev/null || {{ printf "%%s\\\\n" "$$why" >&2; sleep 1; }}; exit 1'
 """
