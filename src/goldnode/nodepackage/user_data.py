@@ -22,7 +22,7 @@ from typing import Any
 
 import yaml
 
-from goldnode.core import deb, logins
+from goldnode.core import deb, logins, yamlparser
 from goldnode.core.data import data
 from goldnode.core.errors import GoldnodeError
 from goldnode.core.program_file import build
@@ -43,6 +43,8 @@ TYPES = {
     "## template: jinja": "text/jinja2",
     "#!": "text/x-shellscript",
 }
+# Parts that cloud-init reads as YAML, and what each has at its top.
+_YAML_OF: dict[str, type] = {"text/cloud-config": dict, "text/cloud-config-archive": list}
 _SECRET = re.compile(r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY( BLOCK)?-----")
 
 
@@ -107,8 +109,10 @@ def at_address(url: str) -> ProgramPlace:
     """Return the program that `goldnode node-program` writes, at an address of the site. Raises GoldnodeError."""
     if not re.fullmatch(r"https?://[^\s\"'\\]+", url):
         raise GoldnodeError(
-            f'"{url}" is no http or https address', remedy="write it as https://HOST/goldnode-node"
+            f'"{logins.masked(url)}" is no http or https address',
+            remedy="write it as https://HOST/goldnode-node",
         )
+    refuse_secrets(url)
     return ProgramPlace(url, hashlib.sha256(build()).hexdigest())
 
 
@@ -170,7 +174,21 @@ def own_part(file: Path) -> UserDataPart:
             remedy=f"begin with one of {', '.join(TYPES)}",
         )
     refuse_secrets(text, file)
+    if kind in _YAML_OF:
+        _check_yaml(text, file, _YAML_OF[kind])
     return UserDataPart(file.name, kind, text)
+
+
+def _check_yaml(text: str, file: Path, wanted: type) -> None:
+    """Raise GoldnodeError for YAML that cloud-init would leave out, with no more than a warning in its log."""
+    parsed = yamlparser.parse(text, file, GoldnodeError).data
+    if parsed is not None and not isinstance(parsed, wanted):
+        shape = "keys with values" if wanted is dict else "a list"
+        raise GoldnodeError(
+            f"this part is no YAML with {shape}, and cloud-init would leave it out",
+            file=file,
+            remedy="correct it, and see `cloud-init schema --config-file FILE`",
+        )
 
 
 def refuse_secrets(text: str, file: Path | None = None) -> None:
@@ -264,7 +282,9 @@ def fitted(content: bytes, platform: UserDataPlatform, *, compress: bool = False
     if platform == ANY:
         remedy = "name the platform with --platform: others take more, or gzip"
     encoded = " in base64" if platform.base64 else ""
+    taken = f"{platform.name} takes {limit} ({platform.source})"
+    if platform == ANY:
+        taken = f"the smallest limit of all platforms is {limit}"
     raise GoldnodeError(
-        f"the user data has {platform.size(content)} bytes{encoded}, and {platform.name} takes {limit} ({platform.source})",
-        remedy=remedy,
+        f"the user data has {platform.size(content)} bytes{encoded}, and {taken}", remedy=remedy
     )

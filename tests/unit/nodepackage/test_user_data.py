@@ -155,8 +155,13 @@ def test_archive_in_a_directory_of_this_machine_is_refused(site: Path) -> None:
     [
         ([], "the site has no mirror with an address"),
         (["--program", "ftp://x.example/p"], "is no http or https address"),
+        (
+            ["--program", "https://u:word@x.example/p"],
+            "the address https://***@x.example has a login",
+        ),
+        (["--program", "ftp://u:word@x.example/p"], '"ftp://***@x.example/p" is no http'),
         (["--program", ADDRESS, "--embed"], "Use either --program or --embed."),
-        (["--embed"], "and any takes 16384"),
+        (["--embed"], "and the smallest limit of all platforms is 16384"),
         (["--embed", "--platform", "ec2"], "and ec2 takes 16384 (https://docs.aws.amazon.com/"),
         (["--program", ADDRESS, "--gzip"], "any takes user data as text, not as gzip"),
         (["--program", ADDRESS, "--gzip", "--platform", "gce"], "gce takes user data as text"),
@@ -166,7 +171,34 @@ def test_command_line_that_cannot_work_is_refused(words: list[str], why: str) ->
     done = run("cpu_only", *words)
     assert done.exit_code == 2
     assert why in done.stderr
+    assert "word" not in done.stderr
     assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("#cloud-config\nusers: [default\n", "mine:3: this is not valid YAML"),
+        ("#cloud-config\nruncmd: [a]\nruncmd: [b]\n", "mine:3: "),
+        ("#cloud-config\n- a\n", "mine: this part is no YAML with keys with values"),
+        ("#cloud-config-archive\na: 1\n", "mine: this part is no YAML with a list"),
+    ],
+)
+def test_part_that_cloud_init_would_leave_out_is_refused_with_its_line(
+    tmp_path: Path, text: str, why: str
+) -> None:
+    (tmp_path / "mine").write_text(text)
+    done = run("cpu_only", "--program", ADDRESS, "--part", "mine")
+    assert done.exit_code == 2
+    assert why in done.stderr
+    assert done.stdout == ""
+
+
+def test_template_is_no_yaml_before_cloud_init_has_filled_it(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text(
+        "## template: jinja\n#cloud-config\n{% if v1 %}\na: 1\n{% endif %}\n"
+    )
+    assert run("cpu_only", "--program", ADDRESS, "--part", "mine").exit_code == 0
 
 
 @pytest.mark.parametrize("name", [*PLATFORMS, "any"])

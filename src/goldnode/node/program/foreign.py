@@ -8,6 +8,7 @@ where they are, and are read through descriptors (proc_pid_fd(5)).
 from __future__ import annotations
 
 import os
+import stat
 import sys
 
 from ..ground.errors import NodeError
@@ -44,6 +45,10 @@ def enter(root: str, given: Sequence[str], document: str, own: str) -> None:
 
     :param document: path of the class document here; `own` is that of the machine itself. Raises NodeError.
     """
+    # A verdict is written below the root: a mistyped name would become a directory.
+    # A root that may not be looked at is another fault, which is_running() explains.
+    if not _may_be_directory(root):
+        raise NodeError(f"--root {root} is no directory. Correct its path.")
     if not is_running(root):
         return
     if os.path.samestat(os.stat(root), os.stat("/")):
@@ -74,6 +79,16 @@ def enter(root: str, given: Sequence[str], document: str, own: str) -> None:
         # Modules that were not imported before are out of reach now.
         sys.stderr.write(f"goldnode-node: {root}{PYTHON}: {problem.strerror}\n")
         sys.exit(3)
+
+
+def _may_be_directory(path: str) -> bool:
+    """Return whether a path is a directory, or cannot be looked at."""
+    try:
+        return stat.S_ISDIR(os.stat(path).st_mode)
+    except PermissionError:
+        return True
+    except (OSError, ValueError):  # ValueError: a zero byte in the name
+        return False
 
 
 def _opened(path: str) -> str:

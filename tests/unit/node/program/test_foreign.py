@@ -9,6 +9,7 @@ import pytest
 
 from goldnode.node.ground.errors import NodeError
 from goldnode.node.program import foreign
+from goldnode.node.program.main import main
 
 CLASS = "/etc/goldnode/class.json"
 
@@ -34,6 +35,19 @@ def test_a_root_runs_if_it_is_that_of_its_first_process(
 def test_an_image_is_left_to_the_caller(tmp_path: Path) -> None:
     for root in (str(tmp_path), tree(tmp_path / "mounted", "/")):
         foreign.enter(root, ["check"], CLASS, CLASS)
+
+
+@pytest.mark.parametrize("kind", ["missing", "file"])
+def test_a_root_that_is_no_directory_is_refused_and_not_made(
+    tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "root"
+    if kind == "file":
+        root.touch()
+    assert main(["check", "--root", str(root)]) == 3
+    shown = capsys.readouterr()
+    assert f"--root {root} is no directory. Correct its path." in shown.out + shown.err
+    assert not root.is_dir()
 
 
 def test_a_machine_that_shows_another_pod_s_processes_only_is_refused(
