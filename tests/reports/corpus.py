@@ -34,6 +34,7 @@ ROUNDS = {
     9: "cbe080e0",
     10: "f0697c3a",
     11: "67f78854",
+    12: "a02fe2a8",
 }
 
 Judgement = Literal["right", "partly", "wrong", "cannot"]
