@@ -10,7 +10,7 @@ from typing import Any
 from goldnode.explain import boot, documents, logs, system, tables, versions
 from goldnode.explain.model import TextAnswer, TextReading, merged, of_symptom
 from goldnode.facts import xid
-from goldnode.facts.symptoms import component_of_line, near, of_line
+from goldnode.facts.symptoms import component_of_line, near, of_line, symptoms
 from goldnode.node.ground.text import clean
 
 Reader = Callable[[Sequence[str]], TextReading | None]
@@ -38,6 +38,13 @@ _SHOWN = 160  # characters of a line that an answer quotes
 # A description has few lines; more without any known message is a log of something else.
 _DESCRIPTION = 12
 _DECORATION = re.compile(r"^[\W_]*$")
+# A command behind its prompt is no output.
+_COMMAND = re.compile(r"^\s*(?:[\w.-]+@[\w.-]+[^$#]{0,60}[$#]|\$) \S")
+# What apt adds to an error: hashes, dates, and that it goes on with old indexes.
+_OF_APT = re.compile(
+    r"^\s+(?:Hashes of expected file:|- (?:Filesize|SHA\d+|MD5Sum):|Release file created at:)"
+    r"|^E: (?:Some index files failed to download|Unable to fetch some archives)"
+)
 
 
 @dataclass(frozen=True)
@@ -89,6 +96,10 @@ def explain(text: str, driver: str | None = None) -> Explanation:
         for row in of_line(lines[number])[:1]:
             answers.append(of_symptom(row, text=lines[number], line=number))
             taken.add(number)
+    unsettled = _unsettled(answers, lines)
+    settled, answers = len(unsettled) < len(answers), unsettled
+    if any(answer.id.startswith("archive-") for answer in answers):
+        taken.update(number for number in left if _OF_APT.match(lines[number]))
     if not answers:
         # No row knows any line: which program reports an error is what remains.
         answers.extend(_components(lines, left, taken))
@@ -96,9 +107,11 @@ def explain(text: str, driver: str | None = None) -> Explanation:
     unread = tuple(
         (number + 1, lines[number][:_SHOWN])
         for number in left
-        if number not in taken and not _DECORATION.match(lines[number])
+        if number not in taken
+        and not _DECORATION.match(lines[number])
+        and not _COMMAND.match(lines[number])
     )
-    described = not readings and not answers and 0 < len(unread) <= _DESCRIPTION
+    described = not readings and not answers and not settled and 0 < len(unread) <= _DESCRIPTION
     similar = near(text) if described else []
     return Explanation(
         forms=tuple((reading.form, ", ".join(reading.notes)) for reading in readings),
@@ -106,6 +119,17 @@ def explain(text: str, driver: str | None = None) -> Explanation:
         similar=tuple((of_symptom(row, text="", line=0), close) for row, close in similar),
         unread=() if similar else unread,
     )
+
+
+def _unsettled(answers: Sequence[TextAnswer], lines: Sequence[str]) -> list[TextAnswer]:
+    """Return the answers without those that a later line of the text withdraws."""
+    unsettled = []
+    for answer in answers:
+        row = symptoms().get(answer.id)
+        later = lines[answer.line :] if row and row.settled_by else ()
+        if not any(re.search(str(row and row.settled_by), line) for line in later):
+            unsettled.append(answer)
+    return unsettled
 
 
 def _components(lines: Sequence[str], left: Sequence[int], taken: set[int]) -> list[TextAnswer]:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from goldnode.classdoc import known
+from goldnode.explain import bars
 from goldnode.explain.model import TextAnswer, TextReading, of_symptom
 from goldnode.facts import xid
-from goldnode.facts.symptoms import of_line
+from goldnode.facts.symptoms import of_finding, of_line, symptoms
 from goldnode.node.ground.host import Host
 from goldnode.node.probe import events, logs
+from goldnode.node.verdict import events as event_rules
 from goldnode.node.verdict import undeclared
 
 # A line of a kernel log: the stamp of dmesg (since the boot or since the last line), of syslog, of the journal, or a
@@ -30,6 +33,13 @@ _CARRIED = re.compile(
 )
 
 
+# An Xid 154 names the action that the driver asks for.
+_RECOVERY = re.compile(r"recovery action changed (?:from .{0,60}? )?to 0x([0-9a-fA-F]{1,2})\b")
+_RECOVERED = "Nothing: the driver asks for no action any more."
+_RECOVER = "Drain the node, and do what the line asks for."
+_BARE_XID = re.compile(r"\bNVRM: Xid ?: ?\d")
+# The second line of a PCIe error that was wrapped.
+_WRAPPED = re.compile(r"^\s+type=\w+[\w ]* Layer, ")
 _LINES = 4  # of a finding that several lines of the log make
 
 
@@ -37,18 +47,7 @@ def kernel(lines: Sequence[str]) -> TextReading | None:
     """Read lines of a kernel log, and Xids as people quote them, by the rules of the health check."""
     reading = TextReading("a kernel log")
     lines = [_WITHOUT_COLON.sub("NVRM: ", line) for line in lines]
-    text = []
-    for number, line in enumerate(lines):
-        carried = _CARRIED.search(line)
-        if carried:
-            message = carried["event"] or carried["condition"]
-            if not _message(message):
-                continue
-            reading.used.add(number)
-            text.append(message)
-        elif _KERNEL.search(line) or _message(line):
-            reading.used.add(number)
-            text.append(line)
+    text = _kernel_lines(lines, reading.used)
     quoted = _quoted(lines, reading)
     if not reading.used:
         return None
@@ -56,15 +55,39 @@ def kernel(lines: Sequence[str]) -> TextReading | None:
     for finding in _findings(section):
         reading.answers.append(_of_finding(finding, lines))
     reading.answers.extend(quoted)
+    reading.answers = _of_links(reading.answers)
     # The parser of the check leaves lines to the readers of state; a person gets their symptom.
     done = {answer.line - 1 for answer in quoted}
     for number in sorted(reading.used - done):
         rows = of_line(lines[number])[:1]
+        if rows and bars.needless(lines[number]):
+            continue
         if rows and not events.parsed(lines[number])["rows"]:
             reading.answers.append(of_symptom(rows[0], text=lines[number], line=number))
+    reading.answers = bars.of_started(reading.answers, lines)
     count = len(reading.used)
     reading.notes.append(f"{count} line{'' if count == 1 else 's'}")
     return reading
+
+
+def _kernel_lines(lines: Sequence[str], used: set[int]) -> list[str]:
+    """Return the messages of the kernel in `lines`, and add the numbers of their lines to `used`."""
+    text = []
+    for number, line in enumerate(lines):
+        carried = _CARRIED.search(line)
+        if carried:
+            message = carried["event"] or carried["condition"]
+            if not _message(message):
+                continue
+            used.add(number)
+            text.append(message)
+        elif _KERNEL.search(line) or _message(line):
+            used.add(number)
+            text.append(line)
+        elif number - 1 in used and _WRAPPED.match(line):
+            used.add(number)
+            text[-1] = f"{text[-1]} {line.strip()}"
+    return text
 
 
 def _message(line: str) -> bool:
@@ -74,10 +97,11 @@ def _message(line: str) -> bool:
 
 
 def _quoted(lines: Sequence[str], reading: TextReading) -> list[TextAnswer]:
-    """Return the answers to Xids outside of a kernel's line, and mark their lines as read."""
+    """Return the answers to Xids that the parser does not read, and mark their lines as read."""
     answers = []
     for number, line in enumerate(lines):
-        if number in reading.used:
+        # The parser needs an address; a person may have left it out.
+        if number in reading.used and not _BARE_XID.search(line):
             continue
         for code, address in xid.quoted(line):
             reading.used.add(number)
@@ -88,6 +112,9 @@ def _quoted(lines: Sequence[str], reading: TextReading) -> list[TextAnswer]:
 def of_xid(code: int, *, text: str, line: int, subject: str | None) -> TextAnswer:
     """Return the answer to an Xid or SXid by its number. `line` counts from 0."""
     row = xid.explain(str(code))[0]
+    asked = _RECOVERY.search(text) if code == 154 else None
+    if asked:
+        return _of_recovery(int(asked.group(1), 16), text=text, line=line, subject=subject)
     return TextAnswer(
         id=f"{row['kind'].lower()}.{code}",
         title=f"{row['kind']} {code}: {row['means'] or row['name'] or 'NVIDIA does not list it'}",
@@ -101,6 +128,28 @@ def of_xid(code: int, *, text: str, line: int, subject: str | None) -> TextAnswe
         run="check",
         here=(f"{row['kind'].lower()}.*",),
         fix=row["remedy"].replace("ADDRESS", subject or "ADDRESS") + _support(row),
+        sources=tuple(row["sources"]),
+    )
+
+
+def _of_recovery(number: int, *, text: str, line: int, subject: str | None) -> TextAnswer:
+    """Return the answer to an Xid 154 by the number of the action that its line asks for."""
+    row = xid.explain("154")[0]
+    known = 0 <= number < len(logs.RECOVERY)
+    name = logs.RECOVERY[number] if known else "unknown"
+    meaning = event_rules.RECOVERY[name][0] if name in event_rules.RECOVERY else "degraded"
+    return TextAnswer(
+        id="xid.154",
+        title=f"Xid 154: the driver asks for: {name.replace('_', ' ')}",
+        text=text.strip(),
+        line=line + 1,
+        layer="driver" if meaning == "none" else "hardware",
+        subject=subject,
+        effect=meaning,
+        check="the Xid of the same GPU before it, which is the fault",
+        run="check",
+        here=("xid.*",),
+        fix=_RECOVERED if meaning == "none" else _RECOVER,
         sources=tuple(row["sources"]),
     )
 
@@ -142,10 +191,17 @@ def _of_finding(finding: dict[str, Any], lines: Sequence[str]) -> TextAnswer:
     fault = finding["outcome"] == "mismatch"
     sources: tuple[str, ...] = ()
     causes: tuple[str, ...] = ()
+    fix, check, effect = finding["remedy"], None, finding["severity"] if fault else "none"
     number = re.fullmatch(r"s?xid\.(\d+)", finding["id"])
+    known = of_finding(finding["id"])
     if number:
         row = xid.explain(number.group(1))[0]
         sources, causes = tuple(row.get("sources", ())), tuple(row.get("causes", ()))
+        fix = fix and fix + _support(row)
+    elif known:
+        # A text that was pasted is a part of the log: its rate decides nothing.
+        sources, causes, check = tuple(map(str, known.sources)), known.causes, known.check
+        fix, effect = fix or known.fix, effect if fault else None
     return TextAnswer(
         id=finding["id"],
         title=str(finding["got"]),
@@ -155,13 +211,35 @@ def _of_finding(finding: dict[str, Any], lines: Sequence[str]) -> TextAnswer:
         count=max(len(at), 1),
         layer=finding["domain"],
         subject=finding["subject"],
-        effect=finding["severity"] if fault else "none",
+        effect=effect,
         causes=causes,
+        check=check,
         run="check",
         here=(finding["id"],),
-        fix=finding["remedy"] or "Nothing: it is no fault of the node.",
+        fix=fix or "Nothing: it is no fault of the node.",
         sources=sources,
     )
+
+
+def _of_links(answers: list[TextAnswer]) -> list[TextAnswer]:
+    """Return the answers, in which corrected errors of a link are no longer harmless beside a GPU that left the bus."""
+    if not any(answer.id == "xid.79" for answer in answers):
+        return answers
+    row = symptoms()["corrected-errors-and-a-lost-gpu"]
+    sources = tuple(map(str, row.sources))
+    rows = []
+    for answer in answers:
+        if answer.id == "pcie.aer" and answer.effect == "none":
+            answer = replace(
+                answer,
+                effect=None,
+                causes=row.causes,
+                check=row.check,
+                fix=row.fix,
+                sources=sources,
+            )
+        rows.append(answer)
+    return rows
 
 
 def _same(line: str, message: str) -> bool:

@@ -109,6 +109,10 @@ _KERNEL = (
 _HEADERS = re.compile(
     r"Could not resolve Linux kernel version|Missing \S+ kernel headers|kernel headers for \S+ cannot be found|fatal error: /lib/modules/"
 )
+# A kernel's release begins with the number of its version (KERNELRELEASE in its Makefile); what has a word before is a package.
+_PACKAGE = re.compile(
+    r"\bkernel:? (?P<name>(?:linux-|kernel-)(?:(?:headers|image|modules|devel|core)-)?(?:unsigned-|extra-)?(?P<release>\d[\w.+~-]*))"
+)
 # gcc's errors about code for another kernel: a function, a member, a type or a list of arguments that the kernel does not have.
 # gcc quotes names by typographic marks in a UTF-8 locale, and by apostrophes otherwise.
 _OPEN, _CLOSE = "[\u2018'\"`]", "[^\u2019'\"`]+"
@@ -125,7 +129,13 @@ def build(text: str) -> list[str]:
     """Return why the driver's module was not built, for the driver and the kernel that `text` names."""
     driver, kernel = _first(_MODULE, text), _first(_KERNEL, text)
     notes = []
-    if _HEADERS.search(text):
+    package = _PACKAGE.search(text)
+    if package:
+        notes.append(
+            f"{package['name']} is the name of a package, and DKMS was asked for a kernel of that name: its release is "
+            f"{package['release']} (`uname -r` prints that of the running kernel). No headers of another kernel are missing"
+        )
+    elif _HEADERS.search(text):
         notes.append(
             f"the kernel's headers are missing: {headers_command(kernel or '$(uname -r)')} with Debian's and Ubuntu's "
             "packages, from the archive that the kernel is from"
@@ -148,6 +158,23 @@ def build(text: str) -> list[str]:
         known = host.kernel_build(kernel, driver)
         notes.extend([known.reason] if known.outcome != "unknown" else [])
     return notes
+
+
+def package_as_kernel(answer: TextAnswer) -> TextAnswer:
+    """Return the answer to a missing module, corrected where its text gives a package's name in the place of a kernel."""
+    package = _PACKAGE.search(answer.text)
+    if package is None:
+        return answer
+    release = package["release"]
+    return replace(
+        answer,
+        title="DKMS was asked for a kernel by the name of a package",
+        causes=(
+            f"a script, a hook or a `-k` gave {package['name']}, where a kernel's release belongs",
+        ),
+        check=f"`uname -r`; `ls /lib/modules`: is {release} there? The hook that calls DKMS (/etc/kernel/postinst.d, /etc/kernel/install.d)",
+        fix=f"`dkms autoinstall -k {release}`, and correct what gave the name of the package. If its headers are missing too, install {package['name']}.",
+    )
 
 
 # -- numbers of errors
@@ -304,8 +331,11 @@ def completed(
             notes = needs(text, driver)
         elif answer.id == "driver-gone-after-kernel":
             notes = build(text)
+            answer = package_as_kernel(answer)
         elif answer.id == "dcgm-status":
             notes = dcgm_status(answer.text)
+        elif symptoms.dcgm_error(answer.text):
+            notes = [f"DCGM's number is {symptoms.dcgm_error(answer.text)}"]
         elif answer.id == "fabric-not-ready":
             notes = manager(answer.text)
         elif answer.id == "driver-not-loaded":

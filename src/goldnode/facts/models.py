@@ -168,6 +168,8 @@ class SymptomRow(FactsRow):
         None  # none: the message is no fault of the node
     )
     fallback: bool = False  # a component: it answers only where no other row does
+    settled_by: LinePattern | None = None  # a later line of the text that withdraws it
+    finding: str | None = None  # of the health check: causes, check and remedy of this row are its
     source: Keys
 
 
@@ -183,7 +185,7 @@ class CudaErrorRow(FactsRow):
 
 
 class DcgmStatus(FactsRow):
-    """Errors of DCGM's functions: their numbers without the sign, and their names."""
+    """Errors of DCGM's functions (their numbers without the sign) or of its health checks, and their names."""
 
     source: Keys
     names: dict[str, str]
@@ -191,6 +193,7 @@ class DcgmStatus(FactsRow):
 
 class SymptomsFile(FactsFile):
     dcgm_status: DcgmStatus
+    dcgm_errors: DcgmStatus
     cuda_errors: list[CudaErrorRow]
     symptoms: list[SymptomRow]
 

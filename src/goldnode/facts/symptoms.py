@@ -51,7 +51,8 @@ class Symptom:
     `here` are patterns of finding ids that answer on the node; `run` is the command of goldnode-node that
     reports them, or None. `effect` is "none" where
     the message is no fault of a node, and a severity where it decides that by itself. `fallback` is a component:
-    an error of a program without a row of its own.
+    an error of a program without a row of its own. A later line that fits `settled_by` withdraws the symptom.
+    `finding` is a finding of the health check whose causes, check and remedy these are.
     """
 
     id: str
@@ -65,6 +66,8 @@ class Symptom:
     sources: tuple[Origin, ...]
     effect: str | None = None
     fallback: bool = False
+    settled_by: str | None = None
+    finding: str | None = None
 
 
 @cache
@@ -83,9 +86,16 @@ def symptoms() -> dict[str, Symptom]:
             sources=origins(FILE, row["source"]),
             effect=row.get("effect"),
             fallback=row.get("fallback", False),
+            settled_by=row.get("settled_by"),
+            finding=row.get("finding"),
         )
         for row in load(FILE)["symptoms"]
     }
+
+
+def of_finding(name: str) -> Symptom | None:
+    """Return the row that has causes, check and remedy of a finding of the health check. None if no row has."""
+    return next((row for row in symptoms().values() if row.finding == name), None)
 
 
 @dataclass(frozen=True)
@@ -196,6 +206,20 @@ def _of_cuda(line: str) -> Iterator[str]:
         yield from (symptom for text, symptom in texts if text in lower)
 
 
+# A number is an error of DCGM's health checks only beside its name.
+_DCGM_NUMBER = re.compile(
+    r"\bDCGM(?:\w*?Health ?Code|\b.{0,60}?\bhealth\b.{0,60}?\bcode)[ :=#]*(?P<code>\d{1,3})\b",
+    re.IGNORECASE,
+)
+
+
+def dcgm_error(line: str) -> str | None:
+    """Return the name of the error of DCGM's health checks that `line` has by its number. None if it has none."""
+    match = _DCGM_NUMBER.search(line)
+    name = load(FILE)["dcgm_errors"]["names"].get(match["code"]) if match else None
+    return f"DCGM_FR_{name}" if name else None
+
+
 def of_line(line: str) -> list[Symptom]:
     """Return the symptoms of which `line` has a message, in the order of the table, then those of CUDA's errors."""
     return [symptoms()[name] for name in _names_of_line(line)]
@@ -205,6 +229,9 @@ def of_line(line: str) -> list[Symptom]:
 @lru_cache(maxsize=50_000)
 def _names_of_line(line: str) -> tuple[str, ...]:
     names = [*fitting(line, fallback=False), *_of_cuda(line)]
+    error = dcgm_error(line)
+    if error:
+        names.extend(fitting(error, fallback=False) or ["dcgm-health-number"])
     return tuple(name for name in dict.fromkeys(names) if not symptoms()[name].fallback)
 
 
