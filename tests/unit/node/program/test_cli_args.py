@@ -68,7 +68,7 @@ def test_the_format_without_argparse(given: list[str], form: str | None, rest: l
     [
         (["plan", "--class", "/nowhere/class.json"], "there is no class document"),
         (["policy", "assert", "--class", "/nowhere/class.json"], "there is no class document"),
-        (["slot", "status", "--root", "/nowhere"], "this node has no slots"),
+        (["slot", "status", "--root", "/usr"], "this node has no slots"),
         (["ack", "--by", "", "--reason", "x"], "Add `--by NAME --reason TEXT`"),
         (["apply"], "apply needs either --part or --absent"),
         (["check", "--no-such-option"], "unrecognized arguments: --no-such-option"),
