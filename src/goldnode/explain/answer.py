@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from goldnode.explain import boot, documents, logs, system, tables, versions
+from goldnode.explain import boot, dependencies, documents, logs, system, tables, versions
 from goldnode.explain.model import TextAnswer, TextReading, merged, of_symptom
 from goldnode.facts import xid
 from goldnode.facts.symptoms import component_of_line, near, of_line, symptoms
@@ -98,8 +98,11 @@ def explain(text: str, driver: str | None = None) -> Explanation:
             taken.add(number)
     unsettled = _unsettled(answers, lines)
     settled, answers = len(unsettled) < len(answers), unsettled
-    if any(answer.id.startswith("archive-") for answer in answers):
+    ids = {answer.id for answer in answers}
+    if any(name.startswith("archive-") for name in ids):
         taken.update(number for number in left if _OF_APT.match(lines[number]))
+    if "no-package-for-this-system" in ids:
+        taken.update(number for number in left if dependencies.is_row(lines[number]))
     if not answers:
         # No row knows any line: which program reports an error is what remains.
         answers.extend(_components(lines, left, taken))

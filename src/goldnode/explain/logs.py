@@ -39,7 +39,7 @@ _RECOVERED = "Nothing: the driver asks for no action any more."
 _RECOVER = "Drain the node, and do what the line asks for."
 _BARE_XID = re.compile(r"\bNVRM: Xid ?: ?\d")
 # The second line of a PCIe error that was wrapped.
-_WRAPPED = re.compile(r"^\s+type=\w+[\w ]* Layer, ")
+_WRAPPED = re.compile(r"^\s+type=[\w ]{1,40} Layer, ")
 _LINES = 4  # of a finding that several lines of the log make
 
 

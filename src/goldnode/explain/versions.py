@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from goldnode.compat import known_bad
 from goldnode.compat.model import CompatHost
+from goldnode.explain import dependencies
 from goldnode.explain.model import TextAnswer
 from goldnode.facts import host, symptoms, workload, xid
 from goldnode.facts.host import GpuModel
@@ -334,6 +335,8 @@ def completed(
             answer = package_as_kernel(answer)
         elif answer.id == "dcgm-status":
             notes = dcgm_status(answer.text)
+        elif answer.id == "no-package-for-this-system":
+            notes = dependencies.notes(text.splitlines())
         elif symptoms.dcgm_error(answer.text):
             notes = [f"DCGM's number is {symptoms.dcgm_error(answer.text)}"]
         elif answer.id == "fabric-not-ready":
