@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from goldnode.commands.options import DIRECTORY, FILE, WAIT
+from goldnode.commands.options import DIRECTORY, NEW_FILE, WAIT
 
 if TYPE_CHECKING:
     from goldnode.nodepackage.contents import Words
@@ -109,7 +109,7 @@ def publish(revision: int, maintainer: str, wait: float) -> None:
 @click.option(
     "--class",
     "document",
-    type=FILE,
+    type=NEW_FILE,
     metavar="FILE",
     help="Class document (`goldnode class export`) for nodes that have none of their own.",
 )
@@ -118,8 +118,16 @@ def kubernetes(out: Path, image: str, document: Path | None) -> None:
 
     Apply it with `kubectl apply --server-side -k DIR`. It is for nodes that neither ssh nor Ansible reaches.
     """
+    from goldnode.classdoc.record import document_in
+    from goldnode.core.errors import GoldnodeError
     from goldnode.nodepackage.kubernetes import write
 
+    if document is not None:
+        try:
+            document_in(str(document))  # each pod would report that it could not check
+        except GoldnodeError as problem:
+            problem.remedy = "write the file with `goldnode class export CLASS > class.json`"
+            raise
     write(out, image, document)
     click.echo(f"wrote {out}: kubectl apply --server-side -k {out}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any, cast
@@ -13,6 +14,9 @@ from goldnode.core.errors import GoldnodeError
 from goldnode.node.ground.document import ClassDocument
 
 MOST = 1 << 20  # bytes of slurmd's answer
+# slurmctld 22.05 takes a bracket that is not closed as part of the name of one node, and starts.
+_ITEM = r"(?:[A-Za-z0-9._-]|\[[0-9]+(?:-[0-9]+)?(?:,[0-9]+(?:-[0-9]+)?)*\])+"
+_HOSTS = re.compile(f"{_ITEM}(?:,{_ITEM})*")
 _CLASS = click.option(
     "-c", "--class", "name", required=True, metavar="CLASS", help="Node class: a name, or a FILE."
 )
@@ -60,7 +64,8 @@ def config(name: str, nodes: str, form: str) -> None:
     from goldnode.node.ground.errors import NodeError
     from goldnode.node.program import slurm as node
 
-    if not nodes or any(letter.isspace() or not letter.isprintable() for letter in nodes):
+    ranges = re.findall("([0-9]+)-([0-9]+)(?=[],])", nodes)
+    if not _HOSTS.fullmatch(nodes) or any(int(first) > int(last) for first, last in ranges):
         raise GoldnodeError(
             f"{nodes!r} is no list of hosts", remedy="write it as Slurm does: gpu[001-128]"
         )
@@ -104,6 +109,11 @@ def check(file: Any, name: str, form: str) -> None:
         raise GoldnodeError(
             "there is no line of `slurmd -G`",
             remedy="store both outputs: `slurmd -G >FILE 2>&1`",
+        )
+    why = node.failure(answer)
+    if why is not None:
+        raise GoldnodeError(
+            f"`slurmd -G` did not come to the GPUs: {why}", remedy=node.NO_START_REMEDY
         )
     report = node.check_report(wanted, answer)
     emit(form, report, lambda: node.check_text(report))

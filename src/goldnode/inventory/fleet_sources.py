@@ -41,6 +41,12 @@ _FOUND_LABELS = re.compile(
 )
 
 
+_SOURCES = (
+    "name slurm, kubernetes, an inventory, a list with one name a line, or a file with the saved output of "
+    "`scontrol show node` or `kubectl get nodes -o json`"
+)
+
+
 @dataclass(frozen=True)
 class FleetHost:
     """A machine of the fleet.
@@ -81,7 +87,16 @@ def read_source(source: str, program: Sequence[str] = ()) -> FleetSource:
     """
     if source in WORDS:
         own, words = WORDS[source]
-        return _of_scheduler(source, program_output([*(program or [own]), *words]))
+        try:
+            text = program_output([*(program or [own]), *words])
+        except InventoryError as problem:
+            # The program is usually at home on another machine than goldnode.
+            problem.remedy = (
+                f"name a machine that has it, as in --program 'ssh HOST {own}', or save the output of "
+                f"`{own} {' '.join(words)}` there, and name the file"
+            )
+            raise
+        return _of_scheduler(source, text)
     path = Path(source)
     if path.is_file():
         try:
@@ -92,8 +107,12 @@ def read_source(source: str, program: Sequence[str] = ()) -> FleetSource:
             ) from problem
         kind = _kind(text)
         if kind is not None:
-            return _of_scheduler(kind, text)
-    check_inventory(source)
+            try:
+                return _of_scheduler(kind, text)
+            except InventoryError as problem:
+                problem.file = problem.file or str(path)
+                raise
+    check_inventory(source, _SOURCES)
     return FleetSource("inventory", _inventory_hosts(listed(source)), source)
 
 

@@ -115,8 +115,9 @@ def kubernetes_hosts(text: str) -> list[SchedulerHost]:
         items = [document] if document.get("kind") == "Node" else document["items"]
         return [_kubernetes_host(item) for item in items]
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as problem:
+        what = f"it has no {problem}" if isinstance(problem, KeyError) else str(problem)
         raise InventoryError(
-            f"kubectl's answer is no list of nodes: {type(problem).__name__}: {problem}",
+            f"kubectl's answer is no list of nodes: {what}",
             remedy=f"compare with `kubectl {' '.join(KUBERNETES_WORDS)}`",
         ) from None
 

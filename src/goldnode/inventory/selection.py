@@ -15,10 +15,10 @@ _CREATE = (
 )
 
 
-def check_inventory(inventory: str) -> None:
+def check_inventory(inventory: str, create: str = _CREATE) -> None:
     """Refuse an inventory that does not exist.
 
-    Raises InventoryError. Ansible would only list the parsers it tried. A value with a comma is a
+    `create` is the remedy where no other name is close. Raises InventoryError. Ansible would only list the parsers it tried. A value with a comma is a
     list of hosts.
     """
     path = Path(inventory)
@@ -34,7 +34,7 @@ def check_inventory(inventory: str) -> None:
     likely = " or ".join(f'"{path.parent / name}"' for name in close)
     raise InventoryError(
         f'there is no inventory "{inventory}"',
-        remedy=f"use {likely}" if likely else _CREATE,
+        remedy=f"use {likely}" if likely else create,
     )
 
 

@@ -269,9 +269,58 @@ def test_the_controller_prints_and_checks(tmp_path: Path) -> None:
     assert "slurmd -G >FILE 2>&1" in error
 
 
-@pytest.mark.parametrize("nodes", ["", "a b", "a\nNodeName=x"])
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        "",
+        "a b",
+        "a\nNodeName=x",
+        "gpu[001-12",
+        "gpu001-12]",
+        "gpu[1..8]",
+        "gpu[]",
+        "gpu[08-01]",
+        "a,,b",
+        "gpu{1..8}",
+    ],
+)
 def test_invalid_host_list_is_refused(nodes: str) -> None:
     assert run("config", "-c", "h100_sxm5_80gb", "--nodes", nodes)[0] == 2
+
+
+@pytest.mark.parametrize("nodes", ["n1", "gpu[001-128]", "r[1-2]n[01-04,07],login.example.net"])
+def test_host_list_of_slurm_is_printed_as_it_is(nodes: str) -> None:
+    code, text, _ = run("config", "-c", "cpu_only", "--nodes", nodes)
+    assert (code, text) == (0, f"# slurm.conf\nNodeName={nodes} Feature=cpu_only\n")
+
+
+@pytest.mark.parametrize("name", ["h100_sxm5_80gb", "cpu_only"])
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (
+            "slurmd: error: fetch_config: DNS SRV lookup failed\n"
+            "slurmd: error: _establish_configuration: failed to load configs\n"
+            "slurmd: error: slurmd initialization failed\n",
+            "slurmd initialization failed",
+        ),
+        (
+            "slurmd: fatal: Unable to determine this slurmd's NodeName\n",
+            "Unable to determine this slurmd's NodeName",
+        ),
+    ],
+)
+def test_slurmd_that_did_not_start_is_no_answer_about_gpus(
+    name: str, answer: str, why: str
+) -> None:
+    code, text, error = run("check", "-", "-c", name, given_text=answer)
+    assert (code, text) == (2, "")
+    assert "`slurmd -G` did not come to the GPUs: " in error
+    assert why in error
+
+
+def test_missing_device_file_is_a_difference_though_slurmd_ends() -> None:
+    assert run("check", "-", "-c", "h100_sxm5_80gb", given_text=ABSENT)[0] == 1
 
 
 def test_the_node_refuses_without_a_class(

@@ -33,6 +33,7 @@ from goldnode.node.state.observe import (
     os_release,
     secure_boot,
 )
+from goldnode.node.state.preflight import identity
 from goldnode.node.verdict.report import plan_text, verdict_table
 
 
@@ -74,6 +75,28 @@ def write(root: Path, name: str, text: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     return path
+
+
+@pytest.mark.parametrize(
+    ("system", "message", "remedy"),
+    [
+        ({}, "The node runs no system that /etc/os-release names;", "correct the path"),
+        ({"id": "debian", "version": "11"}, "The node runs debian 11;", "Move the host"),
+    ],
+)
+def test_other_system_and_no_system_are_two_refusals(
+    system: dict[str, str], message: str, remedy: str
+) -> None:
+    declared: Any = {
+        "class": "a",
+        "os": {"id": "debian", "version": "12"},
+        "stack": {"name": "s"},
+        "simulated": False,
+        "gpu": None,
+    }
+    (refusal,) = identity(declared, Observed(os=system))
+    assert refusal.message.startswith(message)
+    assert remedy in refusal.remedy
 
 
 def test_apt_sources_in_both_formats(tmp_path: Path) -> None:

@@ -142,7 +142,12 @@ def run(
     _require_free(directory / site.INVENTORY, hosts, node_class, catalog)
     contents = site.SiteContents(node_class, hosts, files, flags.user)
     collection = site.collection_installed()
-    written = site.write(directory, site.files(contents, collection=collection), may_replace)
+    written = site.write(
+        directory,
+        site.files(contents, collection=collection),
+        may_replace,
+        "name another directory, or move it away; `goldnode init --overwrite` replaces it",
+    )
     return _checked(directory, contents, written, here, collection=collection)
 
 

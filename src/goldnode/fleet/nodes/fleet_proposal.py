@@ -330,7 +330,9 @@ def _variables(name: str, proposal: FleetProposal, source: FleetSource) -> dict[
 
 def write(texts: Mapping[str, str], directory: Path) -> list[Path]:
     """Write the files, or none of them. Raises SiteDirectoryError for a file that exists with another content."""
-    done = site_directory.write(directory, texts, lambda path: False)
+    # The usual reason: more machines answer than at the first import.
+    remedy = f"name another directory with --out, and compare: `diff -r {directory} OTHER`"
+    done = site_directory.write(directory, texts, lambda path: False, remedy)
     return [directory / path for path in done.written]
 
 

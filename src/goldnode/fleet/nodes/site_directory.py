@@ -158,7 +158,10 @@ def _inventory(contents: SiteContents) -> str:
 
 
 def write(
-    directory: Path, content: Mapping[str, str], may_replace: Callable[[Path], bool]
+    directory: Path,
+    content: Mapping[str, str],
+    may_replace: Callable[[Path], bool],
+    remedy: str = "name another directory, or move it away",
 ) -> SiteWritten:
     """Write all files, or none of them.
 
@@ -177,7 +180,7 @@ def write(
             raise SiteDirectoryError(
                 "this file exists with another content, and nothing was written",
                 file=path,
-                remedy="name another directory, or move it away; `goldnode init --overwrite` replaces it",
+                remedy=remedy,
             )
     parent = directory.absolute().parent
     parent.mkdir(parents=True, exist_ok=True)

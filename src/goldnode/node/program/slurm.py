@@ -36,6 +36,12 @@ _FILE = re.compile(r"\bFile=(\S+)")
 _PROBLEM = re.compile(
     r"^(?:slurmd(?:-\S+)?: )?((?:fatal|error|WARNING): .*|We were configured with .*)$"
 )
+NO_START_REMEDY = "Give slurmd its slurm.conf, with a NodeName that is this node"
+# slurmd that has no configuration, or is not in it, says nothing about GPUs.
+_NO_START = re.compile(
+    r"^fatal:|initialization failed|failed to load configs|configuration source", re.IGNORECASE
+)
+_OF_GPUS = re.compile(r"gres|gpu|/dev/|nvml|rsmi", re.IGNORECASE)
 _RANGE = re.compile(r"^(.*)\[([0-9,-]+)\]$")
 
 
@@ -259,6 +265,15 @@ def parsed(text: str) -> SlurmdAnswer:
     return SlurmdAnswer(tuple(lines), tuple(problems))
 
 
+def failure(answer: SlurmdAnswer) -> Optional[str]:
+    """Return why slurmd ended before it looked for GPUs, in its own words; None if it has an answer. Pure."""
+    if answer.lines or any(_OF_GPUS.search(text) for text in answer.problems):
+        return None
+    if not any(_NO_START.search(text) for text in answer.problems):
+        return None
+    return answer.problems[-1]
+
+
 def compared(lines: Sequence[GresLine], answer: SlurmdAnswer) -> List[str]:
     """Return the differences of slurmd's answer from the class, each as a sentence. Pure."""
     differences = list(answer.problems)
@@ -342,6 +357,9 @@ def check(host: Host, lines: Sequence[GresLine], options: Any) -> int:
         raise NodeError(
             f"`slurmd -G` failed with status {done.rc}: {printable(done.tail(), 300)}. Run it by hand."
         )
+    why = failure(answer)
+    if why is not None:
+        raise NodeError(f"`slurmd -G` did not come to the GPUs: {why}. {NO_START_REMEDY}.")
     report = check_report(lines, answer)
     show(report, check_text(report), options.format)
     return 1 if report["differences"] else 0

@@ -38,12 +38,19 @@ def identity(document: ClassDocument, seen: Observed) -> List[Refusal]:
     wanted = document["os"]
     if (seen.os.get("id"), seen.os.get("version")) != (wanted["id"], wanted["version"]):
         have = f"{seen.os.get('id') or 'unknown'} {seen.os.get('version') or ''}".strip()
+        remedy = "Move the host to a class whose stack is for its release, or reinstall it."
+        if not seen.os.get("id"):
+            # A mistyped directory looks so.
+            have = "no system that /etc/os-release names"
+            remedy = (
+                "With goldnode_root or --root: correct the path, or install a system there first."
+            )
         refused.append(
             Refusal(
                 "wrong-os",
                 f"The node runs {have}; class {document['class']} (stack "
                 f"{document['stack']['name']}) is for {wanted['id']} {wanted['version']}.",
-                "Move the host to a class whose stack is for its release, or reinstall it.",
+                remedy,
             )
         )
     if seen.simulated and not document["simulated"]:

@@ -235,6 +235,8 @@ def test_files_are_a_site_directory_and_are_never_overwritten(
     again = CliRunner().invoke(main, words)
     assert again.exit_code == 2
     assert "adopted_l4.yml: this file exists with another content" in again.output
+    assert "Name another directory with --out, and compare: `diff -r site OTHER`" in again.output
+    assert "init --overwrite" not in again.output  # it would replace the class by one of its own
     assert "# reviewed" in Path("site/catalog/classes/adopted_l4.yml").read_text()
     # From the directory, with its classes in the catalog, the report comes again.
     monkeypatch.chdir(tmp_path / "site")
@@ -386,3 +388,31 @@ def test_nodes_of_kubernetes_that_are_no_machines_are_not_contacted(tmp_path: Pa
 
 def test_names_are_listed_as_ranges() -> None:
     assert ranges(["gpu02", "gpu01", "gpu03", "gpu7", "login"]) == "gpu[01:03], gpu7, login"
+
+
+def test_source_that_does_not_exist_is_answered_with_what_a_source_can_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(main, ["import", "inventories/old"])
+    assert done.exit_code == 2
+    assert "Name slurm, kubernetes, an inventory, a list with one name a line" in done.output
+    assert "goldnode init" not in done.output
+
+
+def test_saved_output_that_cannot_be_read_is_named_with_its_fault(tmp_path: Path) -> None:
+    path = tmp_path / "nodes.json"
+    path.write_text('{"kind": "NodeList", "items": [{"metadata": {}}]}')
+    done = CliRunner().invoke(main, ["import", str(path)])
+    assert done.exit_code == 2
+    assert f"{path}: kubectl's answer is no list of nodes: it has no 'name'." in done.output
+
+
+@pytest.mark.parametrize(("source", "program"), [("slurm", "scontrol"), ("kubernetes", "kubectl")])
+def test_scheduler_that_does_not_answer_here_can_be_asked_on_its_machine(
+    source: str, program: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    done = CliRunner().invoke(main, ["import", source])
+    assert done.exit_code == 2
+    assert f"as in --program 'ssh HOST {program}'" in done.output
