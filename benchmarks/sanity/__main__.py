@@ -80,7 +80,7 @@ def contenders(
     with mock.patch.object(starting, "PLACE", str(place)):
         if starting.make(data, digest) is None:
             raise SystemExit("the program cannot compile itself here; run the benchmark as root")
-        copy = starting.named(digest)
+        copy = starting.named(digest, starting.PLACE)
     (place / starting.STAMP).write_text(
         f"{starting.marked(file.stat())} {digest}", encoding="ascii"
     )

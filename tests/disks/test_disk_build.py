@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,8 +16,11 @@ from pathlib import Path
 import pytest
 from tests.disks.conftest import CLASS, ROOT, Site, left_in
 
+from goldnode.core import program_file
+from goldnode.disks import contents, ext4
 from goldnode.disks.locking import DiskLock
 from goldnode.disks.model import BuiltDisk, builds
+from goldnode.node.__main__ import SHIPPED
 
 # One process: the tests share the disk.
 pytestmark = [pytest.mark.disks, pytest.mark.xdist_group("disk")]
@@ -43,6 +47,18 @@ def test_manifest_names_packages_hygiene_and_the_hash_of_the_disk(
     assert raw.stat().st_size == built.raw.size
     assert raw.stat().st_blocks * 512 < built.raw.size, "the file is sparse"
     assert (built.directory / "SHA256SUMS").read_text() == f"{built.raw.sha256}  {raw.name}\n"
+
+
+def test_image_has_the_byte_code_of_the_program_and_of_what_it_imports(built: BuiltDisk) -> None:
+    root = contents.root_of(built)
+    with ext4.reading(built.path("raw"), root.start, root.size) as system:
+        names = {name.lstrip("/") for name, _ in system.tree()}
+    copies = [name for name in names if name.startswith(f"{SHIPPED.lstrip('/')}/")]
+    digest = hashlib.sha256(program_file.build()).hexdigest()
+    assert [re.sub(r"-[0-9a-f]{8}$", "", Path(copy).name) for copy in copies] == [digest]
+    compiled = {Path(name).name.partition(".")[0] for name in names if name.endswith(".pyc")}
+    assert compiled >= {"argparse", "subprocess", "zipfile"}
+    assert "unittest" not in compiled, "only what the program imports"
 
 
 def test_second_build_reuses_the_existing_disk(site: Site, built: BuiltDisk) -> None:

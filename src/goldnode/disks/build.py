@@ -62,6 +62,7 @@ Say = Callable[[str, str, float], None]  # stage, state (started, done, failed),
 ROOT_PARTS = (
     *(
         "src/goldnode/disks/rootfs.py",
+        "src/goldnode/disks/bytecode.py",
         "src/goldnode/disks/offline.py",
         "src/goldnode/disks/sanitise.py",
         "src/goldnode/oci/engines.py",

@@ -18,6 +18,7 @@ import re
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -244,34 +245,44 @@ def wait_for_identity(limit: float = 900) -> None:
         time.sleep(1)
 
 
-def main() -> None:
-    asked = json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}
-    if asked.get("identity"):
-        wait_for_identity()
-        json.dump(
-            {
-                "boot_id": (text("/proc/sys/kernel/random/boot_id") or "").strip(),
-                "identity": identity(),
-                "disks": disks(),  # GUIDs of the partitions
-            },
-            sys.stdout,
-        )
-        return
-    # Wait until systemd has finished starting units. The checks decide whether all of them started.
-    run("systemctl", "is-system-running", "--wait", limit=900)
-    release = os.uname().release
+def sums_and_list(
+    asked: dict[str, Any], image: str
+) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """Return the digests of the files that are asked for, and the list of the initramfs."""
+    sums = {path: digest(path) for path in asked.get("sums", ())}
+    return sums, initramfs(image, sums, asked.get("listed"))
+
+
+def programs(asked: dict[str, Any]) -> dict[str, Any]:
+    """Return what dpkg, apt, ss, lsblk and systemd's journal say."""
+    return {
+        "identity": identity(),
+        "root_password": (run("passwd", "-S", "root")[1].split() or ["", "?"])[1:2],
+        "disks": disks(),
+        "listeners": listeners(),
+        "packages": packages(),
+        "holds": run("apt-mark", "showhold")[1].split(),
+        "package_managers": package_managers(),
+        "status": {
+            name: run("systemctl", "status", "--no-pager", "-n", "20", name)[1]
+            for name in asked.get("status", ())
+        },
+        "sanity_log": run(
+            "journalctl", "-b", "--no-pager", "-o", "cat", "-u", "goldnode-sanity.service"
+        )[1].strip()[-6000:],
+    }
+
+
+def observed(release: str, modules: list[str]) -> dict[str, Any]:
+    """Return the state of the kernel, of systemd, and what goldnode has published."""
+    root = os.statvfs("/")
     state = run("systemctl", "is-system-running")[1].strip()
     failed = [
         line.split()[0]
         for line in run("systemctl", "--failed", "--no-legend", "--plain")[1].splitlines()
         if line.strip()
     ]
-    # Before the collector itself loads modules: only those that the boot loaded.
-    modules = sorted(line.split()[0] for line in (text("/proc/modules") or "").splitlines())
-    root = os.statvfs("/")
-    image = "/boot/initrd.img-" + release
-    sums = {path: digest(path) for path in asked.get("sums", ())}
-    facts = {
+    return {
         "boot_id": (text("/proc/sys/kernel/random/boot_id") or "").strip(),
         "uptime": float((text("/proc/uptime") or "0").split()[0]),
         "kernel": release,
@@ -292,29 +303,12 @@ def main() -> None:
         "os_release": dict(
             re.findall(r'^(\w+)="?([^"\n]*)"?$', text("/etc/os-release") or "", re.M)
         ),
-        "identity": identity(),
-        "root_password": (run("passwd", "-S", "root")[1].split() or ["", "?"])[1:2],
-        "disks": disks(),
         "root": {"size": root.f_frsize * root.f_blocks, "free": root.f_frsize * root.f_bavail},
-        "listeners": listeners(),
-        "packages": packages(),
-        "holds": run("apt-mark", "showhold")[1].split(),
-        "package_managers": package_managers(),
-        "sum": sums,
-        "initramfs": initramfs(image, sums, asked.get("listed")),
         "class": document("/etc/goldnode/class.json"),
         "verdict": document("/run/goldnode/verdict.json"),
         "gate": document("/run/goldnode/gate.json"),
         "pass": Path("/run/goldnode/pass").exists(),
         "refused": sorted(path.name for path in Path("/run/goldnode/kept").glob("*")),
-        "status": {
-            name: run("systemctl", "status", "--no-pager", "-n", "20", name)[1]
-            for name in asked.get("status", ())
-        },
-        "sanity_log": run(
-            "journalctl", "-b", "--no-pager", "-o", "cat", "-u", "goldnode-sanity.service"
-        )[1].strip()[-6000:],
-        "plan": plan(),
         # An EFI variable: attributes, then UTF-16.
         "entry": (
             text(
@@ -324,8 +318,35 @@ def main() -> None:
         )[2:].replace("\0", ""),
         "simulated": text("/opt/goldnode-simulator/SIMULATED"),
         "settings": text("/run/goldnode-simulator/state"),
-        "calls": (text("/run/goldnode-simulator/calls") or "").splitlines(),
     }
+
+
+def main() -> None:
+    asked = json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}
+    if asked.get("identity"):
+        wait_for_identity()
+        json.dump(
+            {
+                "boot_id": (text("/proc/sys/kernel/random/boot_id") or "").strip(),
+                "identity": identity(),
+                "disks": disks(),  # GUIDs of the partitions
+            },
+            sys.stdout,
+        )
+        return
+    release = os.uname().release
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        # What takes an emulated guest longest, on all its processors. No unit that still starts changes files of /boot.
+        summed = pool.submit(sums_and_list, asked, "/boot/initrd.img-" + release)
+        # Wait until systemd has finished starting units. The checks decide whether all of them started.
+        run("systemctl", "is-system-running", "--wait", limit=900)
+        # Before the collector itself loads modules: only those that the boot loaded.
+        modules = sorted(line.split()[0] for line in (text("/proc/modules") or "").splitlines())
+        planned, others = pool.submit(plan), pool.submit(programs, asked)
+        facts = {**observed(release, modules), **others.result(), "plan": planned.result()}
+        facts["sum"], facts["initramfs"] = summed.result()
+    # With those of the plan.
+    facts["calls"] = (text("/run/goldnode-simulator/calls") or "").splitlines()
     names = asked.get("modules", ())
     refused = asked.get("refused") or (facts["class"] or {}).get("blacklist") or ()
     facts["modules"] = {name: module(name, release) for name in names}

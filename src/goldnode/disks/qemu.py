@@ -67,6 +67,8 @@ LEAST = 0.1
 # Seconds of the guest's time for the first question whether ssh answers; each one that is late gets twice the time of the one before.
 # A guest that restarts does not end its connections, and ssh would wait five minutes for the answer.
 PATIENCE = 10.0
+# Seconds of the guest's time for a shutdown, after which it is asked without a sign that it has been reset.
+SHUTDOWN = 120.0
 SSH_OPTIONS = (
     "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR",
     "-o", "IdentitiesOnly=yes", "-o", "BatchMode=yes", "-o", "ConnectTimeout=20",
@@ -296,7 +298,7 @@ class Clock:
 
 @dataclass
 class _Qmp:
-    """Client of QEMU's control socket (QMP). Events are skipped."""
+    """Client of QEMU's control socket (QMP). `events` are those that came with answers."""
 
     socket: socket.socket
     buffer: bytes = b""
@@ -547,6 +549,16 @@ class VirtualMachine:
         except OSError:
             return "ended"
 
+    def resets(self) -> int:
+        """Return how often the guest has reset the machine since its start, by itself or by a panic."""
+        if not self.running() or self._qmp is None:
+            return 0
+        self.status()  # events come with answers
+        return sum(
+            event["event"] == "RESET" and bool(event.get("data", {}).get("guest"))
+            for event in self._qmp.events
+        )
+
     def cut(self) -> None:
         """Cut the power: writes that the guest has not flushed are lost."""
         process, self._process = self._process, None
@@ -718,16 +730,23 @@ class VirtualMachine:
         limit: float = 600,
         *,
         other_than: str | None = None,
+        resets: int | None = None,
         fatal: Sequence[str] = (PANIC,),
         since: int = 0,
     ) -> str:
         """Wait until ssh answers, and return the guest's boot id.
 
-        `other_than` is the id of the boot that has to be over. Raises MachineError with ssh's last message
-        after `limit` seconds of the guest's time.
+        `other_than` is the id of the boot that has to be over, and `resets` was :meth:`resets` in that boot: until it
+        grows, a guest that shuts down is not disturbed by connections, each of which costs an emulated one a second.
+        After `SHUTDOWN` seconds it is asked all the same. Raises MachineError with ssh's last message after `limit`
+        seconds of the guest's time.
         """
         reported, patience = "nothing", PATIENCE
         moments = self.pauses(limit, "ssh answered", fatal, since)
+        if resets is not None:
+            shutdown = Clock(self._live().pid)
+            while self.resets() <= resets and shutdown.tick() < SHUTDOWN:
+                next(moments)
         while True:
             try:
                 next(moments)

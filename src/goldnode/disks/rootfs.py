@@ -23,9 +23,10 @@ from goldnode.core.data import data
 from goldnode.core.errors import DiskError, ImageError
 from goldnode.core.program_file import payload
 from goldnode.disks import offline
+from goldnode.disks.bytecode import add_bytecode
 from goldnode.disks.locking import DiskLock, DiskTarget, checked
 from goldnode.disks.model import PendingWork
-from goldnode.disks.sanitise import sanitise
+from goldnode.disks.sanitise import date, sanitise
 from goldnode.lock.locked_files import LockedDeb
 from goldnode.lock.pool import stanza
 from goldnode.oci import engines
@@ -137,6 +138,8 @@ def make(
         + "\n",
     )
     sanitise(into, lock.epoch)
+    add_bytecode(into)
+    date(into, lock.epoch)
     return Rootfs(into, tuple(pending))
 
 

@@ -69,7 +69,7 @@ def sanitise(root: Path, epoch: int) -> None:
         path.mkdir(parents=True, exist_ok=True)
         path.chmod(mode)
     for path in list(root.rglob("__pycache__")):
-        # Bytecode contains the modification times of its sources. Python recreates it where it can write.
+        # Bytecode contains the modification times of its sources. `bytecode` adds what goldnode-node needs of it.
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
     _put(root / "etc/machine-id", MACHINE_ID, 0o444)

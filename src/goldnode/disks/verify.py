@@ -556,12 +556,12 @@ class BootRun:
         self.say(f"boot {number}: {what}" + (" with simulated GPUs" if gpus else ""))
         self.estimate.begin(number)
         since = time.monotonic()
-        before = None
+        before, resets = None, None
         if machine.booted:
-            before = machine.booted
+            before, resets = machine.booted, machine.resets()
             machine.ssh(["systemctl", "reboot"])
         began = machine.time()
-        machine.booted = machine.wait_ssh(BOOT, other_than=before)
+        machine.booted = machine.wait_ssh(BOOT, other_than=before, resets=resets)
         seconds = machine.time() - began
         facts = self.ask(machine, first=first.facts if first else None)
         checks = guest.judge(

@@ -11,6 +11,7 @@ below PLACE. That file is a zip archive of byte code, from which Python imports 
   again.
 * A process imports through its own open file of the copy, so deleting or replacing the copy does
   not affect running processes.
+* A disk image has a copy already, in SHIPPED, made by its own Python. It is used like one in PLACE.
 
 The program runs from its archive where it cannot have a sound copy: as another user, on a full file
 system, or if others than root can write to the directory.
@@ -26,6 +27,7 @@ from importlib.machinery import ModuleSpec
 
 # /run is empty after a boot, so a power cut cannot leave half a copy.
 PLACE = "/run/goldnode/program"
+SHIPPED = "/usr/lib/goldnode/disk/program"
 STAMP, LOCK = "stamp", "lock"
 DAY = 86400.0  # seconds
 # Hexadecimal digits of a CRC-32. The archive ends with that of all bytes before; a copy begins with
@@ -172,7 +174,7 @@ def known(archive: str) -> "str | None":
     Reading and hashing the file takes as long as the rest of a cached answer.
     """
     try:
-        if not trusted():
+        if not trusted(PLACE):
             return None
         with open(os.path.join(PLACE, STAMP), encoding="ascii") as opened:
             mark, _, digest = opened.read(200).rpartition(" ")
@@ -189,7 +191,7 @@ def stamp(mark: str, digest: str) -> None:
     """
     import time  # start-up time: only after the file was hashed
 
-    if time.time_ns() - int(mark.rpartition(" ")[2]) < 2_000_000_000:
+    if time.time_ns() - int(mark.rpartition(" ")[2]) < 2_000_000_000 or not prepare():
         return
     fresh = os.path.join(PLACE, f".{STAMP}-{os.getpid()}")
     with open(fresh, "w", encoding="ascii") as opened:
@@ -206,28 +208,44 @@ def safe(directory: str) -> bool:
     return status.st_mode & 0o170022 == 0o040000 and status.st_uid == 0
 
 
-def trusted() -> bool:
-    """Return whether only root can have written to PLACE."""
-    return safe(os.path.dirname(PLACE)) and safe(PLACE)
+def trusted(place: str) -> bool:
+    """Return whether only root can have written to the directory `place`."""
+    return safe(os.path.dirname(place)) and safe(place)
 
 
-def named(digest: str) -> str:
+def prepare() -> bool:
+    """Create PLACE if it does not exist. Return whether only root can have written to it."""
+    parent = os.path.dirname(PLACE)
+    os.makedirs(parent, 0o755, exist_ok=True)
+    if safe(parent):
+        os.makedirs(PLACE, 0o755, exist_ok=True)
+    return trusted(PLACE)
+
+
+def named(digest: str, place: str) -> str:
     """Return the path of the copy for this build of Python: another build may have other byte code."""
     import zlib
 
-    return os.path.join(PLACE, f"{digest}-{zlib.crc32(sys.version.encode()):08x}")
+    return os.path.join(place, f"{digest}-{zlib.crc32(sys.version.encode()):08x}")
 
 
 def compiled(digest: str) -> "str | None":
     """Open and verify the copy of the archive with this digest. Return the path to import from, or
     None if there is no sound copy.
     """
+    return sound(digest, PLACE) or sound(digest, SHIPPED)
+
+
+def sound(digest: str, place: str) -> "str | None":
+    """Open and verify the copy in the directory `place`. Return the result of :func:`compiled`."""
     import zlib
 
-    if not trusted():
+    if not trusted(place):
         return None
     try:
-        handle = os.open(named(digest), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        handle = os.open(
+            named(digest, place), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        )
     except OSError:
         return None
     try:
@@ -264,13 +282,8 @@ def make(data: bytes, digest: str) -> "str | None":
     import fcntl  # start-up time: once for each version of the file
     import shutil
     import time
-    import zlib
 
-    parent = os.path.dirname(PLACE)
-    os.makedirs(parent, 0o755, exist_ok=True)
-    if safe(parent):
-        os.makedirs(PLACE, 0o755, exist_ok=True)
-    if not trusted():
+    if not prepare():
         return None
     with open(os.path.join(PLACE, LOCK), "ab") as lock:
         try:
@@ -286,29 +299,28 @@ def make(data: bytes, digest: str) -> "str | None":
             ):
                 # Earlier versions of goldnode unpacked themselves into directories.
                 (shutil.rmtree if entry.is_dir(follow_symlinks=False) else os.unlink)(entry.path)
-        work = f"{named(digest)}.{os.getpid()}"
+        work = f"{named(digest, PLACE)}.{os.getpid()}"
         os.mkdir(work, 0o700)
         try:
-            content = byte_code(data, work)
+            content = byte_code(data, digest, work)
             fresh = os.path.join(work, "copy")
             with open(fresh, "wb") as opened:
-                opened.write(
-                    b"%0*x" % (SEAL, zlib.crc32(content, zlib.crc32(digest.encode()))) + content
-                )
-            os.rename(fresh, named(digest))
+                opened.write(content)
+            os.rename(fresh, named(digest, PLACE))
         finally:
             shutil.rmtree(work, ignore_errors=True)
     return compiled(digest)
 
 
-def byte_code(data: bytes, work: str) -> bytes:
-    """Return the archive `data` with its modules compiled, after an index for :class:`CopyImporter`.
+def byte_code(data: bytes, digest: str, work: str) -> bytes:
+    """Return a copy of the archive `data`: its checksum, an index for :class:`CopyImporter`, and the compiled modules.
 
-    :param work: an empty directory for the files.
+    :param work: an empty directory for the files. The copy does not depend on it, nor on the time.
     """
     import io  # start-up time, as in make
     import py_compile
     import zipfile
+    import zlib
 
     out, index = io.BytesIO(), {}
     with zipfile.ZipFile(io.BytesIO(data)) as sources, zipfile.ZipFile(out, "w") as copies:
@@ -324,18 +336,20 @@ def byte_code(data: bytes, work: str) -> bytes:
                     optimize=2,
                     invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
                 )
-                copies.write(source + "c", name + "c")
-                size = os.path.getsize(source + "c")
+                with open(source + "c", "rb") as opened:
+                    code = opened.read()
+                copies.writestr(zipfile.ZipInfo(name + "c"), code)
                 module = name[: -len(".py")].replace("/", ".")
                 package = module.endswith(".__init__")
-                at = out.tell() - size + HEADER
+                at = out.tell() - len(code) + HEADER
                 index[module[: -len(".__init__")] if package else module] = (
                     package,
                     at,
-                    size - HEADER,
+                    len(code) - HEADER,
                 )
     listed = marshal.dumps(index)
-    return b"%0*x" % (SEAL, len(listed)) + listed + out.getvalue()
+    content = b"%0*x" % (SEAL, len(listed)) + listed + out.getvalue()
+    return b"%0*x" % (SEAL, zlib.crc32(content, zlib.crc32(digest.encode()))) + content
 
 
 def begin() -> int:

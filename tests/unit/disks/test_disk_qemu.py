@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -151,3 +154,62 @@ def test_a_question_that_a_restart_swallowed_is_asked_again_with_more_patience(
     monkeypatch.setattr(time, "sleep", lambda _: None)
     assert machine(tmp_path).wait_ssh(other_than="before") == "after"
     assert limits == [10.0, 20.0, 40.0, 40.0]
+
+
+class Monitor:
+    """QEMU's control socket with answers and events in the order of `lines`."""
+
+    def __init__(self, *lines: dict[str, Any]) -> None:
+        self.text = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+
+    def sendall(self, text: bytes) -> None:
+        pass
+
+    def recv(self, size: int) -> bytes:
+        given, self.text = self.text[:size], self.text[size:]
+        return given
+
+
+RUNNING: dict[str, Any] = {"return": {"status": "running"}}
+RESET: dict[str, Any] = {"event": "RESET", "data": {"guest": True, "reason": "guest-reset"}}
+
+
+def test_guest_that_shuts_down_is_asked_only_after_its_reset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = {"event": "RESET", "data": {"guest": False, "reason": "host-qmp-system-reset"}}
+    # The reset before the wait, one that QEMU was told to do, and the one that ends the wait.
+    lines = [RESET, RUNNING, own, RUNNING, RUNNING, {"event": "STOP"}, RESET, RUNNING]
+    order: list[str] = []
+
+    def ssh(*_: object, **__: object) -> qemu.GuestResult:
+        order.append("ssh")
+        return qemu.GuestResult(0, "two", "")
+
+    def pauses(*_: object) -> Iterator[None]:
+        while len(order) < 99:
+            order.append("pause")
+            yield
+
+    monkeypatch.setattr(VirtualMachine, "ssh", ssh)
+    monkeypatch.setattr(VirtualMachine, "pauses", pauses)
+    monkeypatch.setattr(VirtualMachine, "running", lambda _: True)
+    monkeypatch.setattr(VirtualMachine, "_live", lambda _: subprocess.Popen(["true"]))
+    guest = machine(tmp_path)
+    monitor: Any = Monitor(*lines)
+    guest._qmp = qemu._Qmp(monitor)
+    before = guest.resets()
+    assert guest.wait_ssh(other_than="one", resets=before) == "two"
+    assert (before, order) == (1, ["pause", "pause", "pause", "ssh"])
+
+
+def test_guest_without_a_sign_of_its_reset_is_asked_after_the_time_of_a_shutdown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passed = iter([1.0, 60.0, 121.0])
+    monkeypatch.setattr(Clock, "tick", lambda _: next(passed))
+    monkeypatch.setattr(VirtualMachine, "resets", lambda _: 0)
+    monkeypatch.setattr(VirtualMachine, "pauses", lambda *_: iter(range(3)))
+    monkeypatch.setattr(VirtualMachine, "_live", lambda _: subprocess.Popen(["true"]))
+    monkeypatch.setattr(VirtualMachine, "ssh", lambda *_, **__: qemu.GuestResult(0, "two", ""))
+    assert machine(tmp_path).wait_ssh(other_than="one", resets=0) == "two"

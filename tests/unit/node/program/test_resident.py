@@ -40,7 +40,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def copy(program: Path) -> Path:
     """Where the compiled copy of the program belongs."""
-    return Path(start.named(hashlib.sha256(program.read_bytes()).hexdigest()))
+    return Path(start.named(hashlib.sha256(program.read_bytes()).hexdigest(), start.PLACE))
 
 
 def imported_from() -> str:

@@ -24,6 +24,7 @@ from tests.unit.node.captures import spoiled
 from tests.unit.node.verdict.test_check_from import document, record
 
 from goldnode.core import program_file as nodefile
+from goldnode.disks import bytecode
 from goldnode.node import __main__ as starting
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root's start makes a copy")
@@ -32,6 +33,7 @@ START = "__main__.py"
 STOP = "os.kill(os.getpid(), 19)  # SIGSTOP: the test goes on here\n"
 BEFORE_IMPORTS = "    from goldnode.node.program.start import finish, main\n"
 OLD = time.time() - 2 * starting.DAY
+SHIPPED = "root/usr/lib/goldnode/disk/program"
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,9 @@ def program(
     place.parent.mkdir(parents=True, exist_ok=True)
     sources = dict(nodefile.sources())
     sources[START] = sources[START].replace(b'"/run/goldnode/program"', f'"{place}"'.encode())
-    assert str(place).encode() in sources[START]
+    shipped = str(folder / SHIPPED)
+    sources[START] = sources[START].replace(starting.SHIPPED.encode(), shipped.encode())
+    assert all(path.encode() in sources[START] for path in (str(place), shipped))
     edit(sources)
     with mock.patch.object(nodefile, "sources", return_value=sources):
         data = nodefile.build.__wrapped__()
@@ -361,7 +365,7 @@ def test_the_copy_of_another_program_or_python_is_not_taken(tmp_path: Path) -> N
     )
     digest = hashlib.sha256(other.file.read_bytes()).hexdigest()
     with mock.patch.object(starting, "PLACE", str(found.place)):
-        shutil.copy(found.place / name, starting.named(digest))
+        shutil.copy(found.place / name, starting.named(digest, starting.PLACE))
         with mock.patch.object(sys, "version", "another"):
             assert not found.sound()
     assert not other.sound()
@@ -625,3 +629,45 @@ def test_a_run_that_cannot_be_written_to_still_prints_and_acts(tmp_path: Path) -
     with mock.patch.object(Host, "write", write), pytest.raises(OSError, match=r"verdict\.json"):
         commands.main(["check", "--root", str(tmp_path), "--class", "/nowhere"])
     assert not host.exists(check.VERDICT)
+
+
+# -- the copy of a disk image
+
+
+def ship(found: Program, folder: Path) -> Path:
+    """Give `found` the copy that a disk image has, with this Python, and return its path."""
+    place = folder / SHIPPED
+    bytecode.run_python([sys.executable], bytecode.COPY, [str(found.file), str(place)])
+    (copy,) = place.iterdir()
+    return copy
+
+
+def test_shipped_copy_is_used_and_none_is_made(tmp_path: Path, desk: list[str]) -> None:
+    found = program(tmp_path, inserted("    import shutil\n", "os._exit(77)\n"))
+    copy = ship(found, tmp_path)
+    assert found.run(*desk)[0] == 2, "77 would be a start that makes a copy"
+    assert not found.copies()
+    again = ship(found, tmp_path / "again").read_bytes()
+    assert again == copy.read_bytes(), "the same bytes in another directory, at another time"
+
+
+@pytest.mark.parametrize("fault", ["cut", "writable", "another program"])
+def test_unsound_shipped_copy_is_not_used(tmp_path: Path, desk: list[str], fault: str) -> None:
+    found = program(tmp_path)
+    copy = ship(found, tmp_path)
+    if fault == "cut":
+        os.truncate(copy, copy.stat().st_size - 1)
+    elif fault == "writable":
+        copy.chmod(0o666)
+    else:
+        copy.rename(copy.with_name("0" * 64 + copy.name[64:]))
+    assert found.run(*desk)[0] == 2
+    assert found.sound(), "a copy is made as on any other node"
+
+
+def test_start_with_a_shipped_copy_records_the_digest_of_the_file(tmp_path: Path) -> None:
+    found = program(tmp_path)
+    ship(found, tmp_path)
+    time.sleep(2.1)  # a younger file gets no stamp
+    assert found.run("--version")[0] == 0
+    assert list(found.copies()) == [starting.STAMP]
