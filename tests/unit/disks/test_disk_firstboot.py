@@ -6,6 +6,7 @@ import configparser
 import json
 import os
 import re
+import socket
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -230,6 +231,7 @@ def run(
     root: str = "UUID=1",
     layout: str = "single",
     credentials: Mapping[str, str] = MappingProxyType({}),
+    sleep: Path | None = None,
 ) -> str:
     """The program of the first boot with every path of it below `place`; `mounted`: whether /efi is."""
     text = PROGRAM.read_text()
@@ -264,7 +266,10 @@ def run(
     program.write_text(text)
     (place / "programs").mkdir(exist_ok=True)
     (place / "programs/mountpoint").write_text(f"#!/bin/sh\nexit {0 if mounted else 32}\n")
-    (place / "programs/mountpoint").chmod(0o755)
+    # Nothing comes a moment later.
+    (place / "programs/sleep").write_text(sleep.read_text() if sleep else "#!/bin/sh\n")
+    for stub in (place / "programs").iterdir():
+        stub.chmod(0o755)
     environment = os.environ | {"PATH": f"{place}/programs:{os.environ['PATH']}"}
     if credentials:
         environment["CREDENTIALS_DIRECTORY"] = str(place / "credentials")
@@ -305,20 +310,63 @@ def test_the_name_of_a_lease_is_taken_when_it_is_one(tmp_path: Path, lease: str,
     assert name_of(tmp_path) == name
 
 
-def test_a_lease_names_no_node_that_has_a_name_and_its_service_is_never_skipped(
-    tmp_path: Path,
-) -> None:
-    """A service that its condition skips is started again by its path unit, until that fails (Debian 12: `trigger-limit-hit`)."""
+def test_lease_that_systemd_tells_names_the_node(tmp_path: Path) -> None:
+    """systemd 262 writes no files of leases. The answer is its own, cut, of a lease from dnsmasq 2.93 on 2026-12-01."""
+    lease = {
+        "LeaseTimestampUSec": 4466340585,
+        "Hostname": "node-17",
+        "Message": {"op": 2, "options": [{"tag": 12, "data": "6e6f64652d3137"}]},
+    }
+    interfaces = [{"Index": 1, "Name": "lo"}, {"Name": "wire0", "DHCPv4Client": {"Lease": lease}}]
+    (tmp_path / "programs").mkdir()
+    answer = json.dumps({"Interfaces": interfaces}, separators=(",", ":"))
+    (tmp_path / "programs/varlinkctl").write_text(f"#!/bin/sh\necho '{answer}'\n")
+    place = tmp_path / "run/systemd/netif"
+    place.mkdir(parents=True)
+    run(tmp_path, "lease")
+    assert name_of(tmp_path) == "", "there is nothing to ask"
+    with socket.socket(socket.AF_UNIX) as listening:
+        here = Path.cwd()
+        os.chdir(place)  # the path of a socket has at most 107 bytes
+        listening.bind("io.systemd.Network")
+        os.chdir(here)
+        assert "called node-17 (the DHCP lease)" in run(tmp_path, "lease")
+        assert run(tmp_path, "lease") == "", "it has this name already"
+    assert name_of(tmp_path) == "node-17"
+
+
+def test_lease_of_a_later_moment_names_the_node(tmp_path: Path) -> None:
+    (tmp_path / "programs").mkdir()
+    place = tmp_path / "run/systemd/netif/leases"
+    run(tmp_path, "lease")
+    assert name_of(tmp_path) == ""
+    text = f"#!/bin/sh\n[ $1 != 2 ] || echo HOSTNAME=late >{place}/2\n"
+    sleep = tmp_path / "programs/later"
+    sleep.write_text(text)
+    run(tmp_path, "lease", sleep=sleep)
+    assert name_of(tmp_path) == "late"
+
+
+def test_a_lease_names_no_node_that_has_a_name(tmp_path: Path) -> None:
     (tmp_path / "run/systemd/netif/leases").mkdir(parents=True)
     (tmp_path / "run/systemd/netif/leases/2").write_text("HOSTNAME=lease\n")
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/hostname").write_text("seed\n")
     run(tmp_path, "lease")
     assert name_of(tmp_path) == ""
+
+
+def test_changes_of_interfaces_start_the_service_as_often_as_they_come() -> None:
+    """With a limit, or with a condition of a path that exists, a busy network would let the unit fail."""
     units = firstboot.FILES / "common/usr/lib/systemd/system"
+    path = (units / "goldnode-lease-name.path").read_text().splitlines()
     service = (units / "goldnode-lease-name.service").read_text().splitlines()
-    assert "RemainAfterExit=yes" in service
-    assert not [line for line in service if line.startswith("Condition")]
+    assert [line for line in path if line.startswith("Path")] == [
+        "PathChanged=/run/systemd/netif/links"
+    ]
+    assert "Wants=goldnode-lease-name.service" in path, "the lease may be there already"
+    assert "StartLimitIntervalSec=0" in service
+    assert not [line for line in service if line.startswith(("Condition", "RemainAfterExit"))]
 
 
 def test_the_seed_gives_name_and_keys(tmp_path: Path) -> None:
