@@ -347,7 +347,7 @@ def test_lease_of_a_later_moment_names_the_node(tmp_path: Path) -> None:
     assert name_of(tmp_path) == "late"
 
 
-def test_a_lease_names_no_node_that_has_a_name(tmp_path: Path) -> None:
+def test_lease_names_no_node_that_has_a_name(tmp_path: Path) -> None:
     (tmp_path / "run/systemd/netif/leases").mkdir(parents=True)
     (tmp_path / "run/systemd/netif/leases/2").write_text("HOSTNAME=lease\n")
     (tmp_path / "etc").mkdir()
