@@ -310,7 +310,7 @@ def test_the_name_of_a_lease_is_taken_when_it_is_one(tmp_path: Path, lease: str,
     assert name_of(tmp_path) == name
 
 
-def test_lease_that_systemd_tells_names_the_node(tmp_path: Path) -> None:
+def test_lease_that_networkd_answers_with_names_the_node(tmp_path: Path) -> None:
     """systemd 262 writes no files of leases. The answer is its own, cut, of a lease from dnsmasq 2.93 on 2026-12-01."""
     lease = {
         "LeaseTimestampUSec": 4466340585,
