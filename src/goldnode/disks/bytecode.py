@@ -83,10 +83,10 @@ def add_bytecode(root: Path) -> list[str]:
     Return the paths of these modules in the root. The same root gets the same bytes. Raises DiskError if its Python fails.
     """
     python = ["chroot", str(root), PYTHON]
-    found: list[str] = json.loads(run_python(python, LIST, imports(sources(writer=True))))
-    run_python(python, COMPILE, found)
+    modules: list[str] = json.loads(run_python(python, LIST, imports(sources(writer=True))))
+    run_python(python, COMPILE, modules)
     run_python(python, COPY, [PROGRAM, SHIPPED])
-    return found
+    return modules
 
 
 def run_python(python: list[str], script: str, given: list[str]) -> str:
