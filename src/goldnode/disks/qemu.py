@@ -297,7 +297,7 @@ class Clock:
 
 
 @dataclass
-class _Qmp:
+class Qmp:
     """Client of QEMU's control socket (QMP). `events` are those that came with answers."""
 
     socket: socket.socket
@@ -377,7 +377,7 @@ class VirtualMachine:
         self.port: int | None = None
         self.clock: Clock | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._qmp: _Qmp | None = None
+        self.control: Qmp | None = None
 
     # -- its life
 
@@ -487,11 +487,11 @@ class VirtualMachine:
                 )
             its.close()
             mine.settimeout(60)
-            self._qmp = _Qmp(mine)
+            self.control = Qmp(mine)
             # The greeting.
-            self._qmp.read()
+            self.control.read()
             # QMP accepts no other command before this one.
-            self._qmp.ask("qmp_capabilities")
+            self.control.ask("qmp_capabilities")
             self.clock = Clock(self._process.pid)
             if self.options.network:
                 self.port = self._forwarded()
@@ -504,9 +504,9 @@ class VirtualMachine:
         return self
 
     def _forwarded(self) -> int:
-        if self._qmp is None:
+        if self.control is None:
             raise ValueError("it has no control socket")
-        network = str(self._qmp.ask("human-monitor-command", **{"command-line": "info usernet"}))
+        network = str(self.control.ask("human-monitor-command", **{"command-line": "info usernet"}))
         forward = re.search(r"TCP\[HOST_FORWARD\]\s+\d+\s+127\.0\.0\.1\s+(\d+)", network)
         if not forward:
             raise ValueError(f"it does not say which port it forwards: {network.strip()}")
@@ -542,21 +542,21 @@ class VirtualMachine:
         """Return QEMU's run state (running, paused, internal-error, shutdown …), or `ended` if QEMU is not
         running.
         """
-        if not self.running() or self._qmp is None:
+        if not self.running() or self.control is None:
             return "ended"
         try:
-            return str(self._qmp.ask("query-status")["status"])
+            return str(self.control.ask("query-status")["status"])
         except OSError:
             return "ended"
 
     def resets(self) -> int:
         """Return how often the guest has reset the machine since its start, by itself or by a panic."""
-        if not self.running() or self._qmp is None:
+        if not self.running() or self.control is None:
             return 0
         self.status()  # events come with answers
         return sum(
             event["event"] == "RESET" and bool(event.get("data", {}).get("guest"))
-            for event in self._qmp.events
+            for event in self.control.events
         )
 
     def cut(self) -> None:
@@ -570,18 +570,18 @@ class VirtualMachine:
         self._close()
 
     def _close(self) -> None:
-        if self._qmp is not None:
-            self._qmp.socket.close()
-            self._qmp = None
+        if self.control is not None:
+            self.control.socket.close()
+            self.control = None
 
     def stop(self, limit: float = 120) -> None:
         """Press the power button.
 
         Cut the power if the guest does not shut down within `limit` seconds of its time.
         """
-        if self._process is not None and self.running() and self._qmp is not None:
+        if self._process is not None and self.running() and self.control is not None:
             with contextlib.suppress(OSError):
-                self._qmp.ask("system_powerdown")
+                self.control.ask("system_powerdown")
             clock = Clock(self._process.pid)
             while self.running() and clock.tick() < limit:
                 time.sleep(0.1)
@@ -744,7 +744,7 @@ class VirtualMachine:
         reported, patience = "nothing", PATIENCE
         moments = self.pauses(limit, "ssh answered", fatal, since)
         if resets is not None:
-            shutdown = Clock(self._live().pid)
+            shutdown = Clock(self.pid or 0)
             while self.resets() <= resets and shutdown.tick() < SHUTDOWN:
                 next(moments)
         while True:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -194,10 +193,9 @@ def test_guest_that_shuts_down_is_asked_only_after_its_reset(
     monkeypatch.setattr(VirtualMachine, "ssh", ssh)
     monkeypatch.setattr(VirtualMachine, "pauses", pauses)
     monkeypatch.setattr(VirtualMachine, "running", lambda _: True)
-    monkeypatch.setattr(VirtualMachine, "_live", lambda _: subprocess.Popen(["true"]))
     guest = machine(tmp_path)
     monitor: Any = Monitor(*lines)
-    guest._qmp = qemu._Qmp(monitor)
+    guest.control = qemu.Qmp(monitor)
     before = guest.resets()
     assert guest.wait_ssh(other_than="one", resets=before) == "two"
     assert (before, order) == (1, ["pause", "pause", "pause", "ssh"])
@@ -210,6 +208,5 @@ def test_guest_without_a_sign_of_its_reset_is_asked_after_the_time_of_a_shutdown
     monkeypatch.setattr(Clock, "tick", lambda _: next(passed))
     monkeypatch.setattr(VirtualMachine, "resets", lambda _: 0)
     monkeypatch.setattr(VirtualMachine, "pauses", lambda *_: iter(range(3)))
-    monkeypatch.setattr(VirtualMachine, "_live", lambda _: subprocess.Popen(["true"]))
     monkeypatch.setattr(VirtualMachine, "ssh", lambda *_, **__: qemu.GuestResult(0, "two", ""))
     assert machine(tmp_path).wait_ssh(other_than="one", resets=0) == "two"
