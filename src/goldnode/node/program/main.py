@@ -461,6 +461,8 @@ def read_document(host: Host, options: Any) -> ClassDocument:
         remedy = "Run site.yml for this host"
         other = ", or name with --class what `goldnode class export CLASS` has written"
         owners.believe(host, CLASS)
+        # Without it, the file of an image reads as that of the machine which checks it.
+        name = host.root.rstrip("/") + name
     if text is None:
         raise NodeError(f"{name}: there is no class document. {remedy}{other}.")
     try:
@@ -475,7 +477,7 @@ def read_document(host: Host, options: Any) -> ClassDocument:
     wrong = not_a_document(document)
     if wrong:
         raise NodeError(f"{name}: {wrong}. {remedy}.")
-    if name == CLASS:
+    if options.document == CLASS:
         host.class_text = text
     return cast("ClassDocument", document)
 

@@ -50,6 +50,13 @@ def test_a_root_that_is_no_directory_is_refused_and_not_made(
     assert not root.is_dir()
 
 
+def test_missing_class_of_an_image_is_named_below_its_root(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", "--root", str(tmp_path), "--no-write"]) == 3
+    assert f"{tmp_path}{CLASS}: there is no class document" in capsys.readouterr().out
+
+
 def test_a_machine_that_shows_another_pod_s_processes_only_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
