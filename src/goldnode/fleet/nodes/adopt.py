@@ -132,11 +132,13 @@ def read(path: Path) -> dict[str, Any]:
         raise AdoptError(
             f"the survey cannot be read: {problem}",
             file=path,
-            remedy="save it again with --save-survey",
+            remedy="save it again with `goldnode adopt --save-survey`, or import without --surveys",
         ) from problem
     if not isinstance(survey, dict) or survey.get("schema") != SCHEMA:
         raise AdoptError(
-            f"this is no survey of schema {SCHEMA}", file=path, remedy="save one with --save-survey"
+            f"this is no survey of schema {SCHEMA}",
+            file=path,
+            remedy="save one with `goldnode adopt --save-survey`, or import without --surveys",
         )
     return survey
 

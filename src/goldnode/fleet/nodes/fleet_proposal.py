@@ -155,7 +155,7 @@ def _read_answer(
 
 
 def read_surveys(directory: Path, source: FleetSource) -> FleetSurveys:
-    """Read saved surveys, one file HOST.json per machine. Raises AdoptError for a file that is no survey."""
+    """Read saved surveys, one file HOST.json per machine. Raises GoldnodeError for a file that is no survey, or if there is none."""
     result = FleetSurveys()
     for host in source.hosts:
         path = directory / f"{host.name}.json"
@@ -163,6 +163,11 @@ def read_surveys(directory: Path, source: FleetSource) -> FleetSurveys:
             result.surveys[host.name] = adopt.read(path)
         else:
             result.unreached[host.name] = host.unreached or f"it has no survey in {directory}"
+    if source.hosts and not result.surveys:
+        raise ImportFleetError(
+            f"{directory} has a survey of none of {len(source.hosts)} machines, such as {source.hosts[0].name}.json",
+            remedy="name the directory import/surveys of the import, or leave --surveys out to survey them now",
+        )
     return result
 
 
@@ -178,7 +183,11 @@ def propose_fleet(
     """
     hosts = {host.name: host for host in source.hosts}
     if not surveyed.surveys:
-        name, reason = next(iter(surveyed.unreached.items()), ("no machine", "the source is empty"))
+        name, reason = next(iter(surveyed.unreached.items()), ("no machine", "no reason"))
+        if not hosts:
+            raise ImportFleetError(
+                "the source lists no machine", remedy="write one name a line into it"
+            )
         raise ImportFleetError(
             f"none of {len(hosts)} machines was surveyed; {name}: {reason}",
             remedy="check ssh with one of them, give --become or --user, or name an inventory with its connections",

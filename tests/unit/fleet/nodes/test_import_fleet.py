@@ -416,3 +416,16 @@ def test_scheduler_that_does_not_answer_here_can_be_asked_on_its_machine(
     done = CliRunner().invoke(main, ["import", source])
     assert done.exit_code == 2
     assert f"as in --program 'ssh HOST {program}'" in done.output
+
+
+def test_directory_without_surveys_is_no_question_of_ssh(tmp_path: Path) -> None:
+    (tmp_path / "hosts.json").write_text('{"kind": "Node", "metadata": {"name": "n1"}}')
+    (tmp_path / "surveys").mkdir()
+    words = ["import", str(tmp_path / "hosts.json"), "--surveys", str(tmp_path / "surveys")]
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 2
+    assert "has a survey of none of 1 machines, such as n1.json. Name the directory" in done.output
+    assert "ssh" not in done.output
+    (tmp_path / "surveys/n1.json").write_text("{")
+    broken = CliRunner().invoke(main, words)
+    assert "Save it again with `goldnode adopt --save-survey`, or import without" in broken.output
