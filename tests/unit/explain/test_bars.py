@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from goldnode.explain.answer import explain
@@ -133,3 +135,10 @@ def test_number_of_a_dcgm_error_has_its_name(number: int, wanted: str) -> None:
     answer = explain(f"DCGM detected issues in health check system with error code {number}")
     assert [row.id for row in answer.answers] == [wanted]
     assert "DCGM_FR_" in str(answer.answers[0].versions)
+
+
+@pytest.mark.parametrize("part", ["a@", "a.", "1", "a"])
+def test_line_of_a_hundred_thousand_signs_takes_no_time(part: str) -> None:
+    begun = time.process_time()
+    explain(part * (100_000 // len(part)))
+    assert time.process_time() - begun < 5
