@@ -214,6 +214,7 @@ def test_check_output_is_complete_and_a_full_device_is_an_error(tmp_path: Path) 
     """A check ends without the interpreter's own end: what it has printed is out before that, and what cannot be printed is said."""
     file = tmp_path / "goldnode-node"
     file.write_bytes(nodefile.build())
+    (tmp_path / "empty").mkdir()
     command = [
         sys.executable,
         "-I",
