@@ -214,6 +214,11 @@ class Estimate:
         self.seconds, self.boots = seconds, boots
         self.current, self.begun = 0, time.monotonic()
 
+    def forget(self) -> None:
+        """Forget all durations: the guests get another clock, with which a boot takes longer."""
+        self.seconds.clear()
+        self.current = 0
+
     def begin(self, number: int) -> None:
         """Start the time of a boot, and end that of the boot before it."""
         if self.current:
@@ -353,6 +358,8 @@ def verify(
     if emulated and others.processors() > len(os.sched_getaffinity(0)) * BUSY:
         say("other work keeps this machine busy: the guests' clock counts their instructions")
         report.counted = True
+        if estimate:
+            estimate.forget()
     _boots(report, place, chosen, say, estimate)
     if report.broken and emulated and not report.counted:
         # On a busy machine, a unit of a good image can reach its time limit. With the slower clock it cannot.
@@ -360,6 +367,8 @@ def verify(
         say(
             f"failed: {first_try}; trying again with a clock that counts the guest's instructions, which takes twice as long"
         )
+        if estimate:
+            estimate.forget()
         report = replace(report, boots=[], clones=[], error=None, counted=True, first_try=first_try)
         _boots(report, place, chosen, say, estimate)
     report.raw_sha256_after = sha256_of(built.path("raw"))
