@@ -254,7 +254,7 @@ def sums_and_list(
 
 
 def programs(asked: dict[str, Any]) -> dict[str, Any]:
-    """Return what dpkg, apt, ss, lsblk and systemd's journal say."""
+    """Return the answers of dpkg, apt, ss, lsblk and systemd's journal."""
     return {
         "identity": identity(),
         "root_password": (run("passwd", "-S", "root")[1].split() or ["", "?"])[1:2],
@@ -336,7 +336,7 @@ def main() -> None:
         return
     release = os.uname().release
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        # What takes an emulated guest longest, on all its processors. No unit that still starts changes files of /boot.
+        # These take an emulated guest longest, so all its processors work on them. No unit that is still starting changes files in /boot.
         summed = pool.submit(sums_and_list, asked, "/boot/initrd.img-" + release)
         # Wait until systemd has finished starting units. The checks decide whether all of them started.
         run("systemctl", "is-system-running", "--wait", limit=900)

@@ -40,7 +40,7 @@ _DESCRIPTION = 12
 _DECORATION = re.compile(r"^[\W_]*$")
 # A command behind its prompt is no output.
 _COMMAND = re.compile(r"^\s*(?:[\w.-]+@[\w.-]+[^$#]{0,60}[$#]|\$) \S")
-# What apt adds to an error: hashes, dates, and that it goes on with old indexes.
+# Lines that apt adds to an error: hashes, dates, and that it continues with old indexes.
 _OF_APT = re.compile(
     r"^\s+(?:Hashes of expected file:|- (?:Filesize|SHA\d+|MD5Sum):|Release file created at:)"
     r"|^E: (?:Some index files failed to download|Unable to fetch some archives)"

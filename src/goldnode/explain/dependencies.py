@@ -1,4 +1,4 @@
-"""What apt's list of unmet dependencies proves: a package of another release, versions of two archives, or none at all."""
+"""Conclusions from apt's list of unmet dependencies: a package of another release, versions of two archives, or a package that no archive has."""
 
 from __future__ import annotations
 

@@ -177,7 +177,7 @@ def test_guest_that_shuts_down_is_asked_only_after_its_reset(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = {"event": "RESET", "data": {"guest": False, "reason": "host-qmp-system-reset"}}
-    # The reset before the wait, one that QEMU was told to do, and the one that ends the wait.
+    # One reset before the wait, one that QEMU was asked for, and the one that ends the wait.
     lines = [RESET, RUNNING, own, RUNNING, RUNNING, {"event": "STOP"}, RESET, RUNNING]
     order: list[str] = []
 

@@ -111,6 +111,15 @@ def test_parts_of_the_user_come_first_and_whole(tmp_path: Path, form: tuple[str,
     assert "Zürich" in found[1][2]
 
 
+def refuses_part(part: Path, text: str, why: str) -> None:
+    """Fail unless a part with `text` is refused for `why`, and nothing is printed that could be used."""
+    part.write_text(text)
+    done = run("cpu_only", "--program", ADDRESS, "--part", part.name)
+    assert done.exit_code == 2
+    assert why in done.stderr
+    assert done.stdout == ""
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
@@ -129,11 +138,7 @@ def test_parts_of_the_user_come_first_and_whole(tmp_path: Path, form: tuple[str,
 def test_part_of_unknown_type_or_with_a_secret_is_refused(
     tmp_path: Path, text: str, why: str
 ) -> None:
-    (tmp_path / "mine").write_text(text)
-    done = run("cpu_only", "--program", ADDRESS, "--part", "mine")
-    assert done.exit_code == 2
-    assert why in done.stderr
-    assert done.stdout == ""
+    refuses_part(tmp_path / "mine", text, why)
 
 
 def test_document_with_a_login_is_refused() -> None:
@@ -187,11 +192,7 @@ def test_command_line_that_cannot_work_is_refused(words: list[str], why: str) ->
 def test_part_that_cloud_init_would_leave_out_is_refused_with_its_line(
     tmp_path: Path, text: str, why: str
 ) -> None:
-    (tmp_path / "mine").write_text(text)
-    done = run("cpu_only", "--program", ADDRESS, "--part", "mine")
-    assert done.exit_code == 2
-    assert why in done.stderr
-    assert done.stdout == ""
+    refuses_part(tmp_path / "mine", text, why)
 
 
 def test_template_is_no_yaml_before_cloud_init_has_filled_it(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ _PROBLEM = re.compile(
     r"^(?:slurmd(?:-\S+)?: )?((?:fatal|error|WARNING): .*|We were configured with .*)$"
 )
 NO_START_REMEDY = "Give slurmd its slurm.conf, with a NodeName that is this node"
-# slurmd that has no configuration, or is not in it, says nothing about GPUs.
+# slurmd prints nothing about GPUs if it has no configuration, or if its node is not in it.
 _NO_START = re.compile(
     r"^fatal:|initialization failed|failed to load configs|configuration source", re.IGNORECASE
 )
