@@ -35,6 +35,7 @@ ROUNDS = {
     10: "f0697c3a",
     11: "67f78854",
     12: "a02fe2a8",
+    13: "f6df7361",
 }
 
 Judgement = Literal["right", "partly", "wrong", "cannot"]
