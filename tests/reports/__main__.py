@@ -81,7 +81,8 @@ def rounds(rows: list[Report], pending: dict[str, str]) -> list[str]:
         "boot loaders and images, ssh and Ansible, metrics and health checks; round 9 is on the same ground. "
         "Round 10 is about boot order, EFI partitions, entries of the boot loader and copies of disks; "
         "round 11 is on the same ground, found after the readers of these outputs were written. "
-        "Round 12 goes back to drivers, containers, schedulers and archives.",
+        "Round 12 goes back to drivers, containers, schedulers and archives; "
+        "round 13 to runtimes and CDI, initramfs and boot loaders, AMD, vGPU and Slurm.",
         "",
         "| Round | At | Reports | Right first | Partly | Wrong | Not taken | Right now |",
         "|--:|---|--:|--:|--:|--:|--:|--:|",

@@ -46,6 +46,16 @@ _OF_APT = re.compile(
     r"|^E: (?:Some index files failed to download|Unable to fetch some archives)"
 )
 
+# Lines around an error that say nothing more: what systemd does with a unit, what is for information or was ignored, advice that a
+# program prints with each error, headings of `nvidia-smi -q`, and commands of root.
+_BESIDE = re.compile(
+    r"systemd(?:\[\d+\])?: (?:Starting|Started|Stopping|Stopped|Reached target) |: (?:Main|Control) process exited, code="
+    r"|: Scheduled restart job|: Failed with result |level=(?:info|debug)\b|; ignoring\"?$"
+    r"|CUDA kernel errors might be asynchronously reported|For debugging consider passing CUDA_LAUNCH_BLOCKING"
+    r"|Compile with `?TORCH_USE_CUDA_DSA|Press any key to continue|^\s*Try .{1,60}--help"
+    r"|^\s*vGPU Software Licensed Product$|^\s*Product Name +: |^\s*Host VGPU Mode +: |^\s*# \S"
+)
+
 
 @dataclass(frozen=True)
 class Explanation:
@@ -103,7 +113,9 @@ def explain(text: str, driver: str | None = None) -> Explanation:
         taken.update(number for number in left if _OF_APT.match(lines[number]))
     if "no-package-for-this-system" in ids:
         taken.update(number for number in left if dependencies.is_row(lines[number]))
-    if not answers:
+    if answers:
+        taken.update(number for number in left if _BESIDE.search(lines[number]))
+    else:
         # No row knows any line: which program reports an error is what remains.
         answers.extend(_components(lines, left, taken))
     answers = versions.completed(merged(answers), "\n".join(lines), driver)

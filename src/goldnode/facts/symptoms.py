@@ -41,6 +41,8 @@ _SPECIAL = frozenset("^$.|?*+()")
 _NEAR = 0.16
 # The output of a program is compared with descriptions by people, where chance makes more words equal.
 _NEAR_OF_A_PROGRAM = 0.3
+# Signs of a line that are searched at once, and how far apart these windows begin: a message is shorter than their overlap.
+_WINDOW, _STEP = 2_000, 1_000
 _SHARED = 2  # words that a description and any symptom must have in common
 
 
@@ -142,6 +144,17 @@ def _fixed_part(pattern: str) -> str:
     return max([*runs, run], key=len).lower()
 
 
+def search(pattern: re.Pattern[str], line: str) -> re.Match[str] | None:
+    """Search `line`. A long one is searched in windows, as the time of some patterns grows with the square of its length.
+
+    A `^` still fits at the beginning of the line only.
+    """
+    if len(line) <= _WINDOW:
+        return pattern.search(line)
+    hits = (pattern.search(line, at, at + _WINDOW) for at in range(0, len(line), _STEP))
+    return next((hit for hit in hits if hit), None)
+
+
 def fitting(line: str, *, fallback: bool) -> list[str]:
     """Return the symptoms whose messages fit `line`. Searches for fixed text first, which is much faster."""
     lower = line.lower()
@@ -149,7 +162,7 @@ def fitting(line: str, *, fallback: bool) -> list[str]:
         message.symptom
         for message in message_rows(fallback)
         if (not message.parts or any(part in lower for part in message.parts))
-        and message.pattern.search(line)
+        and search(message.pattern, line)
     ]
 
 
@@ -249,7 +262,7 @@ def dcgm_status() -> dict[str, str]:
 
 def subject_of(symptom: Symptom, line: str) -> str | None:
     """Return what a message of the symptom in `line` is about: its group `subject`. None if it names nothing."""
-    hits = (pattern.search(line) for pattern in _subjects()[symptom.id])
+    hits = (search(pattern, line) for pattern in _subjects()[symptom.id])
     return next((hit["subject"].rstrip(".,:") for hit in hits if hit), None)
 
 

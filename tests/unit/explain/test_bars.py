@@ -142,3 +142,25 @@ def test_line_of_a_hundred_thousand_signs_takes_no_time(part: str) -> None:
     begun = time.process_time()
     explain(part * (100_000 // len(part)))
     assert time.process_time() - begun < 5
+
+
+@pytest.mark.parametrize(
+    "part", ["nvidia ", "vGPU ", "dracut: ", "systemd-repart: ", "efivar", "PV "]
+)
+def test_line_of_words_that_messages_begin_with_takes_no_time(part: str) -> None:
+    begun = time.process_time()
+    explain(part * (200_000 // len(part)))
+    assert time.process_time() - begun < 15
+
+
+def test_message_in_a_long_line_is_found_and_no_beginning_of_a_line_in_its_middle() -> None:
+    filling = "a=1 " * 2_000
+    found = explain(f"{filling}modprobe: FATAL: nvidia: Exec format error {filling}").answers
+    assert [row.id for row in found] == ["driver-gone-after-kernel"]
+    assert not explain(f"{'b' * 1_000}error: out of memory.{filling}").answers
+
+
+def test_lines_beside_an_error_are_left_where_nothing_else_is_known() -> None:
+    ended = "systemd[1]: Started a service of somebody."
+    assert explain(ended).unread
+    assert not explain(f"NVRM: osInitNvMapping: *** Cannot attach gpu\n{ended}").unread

@@ -485,16 +485,16 @@ def _undeclared(name: str, survey: Survey, host: FleetHost) -> list[FleetDeviati
     rows = []
     gpus, memory = _number_of_gpus(survey), _hardware(survey).get("memory_mib")
     if host.gpus is not None and survey["gpus"] is not None and host.gpus != gpus:
-        rows.append(("GPUs", str(gpus), str(host.gpus), "its Gres"))
+        rows.append(("number of GPUs", str(gpus), str(host.gpus), "its Gres"))
     if host.memory_mib is not None and memory and host.memory_mib > memory:
         rows.append(("memory (MiB)", str(memory), str(host.memory_mib), "its RealMemory"))
     note = "Slurm drains a node that has less than slurm.conf declares: repair it, or correct slurm.conf."
     return [
         FleetDeviation(
             name,
-            f"{what} declared by the scheduler",
+            f"{what} for the scheduler",
             present,
-            f"{want} in {key}",
+            f"{want} by {key}",
             by=ELSEWHERE,
             note=note,
         )

@@ -157,12 +157,12 @@ def test_each_deviation_is_named_and_nothing_else(proposed: FleetProposal) -> No
         ("h16", "power limit (W)", "300.00", "400.00"),
         ("a03", "kernel", "6.1.0-9-amd64", RELEASE),
         ("a05", "number of GPUs", "7", "8"),
-        ("a05", "GPUs declared by the scheduler", "7", "8 in its Gres"),
+        ("a05", "number of GPUs for the scheduler", "7", "8 by its Gres"),
         ("l02", "number of GPUs", "0", "1"),
-        ("l02", "GPUs declared by the scheduler", "0", "1 in its Gres"),
+        ("l02", "number of GPUs for the scheduler", "0", "1 by its Gres"),
         ("l04", "driver installed by a .run file", "/usr/bin/nvidia-uninstall", "no"),
         ("l07", "memory", "187 GiB", "251 GiB"),
-        ("l07", "memory (MiB) declared by the scheduler", "191488", "250000 in its RealMemory"),
+        ("l07", "memory (MiB) for the scheduler", "191488", "250000 by its RealMemory"),
         ("c03", "swap", "on", "off"),
     }
 
