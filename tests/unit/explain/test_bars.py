@@ -161,6 +161,6 @@ def test_message_in_a_long_line_is_found_and_no_beginning_of_a_line_in_its_middl
 
 
 def test_lines_beside_an_error_are_left_where_nothing_else_is_known() -> None:
-    ended = "systemd[1]: Started a service of somebody."
-    assert explain(ended).unread
-    assert not explain(f"NVRM: osInitNvMapping: *** Cannot attach gpu\n{ended}").unread
+    beside = "systemd[1]: Reached target Paths."
+    assert explain(beside).unread
+    assert not explain(f"NVRM: osInitNvMapping: *** Cannot attach gpu\n{beside}").unread
