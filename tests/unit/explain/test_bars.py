@@ -160,7 +160,7 @@ def test_message_in_a_long_line_is_found_and_no_beginning_of_a_line_in_its_middl
     assert not explain(f"{'b' * 1_000}error: out of memory.{filling}").answers
 
 
-def test_lines_beside_an_error_are_left_where_nothing_else_is_known() -> None:
-    beside = "systemd[1]: Reached target Paths."
-    assert explain(beside).unread
+def test_lines_beside_an_error_are_no_answer_and_not_left() -> None:
+    beside = "    Product Name                      : NVIDIA A10"
+    assert not explain(beside).answers
     assert not explain(f"NVRM: osInitNvMapping: *** Cannot attach gpu\n{beside}").unread
