@@ -61,16 +61,20 @@ class BlockDevice:
         return bool(_RAID.match(self.kind)) or bool(re.match(r"md\d+(p\d+)?$", self.name))
 
     @property
+    def typed_esp(self) -> bool:
+        """Return whether the partition table has it as an EFI system partition."""
+        named = self.column("parttypename") in ("EFI System", "EFI (FAT-12/16/32)")
+        return named or self.column("parttype").startswith("c12a7328")
+
+    @property
     def esp(self) -> bool:
         """Return whether it is an EFI system partition, by its type, its place, or its names on FAT."""
-        if self.column("parttype").startswith("c12a7328") or "/boot/efi" in self.mounts:
+        if self.typed_esp or "/boot/efi" in self.mounts:
             return True
         names = f"{self.column('label')} {self.column('partlabel')}"
         fat = self.column("fstype") in ("vfat", "fat32", "msdos")
         by_name = bool(re.search(r"efi|\besp\b", names, re.IGNORECASE))
-        return self.column("parttypename") == "EFI System" or (
-            fat and (by_name or "/efi" in self.mounts or "/boot" in self.mounts)
-        )
+        return fat and (by_name or "/efi" in self.mounts or "/boot" in self.mounts)
 
     @property
     def maybe_esp(self) -> bool:
@@ -84,6 +88,8 @@ class BlockDevice:
 class BlockDevices:
     """All lists of a text together. `part` names the command if one of them shows a part of the devices.
 
+    `whole` has the columns of which another list shows all devices all the same.
+
     `sizes` has the disks of each list with their sizes: lists of two boots, or of two machines, differ in them.
     `full` are file systems of `df` and `lsblk -f` as (mount, source, share used in %, line).
     """
@@ -92,6 +98,7 @@ class BlockDevices:
     forms: list[str] = field(default_factory=list)
     used: set[int] = field(default_factory=set)
     part: str = ""
+    whole: set[str] = field(default_factory=set)
     sizes: list[dict[str, str]] = field(default_factory=list)
     full: list[tuple[str, str, int, int]] = field(default_factory=list)
 
@@ -122,7 +129,7 @@ def read(lines: Sequence[str]) -> BlockDevices:
         if form not in result.forms:
             result.forms.append(form)
         for device in devices:
-            _join(result, device)
+            join(result, device)
         sizes = {row.name: row.column("size") for row in devices if row.kind == "disk"}
         # Bytes (`lsblk -b`) cannot be compared with rounded sizes.
         sizes = {name: size for name, size in sizes.items() if size[-1:].isalpha()}
@@ -162,7 +169,7 @@ def _lists(lines: Sequence[str]) -> Iterator[tuple[str, set[int], list[BlockDevi
         number = max(used, default=number) + 1
 
 
-def _join(result: BlockDevices, device: BlockDevice) -> None:
+def join(result: BlockDevices, device: BlockDevice) -> None:
     """Add a device, or complete the one of an earlier list."""
     known = result.devices.setdefault(device.name, device)
     if known is device:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from goldnode.explain import blocks, firmware
+from goldnode.explain import blocks, firmware, listings
 from goldnode.explain.blocks import BlockDevice, BlockDevices
 from goldnode.explain.firmware import FirmwareEntry, FirmwareMenu
 from goldnode.explain.model import TextAnswer, TextReading, of_symptom
@@ -35,7 +35,7 @@ _COUNTED = re.compile(r"(?:^|[\s/'\"(])([\w.@~-]+\+\d{1,9}(?:-\d{1,9})?\.(?:conf
 _ENTRIES = re.compile(r"loader/entries|EFI/Linux", re.IGNORECASE)
 # The line of a prompt with one of the commands.
 _PROMPT = re.compile(
-    r"^\s*(?:\S{0,60}[@:]\S{0,60}\s*|~?)[#$%]\s*(?:sudo )?(?:efibootmgr|bootctl|lsblk|blkid|df|mokutil)\b[^|;&]*$"
+    r"^\s*(?:\S{0,60}[@:]\S{0,60}\s*|~?)[#$%]\s*(?:sudo )?(?:efibootmgr|bootctl|lsblk|blkid|df|mokutil|fdisk|sfdisk|findmnt|ls -l\w* /dev/disk)\b[^|;&]*$"
 )
 # File systems whose UUID several devices have by design: members of an array, a pool or a group.
 _SHARED = re.compile(r"raid_member|LVM2|zfs|btrfs|mpath|bcache|drbd|iso9660|ceph", re.IGNORECASE)
@@ -57,7 +57,8 @@ class BootText:
 
     def gone(self, entry: FirmwareEntry) -> bool:
         """Return whether no disk has the partition of an entry. A list of some of the disks does not show it."""
-        listed = bool(self.disks.with_column("partuuid")) and not self.disks.part
+        listed = bool(self.disks.with_column("partuuid"))
+        listed = listed and ("partuuid" in self.disks.whole or not self.disks.part)
         return bool(entry.guid) and listed and not self.where(entry.guid)
 
     @property
@@ -87,7 +88,9 @@ class BootText:
 
 def boot(lines: Sequence[str]) -> TextReading | None:
     """Read the outputs about firmware, boot loader and disks, and judge them together."""
-    text = BootText(firmware.read(lines), blocks.read(lines), lines)
+    disks = blocks.read(lines)
+    listings.add(lines, disks)
+    text = BootText(firmware.read(lines), disks, lines)
     forms = [*text.firmware.forms, *text.disks.forms]
     if not forms and not text.counted:
         return None
@@ -102,7 +105,18 @@ def boot(lines: Sequence[str]) -> TextReading | None:
             f"could not judge the rest: {differ} has two sizes, the lists are not of one boot"
         )
         return reading
-    for judge in (_order, _entries, _together, _copies, _named, _mirrors, _full, _tries, _loader):
+    for judge in (
+        _order,
+        _entries,
+        _together,
+        _esps,
+        _copies,
+        _named,
+        _mirrors,
+        _full,
+        _tries,
+        _loader,
+    ):
         reading.answers.extend(judge(text))
     # That the network is before or behind the disk is worth an answer where nothing else is to be said.
     faults = [row for row in reading.answers if row.effect != "none"]
@@ -255,6 +269,49 @@ def _only(device: BlockDevice | None) -> str | None:
 
 # -- disks
 
+# Where the text itself asks for the ESP, by a command or in its error.
+_ESP_MISSED = re.compile(
+    r"(?:[Cc]ouldn't|[Ff]ailed to|[Cc]ould not|[Uu]nable to) (?:find|locate) (?:the )?EFI [Ss]ystem [Pp]artition(?!, skipping)"
+    r"|doesn't look like an EFI partition|cannot find EFI directory"
+)
+
+
+def _esps(text: BootText) -> Iterator[TextAnswer]:
+    """Judge whether there is an EFI system partition, where a machine with UEFI has the types of all its partitions."""
+    missed = next(
+        (number for number, row in enumerate(text.lines) if _ESP_MISSED.search(row)), None
+    )
+    if missed is None and not (text.firmware.entries or text.firmware.bootctl):
+        return
+    rows = [
+        row
+        for row in text.disks.devices.values()
+        if len(row.disks) == 1 and row.name not in row.disks and blocks.disk_of(row.name)
+    ]
+    if not rows or text.disks.part:
+        return
+    esps = [row for row in rows if row.typed_esp]
+    typed = all(row.column("parttype") or row.column("parttypename") for row in rows)
+    mounts = any(row.mounts for row in text.disks.devices.values())
+    if not esps and typed:
+        types = ", ".join(f"{_mounted(row)} {_type(row)}" for row in rows[:4])
+        title = f"No listed partition has the type of an EFI system partition ({types})"
+        yield _at(text, title, "esp-not-found", rows[0].line if missed is None else missed)
+    elif missed is not None and esps and mounts and not any(row.mounts for row in esps):
+        names = " and ".join(row.name for row in esps)
+        title = f"The EFI system partition is {names}, and is not mounted"
+        yield _at(text, title, "esp-not-found", missed)
+
+
+def _type(row: BlockDevice) -> str:
+    """Return the type of a partition as the text has it."""
+    return row.column("parttypename") or row.column("parttype")
+
+
+def _mounted(row: BlockDevice) -> str:
+    """Return the name of a device with the place where it is mounted."""
+    return f"{row.name} at {row.mounts[0]}:" if row.mounts else f"{row.name}:"
+
 
 def _copies(text: BootText) -> Iterator[TextAnswer]:
     """Judge identifiers that devices of several disks have: such disks are copies of one another."""
@@ -309,7 +366,7 @@ def _named(text: BootText) -> Iterator[TextAnswer]:
         column = (match["kind"] or match["by"]).lower()
         value = match["value"] or match["link"]
         listed = text.disks.with_column(column)
-        if not listed or text.disks.part:
+        if not listed or (text.disks.part and column not in text.disks.whole):
             continue
         rows = [row for row in listed if row.columns[column].lower() == value.lower()]
         what = f"{column.upper()}={value}"

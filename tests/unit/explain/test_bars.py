@@ -155,8 +155,8 @@ def test_line_of_words_that_messages_begin_with_takes_no_time(part: str) -> None
 
 def test_message_in_a_long_line_is_found_and_no_beginning_of_a_line_in_its_middle() -> None:
     filling = "a=1 " * 2_000
-    found = explain(f"{filling}modprobe: FATAL: nvidia: Exec format error {filling}").answers
-    assert [row.id for row in found] == ["driver-gone-after-kernel"]
+    answers = explain(f"{filling}modprobe: FATAL: nvidia: Exec format error {filling}").answers
+    assert [row.id for row in answers] == ["driver-gone-after-kernel"]
     assert not explain(f"{'b' * 1_000}error: out of memory.{filling}").answers
 
 
