@@ -54,6 +54,7 @@ _BESIDE = re.compile(
     r"|CUDA kernel errors might be asynchronously reported|For debugging consider passing CUDA_LAUNCH_BLOCKING"
     r"|Compile with `?TORCH_USE_CUDA_DSA|Press any key to continue|^\s*Try .{1,60}--help"
     r"|^\s*vGPU Software Licensed Product$|^\s*Product Name +: |^\s*Host VGPU Mode +: |^\s*# \S"
+    r"|^\s*[\u00d7\u25cf\u25cb] [\w@.-]+ - |^\s+(?:Active|Loaded|Process|Main PID|TriggeredBy|Docs|CPU|Tasks|Memory|CGroup|Invocation|Duration): "
 )
 
 
