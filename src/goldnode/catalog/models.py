@@ -1094,7 +1094,7 @@ class Scratch(Strict):
         default="ext4", description="File system; xfs needs the package xfsprogs on the node."
     )
     options: list[Annotated[str, Field(pattern=r"^[a-z0-9_.=-]+$")]] = Field(
-        default_factory=lambda: ["noatime"], description="Options of mount(8)."
+        default=["noatime"], description="Options of mount(8)."
     )
     keep_days: PositiveInt | None = Field(
         default=None,
@@ -1317,7 +1317,7 @@ class Follow(Strict):
         description="Command that applies a lock on the node. Empty: the nodes follow disk builds.",
     )
     accepted: list[Annotated[int, Field(ge=0, le=4)]] = Field(
-        default_factory=lambda: [0],
+        default=[0],
         description="Exit codes of the check with which a new state counts as good, as `goldnode_accepted` for site.yml.",
     )
 

@@ -17,7 +17,7 @@ from goldnode.node.gate import gate
 from goldnode.node.ground import gate_files, systemd
 from goldnode.node.ground.document import ClassDocument
 from goldnode.node.ground.text import shortened
-from goldnode.node.state.domains import policy
+from goldnode.node.state.domains import policy, scratch
 from goldnode.node.state.domains.program import document_digest
 from goldnode.node.state.finding import Finding, place
 from goldnode.node.state.model import Observed
@@ -211,6 +211,12 @@ def _unit(facts: Facts, name: str) -> Mapping[str, str]:
     return unit
 
 
+def wants_disk(name: str, document: Document) -> str | None:
+    """Return why a unit of a class with scratch space fails without its disks; None for any other unit. Pure."""
+    scratch_unit = name == scratch.SERVICE and document.get("scratch")
+    return "the disks of its scratch space are not here" if scratch_unit else None
+
+
 def wants_gpu(
     name: str, reported: str, document: Document, simulated: bool, missing: bool = False
 ) -> str | None:
@@ -257,7 +263,8 @@ def _system(
     )
     logs = facts.get("failures") or {}
     whys = {
-        name: wants_gpu(name, logs.get(name, ""), document, simulated, missing)
+        name: wants_disk(name, document)
+        or wants_gpu(name, logs.get(name, ""), document, simulated, missing)
         for name in facts.get("failed") or ()
     }
     reported = [
@@ -268,7 +275,7 @@ def _system(
     yield holds("units.failed", not reported, "none", "; ".join(reported) or "none")
     for name, why in whys.items():
         if why is not None:
-            yield GuestCheck(f"units.{name}", UNVERIFIABLE, "starts where the GPUs are", why)
+            yield GuestCheck(f"units.{name}", UNVERIFIABLE, "starts with the class's hardware", why)
     if whys and not reported and facts.get("state") == "degraded":
         yield GuestCheck(
             "system.state", UNVERIFIABLE, "running", f"degraded, by {listed(whys)} alone"
@@ -706,6 +713,10 @@ def missing_here(document: Document) -> list[tuple[str, str]]:
                 "a virtual machine has no frequency governor, no IOMMU and other interfaces",
             )
         )
+    if document.get("scratch"):
+        absent.append(
+            (r"scratch\.", "the machine has none of the disks of the class's scratch space")
+        )
     baseline = document.get("baseline") or {}
     for section, kinds in (
         ("cpu", r"cpu\."),
@@ -950,6 +961,7 @@ def _plan(facts: Facts, wanted: GuestExpectations, document: Document) -> Iterat
         f"refused: {row['message']}"
         for row in plan.get("refusals") or ()
         if not (document.get("gpu") and row["code"] == "gpu-count")
+        and not (document.get("scratch") and row["code"] == "scratch")
     ]
     yield holds(
         "plan",

@@ -108,12 +108,16 @@ class Firmware:
 
 @dataclass(frozen=True)
 class Drive:
-    """An additional disk. The guest may write to it unless `readonly`."""
+    """An additional disk. The guest may write to it unless `readonly`.
+
+    `device` is QEMU's name of the hardware. An `nvme` needs a serial number.
+    """
 
     path: Path
     format: str = "raw"
     readonly: bool = True
     serial: str = ""
+    device: str = "virtio-blk-pci"
 
 
 @dataclass(frozen=True)
@@ -438,7 +442,7 @@ class VirtualMachine:
             ]
             words += [
                 "-device",
-                f"virtio-blk-pci,drive=drive{number}" + phrase(",serial={}", drive.serial),
+                f"{drive.device},drive=drive{number}" + phrase(",serial={}", drive.serial),
             ]
         if self.options.network:
             # restrict: the guest reaches neither this machine nor any network. Port 0: the system picks a

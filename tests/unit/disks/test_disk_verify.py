@@ -1331,3 +1331,33 @@ def test_the_collector_reads_the_sockets_that_ss_lists(monkeypatch: pytest.Monke
     ]
     monkeypatch.setattr(collector, "run", lambda *words, **_: (127, "", "no ss"))
     assert collector.listeners() is None
+
+
+def scratch_facts(text: str = "not mounted: exactly one disk must match") -> dict[str, Any]:
+    """Facts of a guest of a class with scratch space: its disks are not in the machine."""
+    facts = good.facts(gpu=False)
+    facts["class"]["scratch"] = {"/scratch": {"device": "/dev/nvme0n1", "options": []}}
+    digest = document_digest(facts["class"])
+    facts["class"]["digest"] = facts["verdict"]["class_digest"] = digest
+    unit = "goldnode-scratch.service"
+    facts.update(state="degraded", failed=[unit], failures={unit: "/scratch is not a mountpoint"})
+    findings(good.finding("scratch.mount", "mismatch", text))(facts)
+    facts["plan"]["plan"]["refusals"] = [
+        {"code": "scratch", "message": "Scratch space /scratch: …"}
+    ]
+    return facts
+
+
+def test_missing_disks_of_scratch_space_are_no_fault_of_the_image() -> None:
+    facts = scratch_facts()
+    wanted = good.replaced(good.wanted(gpu=False), class_digest=facts["class"]["digest"])
+    checks = guest.judge(facts, wanted)
+    # The gate of these facts is that of a healthy node.
+    assert ids(checks, FAILED) == {"gate.state"}
+    assert ids(checks, UNVERIFIABLE) >= {
+        "units.goldnode-scratch.service",
+        "system.state",
+        "check.unseen.scratch.mount",
+    }
+    del facts["class"]["scratch"]
+    assert ids(guest.judge(facts, wanted), FAILED) >= {"units.failed", "check.findings", "plan"}

@@ -73,7 +73,10 @@ def difference(
     """
     # Directories first: until only root can write to them, users can replace the files in them.
     actions: List[Action] = (
-        owners.secure(seen) + packages.repair(document, seen) + runtime.given_back(document, seen)
+        owners.secure(seen)
+        + scratch.given_up(document, seen)
+        + packages.repair(document, seen)
+        + runtime.given_back(document, seen)
     )
     transaction = packages.transaction(document, seen)
     # Write everything that affects an initramfs before the transaction. Its triggers then

@@ -19,7 +19,7 @@ from . import owners
 from . import record as records
 from .actions import hold, release_hold, remove_directory, unmerge_file
 from .debversion import compare
-from .domains import kernel, program, runtime, units
+from .domains import kernel, program, runtime, scratch, units
 from .domains.packages import broken_packages, driver_family
 from .family import kernel_release
 from .model import ABSENT, BOOT, IMAGE, PARTS, Action, Note, Observed, Refusal, Waiting
@@ -118,6 +118,7 @@ def observe_traces(
     The keys of `traces`:
 
     * units: goldnode units that systemd runs
+    * scratch: mounted scratch space
     * gate: True if the gate has stored a decision
     * marks: [{file, line, text}], lines that goldnode commented out
     * depends: package -> [[alternative]]
@@ -138,6 +139,7 @@ def observe_traces(
     }
     traces: Json = {
         "units": running_units(host),
+        "scratch": scratch.left(host, seen),
         "gate": host.live
         and any(host.exists(name) for name in (gate_files.STATE, gate_files.RECORD)),
         "marks": marks(host, record),
@@ -238,7 +240,7 @@ def removal(
     leave, reasons = leaving(seen, record)
     waiting = pending(seen, record)
     notes = reasons + unknown(document, seen, record) + staying(seen, record, leave)
-    actions = stop(seen) + open_gate(seen)
+    actions = stop(seen) + scratch.unmounts(seen) + open_gate(seen)
     merged, refusals = unmerge(seen, record)
     actions += merged + relink(seen, record)
     actions += uncomment(seen)

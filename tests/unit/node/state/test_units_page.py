@@ -93,7 +93,7 @@ ROWS: Mapping[str, UnitRow] = {
         9.4,
         "mounts and unmounts scratch space",
         "the whole machine has to see its mounts, and a sandbox with mounts of its own hides them",
-        _CONTAINER,
+        "a container of Debian 12; a guest",
     ),
     "goldnode-good.service": UnitRow(
         9.6,
@@ -153,7 +153,7 @@ def texts() -> dict[str, str]:
         "goldnode-sanity.service": program.UNIT_TEXT,
         "goldnode-policy.service": policy.unit_text(""),
         "goldnode-mps.service": policy.MPS_TEXT,
-        scratch.SERVICE: scratch.TEXT.format(start="ExecStart=/bin/true\n", stop="", cleaning=""),
+        scratch.SERVICE: scratch.TEXT.format(start="ExecStart=/bin/true\n", stop=""),
         follow.SERVICE: follow.SERVICE_TEXT.format(root="", sandbox=follow.WRITER),
         LOCKS: follow.SERVICE_TEXT.format(root="", sandbox=""),
         follow.FETCH: follow.FETCH_TEXT,

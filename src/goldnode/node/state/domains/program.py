@@ -90,7 +90,7 @@ UNIT_TEXT = f"""# goldnode: check this boot against the node class
 Description=goldnode boot check of the node class
 ConditionPathExists={CLASS}
 After=local-fs.target systemd-modules-load.service systemd-udev-settle.service \
-nvidia-persistenced.service goldnode-policy.service
+nvidia-persistenced.service goldnode-policy.service goldnode-scratch.service
 Before=docker.service containerd.service slurmd.service kubelet.service
 
 [Service]

@@ -13,7 +13,7 @@ import re
 
 from ...ground.host import Host, Json, mount_lines
 from ...ground.json_lines import as_dict
-from ..actions import link, stop_unit, unlink
+from ..actions import link, start_unit, stop_unit, unlink
 from ..finding import UNREAD, Finding, judge_item
 from ..model import BOOT, Action, Note, Observed, Refusal, Waiting
 from ..remedy import COMMAND, PERSON, SITE, Remedy
@@ -36,10 +36,16 @@ LABELLED, EMPTY, UNFIT, UNKNOWN = "labelled", "empty", "unfit", "unknown"
 EDGE = 1 << 20  # bytes that must be zero at the beginning and the end of an empty disk
 FULL = 90  # percent
 INODES = 5  # percent that must be free
+GIVEN_UP = "the class does not declare it any more; the data stays on its disk"
 # Options that the kernel does not list among those in effect.
 UNLISTED = ("defaults", "nofail", "rw")
 
-# After the mounts of the system, and before everything that runs jobs. A missing disk stops no boot.
+WAIT = 90  # seconds at boot for disks that appear late: as long as systemd waits for those of /etc/fstab
+# Without a mount, the directory is a part of the root file system, which users must not fill.
+HIDDEN, MODE = "755", "1777"
+
+# After the mounts of the system, and before everything that runs jobs and the check that judges the mounts
+# (After= in program.py). A missing disk stops no boot and no other mount.
 TEXT = """# goldnode: scratch space of the class
 [Unit]
 Description=goldnode scratch space
@@ -49,8 +55,9 @@ Before=docker.service containerd.service slurmd.service kubelet.service
 [Service]
 Type=oneshot
 RemainAfterExit=yes
-{start}ExecStart=-/usr/bin/systemd-tmpfiles --create {cleaning}
-{stop}
+# A disk that does not answer must not hold up the boot check for ever.
+TimeoutStartSec=600
+{start}{stop}
 [Install]
 WantedBy=multi-user.target
 """
@@ -66,11 +73,27 @@ def label(mount: str) -> str:
     return f"gn-{hashlib.sha256(mount.encode()).hexdigest()[:8]}"
 
 
-def mount_command(mount: str, want: Mapping[str, Any]) -> List[str]:
-    """Return the command that mounts the file system of a mount point."""
+def mount_command(mount: str, want: Mapping[str, Any], device: str) -> List[str]:
+    """Return the command that mounts the file system of `device`."""
     options = ",".join(["X-mount.mkdir", *want["options"]])
-    source = f"LABEL={label(mount)}"
-    return ["/usr/bin/mount", "-t", str(want["filesystem"]), "-o", options, source, mount]
+    return ["/usr/bin/mount", "-t", str(want["filesystem"]), "-o", options, device, mount]
+
+
+def mount_script(mount: str, want: Mapping[str, Any]) -> str:
+    """Return the shell commands that mount the declared disk at boot, if it has the label of this mount point.
+
+    Not by the label alone: a disk of another node may have it too.
+    """
+    command = " ".join(mount_command(mount, want, "$disk"))
+    return (
+        f"mountpoint -q {mount} && exit; [ ! -d {mount} ] || chmod {HIDDEN} {mount}; for disk in {want['device']}; do "
+        f'[ "$(blkid -p -s LABEL -o value $disk)" = {label(mount)} ] && {command} && exec chmod {MODE} {mount}; done'
+    )
+
+
+def _shell(script: str) -> str:
+    """Return a shell's command line for a unit (systemd.service(5), "Command lines")."""
+    return f"/bin/sh -c '{script.replace('$', '$$')}'"
 
 
 # -- observe
@@ -79,31 +102,39 @@ def mount_command(mount: str, want: Mapping[str, Any]) -> List[str]:
 def observe(host: Host, document: ClassDocument, seen: Observed) -> None:
     """Read disk and mount of each declared mount point into `seen.scratch`.
 
-    Each is {devices, device, state, why, type, mounted, occupied, used_percent, inodes_percent}: `state` is labelled,
-    empty, unfit or unknown, `why` a reason for unfit and unknown, `mounted` {source, type, options} or None. A mount point of an earlier
-    class has `mounted` alone.
+    Each is {devices, device, number, state, why, type, mounted, occupied, used_percent, inodes_percent}: `number` is
+    that of the device, `state` is labelled, empty, unfit or unknown, `why` a reason for unfit and unknown, `mounted` {source, number, type,
+    options} or None. A mount point of an earlier class has `mounted` alone.
     """
     if not host.live:
         return
     table = mounted(mount_lines(host))
-    for name in _earlier(seen) - declared(document).keys():
+    for name in installed(seen) - declared(document).keys():
         seen.scratch[name] = {"mounted": table.get(name)}
     for name, want in sorted(declared(document).items()):
-        row: Json = {"mounted": table.get(name), "occupied": False, "device": None}
+        row: Json = {"mounted": table.get(name), "occupied": False, "device": None, "number": None}
         row["devices"] = matches(host, str(want["device"]))
         row["state"], row["why"], row["type"] = _state(host, name, row["devices"])
         if len(row["devices"]) == 1:
             row["device"] = row["devices"][0]
+            row["number"] = _number(host, row["device"])
         if row["mounted"] is None and host.is_dir(name):
             row["occupied"] = bool(os.listdir(host.located(name)))
         row["used_percent"], row["inodes_percent"] = usage(host, name, row["mounted"])
         seen.scratch[name] = row
 
 
-def _earlier(seen: Observed) -> Set[str]:
+def installed(seen: Observed) -> Set[str]:
     """Return the mount points of the unit that is on the node, which may be of another class."""
     content = (seen.files.get(UNIT) or {}).get("content") or ""
     return set(re.findall(r"exec /usr/bin/umount (\S+)'", content))
+
+
+def left(host: Host, seen: Observed) -> List[str]:
+    """Return the mount points of the unit that is on the node, as far as they are mounted."""
+    if not host.live:
+        return []
+    return sorted(installed(seen) & mounted(mount_lines(host)).keys())
 
 
 def matches(host: Host, pattern: str) -> List[str]:
@@ -120,6 +151,11 @@ def matches(host: Host, pattern: str) -> List[str]:
 
 def _sysfs(device: str) -> str:
     return f"/sys/class/block/{device.rpartition('/')[2]}"
+
+
+def _number(host: Host, device: str) -> str:
+    """Return the number of a disk, as in mountinfo; empty if the kernel does not show it."""
+    return (host.text(f"{_sysfs(device)}/dev") or "").strip()
 
 
 def _state(host: Host, mount: str, devices: List[str]) -> Tuple[str, str, Any]:
@@ -151,7 +187,7 @@ def inspect(host: Host, device: str, own: str) -> Tuple[str, str, Any]:
 
 def _by_udev(host: Host, device: str) -> Dict[str, str]:
     """Return the properties of a disk in udev's database, which everybody can read."""
-    number = (host.text(f"{_sysfs(device)}/dev") or "").strip()
+    number = _number(host, device)
     lines = (host.text(f"/run/udev/data/b{number}") or "").splitlines() if number else []
     return dict(line[2:].partition("=")[::2] for line in lines if line.startswith("E:"))
 
@@ -192,14 +228,15 @@ def _with_data(host: Host, device: str) -> Any:
 
 
 def mounted(lines: Iterable[str]) -> Dict[str, Json]:
-    """Return mounts by mount point, from lines of proc_pid_mountinfo(5): {source, type, options}. The last one counts."""
+    """Return mounts by mount point, from lines of proc_pid_mountinfo(5): {source, number, type, options}. The last one counts."""
     table: Dict[str, Json] = {}
     for line in lines:
         first, _, rest = line.partition(" - ")
         fields, after = first.split(), rest.split()
         if len(fields) > 5 and len(after) > 1:
             options = [*fields[5].split(","), *(after[2].split(",") if len(after) > 2 else ())]
-            table[fields[4]] = {"source": after[1], "type": after[0], "options": options}
+            row = {"source": after[1], "number": fields[2], "type": after[0], "options": options}
+            table[fields[4]] = row
     return table
 
 
@@ -223,40 +260,75 @@ def wanted(document: ClassDocument, seen: Observed) -> List[Wanted]:
     if not rows:
         return []
     why = "the class declares `scratch`"
-    start = stop = ""
-    lines = ["# goldnode: mode and cleaning of scratch space (tmpfiles.d(5))"]
+    disks, places = " ".join(want["device"] for _, want in rows), " ".join(name for name, _ in rows)
+    wait = f"for second in $(seq {WAIT}); do ls -d {disks} >/dev/null 2>&1 && exit; sleep 1; done"
+    start = f"ExecStart=-{_shell(wait)}\n"
+    stop, lines = "", ["# goldnode: cleaning of scratch space (tmpfiles.d(5))"]
     for name, want in rows:
-        command = " ".join(mount_command(name, want))
-        start += f"ExecStart=/bin/sh -c 'mountpoint -q {name} || exec {command}'\n"
-        stop += f"ExecStop=/bin/sh -c '! mountpoint -q {name} || exec /usr/bin/umount {name}'\n"
-        age = f"{want['keep_days']}d" if want.get("keep_days") else "-"
-        lines += [f"d {name} 1777 root root {age}", f"x {name}/lost+found"]
-    text = TEXT.format(start=start, stop=stop, cleaning=CLEANING)
+        # With `-`, systemd goes on with the next one.
+        start += f"ExecStart=-{_shell(mount_script(name, want))}\n"
+        # The last one first: it may be inside another.
+        stop = (
+            f"ExecStop=/bin/sh -c '! mountpoint -q {name} || exec /usr/bin/umount {name}'\n{stop}"
+        )
+        if want.get("keep_days"):
+            # `e` makes no directory and sets no mode, which would also be done to a disk's place without the disk.
+            lines += [f"e {name} - - - {want['keep_days']}d", f"x {name}/lost+found"]
+    judge = f"status=0; for place in {places}; do mountpoint $place || status=1; done; exit $status"
+    start += f"ExecStart={_shell(judge)}\n"
+    files = [Wanted(UNIT, TEXT.format(start=start, stop=stop), PART, why)]
+    if len(lines) > 1:
+        files.append(Wanted(CLEANING, "\n".join(lines) + "\n", PART, why))
+    return files
+
+
+def given_up(document: ClassDocument, seen: Observed) -> List[Action]:
+    """Return the actions that unmount what an earlier class declared. Pure.
+
+    Before all others of the first part: without the unit's file, a later run would not know of a mount that was in use.
+    """
+    rows = declared(document)
     return [
-        Wanted(UNIT, text, PART, why),
-        Wanted(CLEANING, "\n".join(lines) + "\n", PART, why),
+        Action("node_class", "scratch.unmount", name, GIVEN_UP, BOOT, before="mounted\n", after="")
+        for name, row in sorted(seen.scratch.items(), reverse=True)
+        if name not in rows and row["mounted"] is not None
     ]
 
 
 def plan(document: ClassDocument, seen: Observed) -> Tuple[List[Action], List[Note], List[Waiting]]:
     """Return the actions that format empty disks, and mount. Pure."""
     rows = declared(document)
-    why = "the class does not declare it any more; the data stays on its disk"
-    # With the first part, which removes the unit's file: a later part would not know of the mount any more.
-    actions = [
-        Action("node_class", "scratch.unmount", name, why, BOOT, before="mounted\n", after="")
-        for name, row in sorted(seen.scratch.items())
-        if name not in rows and row["mounted"] is not None
-    ]
+    actions: List[Action] = []
     if not rows:
         state = seen.unit(SERVICE)
         if state is not None and state["ActiveState"] == "active":
-            actions.append(stop_unit("node_class", SERVICE, why))
-        return actions + unlink(PART, LINK, why, seen=seen), [], []
+            actions.append(stop_unit("node_class", SERVICE, GIVEN_UP))
+        return actions + unlink(PART, LINK, GIVEN_UP, seen=seen), [], []
     actions += link(PART, LINK, UNIT, seen=seen, missing="the unit is not enabled")
+    mounts = True
     for name, want in sorted(rows.items()):
-        actions += _mount(name, want, seen.scratch.get(name) or {})
+        row = seen.scratch.get(name) or {}
+        more = _mount(name, want, row)
+        mounts = mounts and bool(more or row.get("mounted"))
+        actions += more
+    # Once all are mounted, as the unit fails until then, and after the reload that a new text of it needs. That waits for
+    # the users of GPUs, and so does this.
+    if mounts and seen.units.get("loaded") is not None and not units.gpu_users(seen):
+        unit = seen.unit(SERVICE) or {}
+        running = unit.get("ActiveState") in ("active", "activating")
+        if not running and unit.get("LoadState") != "masked":
+            reason = "it unmounts at a shutdown; it is not active"
+            actions.append(start_unit("sanity", SERVICE, reason))
     return actions, [], []
+
+
+def unmounts(seen: Observed) -> List[Action]:
+    """Return the actions of a removal that unmount, before the unit's file goes: a unit that has failed unmounts nothing."""
+    why = "it is goldnode's; the data stays on its disk"
+    return [
+        Action("sanity", "scratch.unmount", name, why, BOOT, before="mounted\n", after="")
+        for name in sorted(seen.traces.get("scratch", ()), reverse=True)
+    ]
 
 
 def _mount(name: str, want: Mapping[str, Any], row: Mapping[str, Any]) -> List[Action]:
@@ -265,7 +337,7 @@ def _mount(name: str, want: Mapping[str, Any], row: Mapping[str, Any]) -> List[A
     now = row.get("mounted")
     if now is not None:
         missing = lacking(want, now)
-        if not missing or row["state"] != LABELLED:
+        if not missing or row["state"] != LABELLED or not from_its_disk(row):
             return []
         reason = f"want {', '.join(missing)}, have {','.join(now['options'])}"
         return [Action(PART, "scratch.remount", name, reason, BOOT, data=data)]
@@ -284,6 +356,12 @@ def _mount(name: str, want: Mapping[str, Any], row: Mapping[str, Any]) -> List[A
     return actions
 
 
+def from_its_disk(row: Mapping[str, Any]) -> bool:
+    """Return whether a mount is of the declared disk, and not of another one with the same label."""
+    numbers = {row["number"], row["mounted"]["number"]}
+    return len(numbers) == 1 or "" in numbers
+
+
 def lacking(want: Mapping[str, Any], now: Mapping[str, Any]) -> List[str]:
     """Return the declared options that a mount does not have."""
     return [one for one in want["options"] if one not in now["options"] and one not in UNLISTED]
@@ -297,8 +375,9 @@ def refusals(document: ClassDocument, seen: Observed, actions: Sequence[Action])
         if row is None:
             continue
         reason = ""
-        if row["mounted"] is not None and row["state"] != LABELLED:
-            reason = f"{row['mounted']['source']} is mounted there, which is not goldnode's"
+        if row["mounted"] is not None and (row["state"] != LABELLED or not from_its_disk(row)):
+            other = row["why"] or f"the disk of the class is {row['device']}"
+            reason = f"{row['mounted']['source']} is mounted there, and {other}"
         elif row["state"] in (UNFIT, UNKNOWN):
             reason = row["why"]
         elif row["state"] == LABELLED and row["type"] != want["filesystem"]:
@@ -337,9 +416,14 @@ def _mount_finding(want: Mapping[str, Any], row: Any, elsewhere: Any) -> Finding
         return Finding("scratch.mount", UNREAD, expected, row["why"], remedy)
     if not elsewhere:
         if row is None or row["mounted"] is None:
-            got = "not mounted"
+            reason = "" if row is None else row["why"]
+            if row is not None and row["state"] == EMPTY:
+                reason = f"{row['device']} is empty"
+            got = f"not mounted: {reason}" if reason else "not mounted"
         elif row["state"] != LABELLED:
             got = row["why"] or row["state"]
+        elif not from_its_disk(row):
+            got = f"mounted from {row['mounted']['source']}, not from {row['device']}"
         elif row["mounted"]["type"] != want["filesystem"]:
             got = str(row["mounted"]["type"])
         elif "ro" in row["mounted"]["options"]:
@@ -357,11 +441,15 @@ def _space(want: Mapping[str, Any], row: Any, elsewhere: Any) -> Finding:
         PERSON,
         COMMAND,
     )
-    used, inodes = (None, None) if row is None else (row["used_percent"], row["inodes_percent"])
-    got = expected
+    if row is None or row["mounted"] is None:
+        # scratch.mount reports that.
+        elsewhere = elsewhere or "it is not mounted"
+        return judge_item("scratch.space", expected, None, remedy, elsewhere)
+    used, inodes = row["used_percent"], row["inodes_percent"]
     if used is None:
-        got = "no answer"
-    elif used > limit:
+        return Finding("scratch.space", UNREAD, expected, "df does not answer", remedy)
+    got = expected
+    if used > limit:
         got = f"{used} % full"
     elif inodes is not None and inodes > 100 - INODES:
         got = f"{100 - inodes} % of the inodes free"

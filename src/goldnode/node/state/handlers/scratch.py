@@ -5,6 +5,8 @@ Each takes the applier and one action, applies the change, and may return a mess
 
 from __future__ import annotations
 
+import os
+
 from ...ground.errors import NodeError
 from ...ground.host import mount_lines
 from ..domains import scratch
@@ -42,19 +44,18 @@ def make(applier: Writer, action: Action) -> str:
 
 
 def mount(applier: Writer, action: Action) -> None:
-    """Mount a file system of goldnode, and start the unit that mounts it at boot."""
+    """Mount a file system of goldnode, which every user may write to."""
     host, data = applier.host, action.data
-    name = str(data["mount"])
-    done = host.run(*scratch.mount_command(name, data), timeout=120)
+    name, device = str(data["mount"]), str(data["device"])
+    state, why, _ = scratch.inspect(host, device, scratch.label(name))
+    if state != scratch.LABELLED:
+        raise NodeError(f"{device} is not mounted: {why or f'it is {state}'}.")
+    if host.is_dir(name):
+        os.chmod(host.located(name), int(scratch.HIDDEN, 8))
+    done = host.run(*scratch.mount_command(name, data, device), timeout=120)
     if scratch.mounted(mount_lines(host)).get(name) is None:
         raise NodeError(f"{name} cannot be mounted: {done.tail(3)}. Look at dmesg on the node.")
-    host.run("systemd-tmpfiles", "--create", scratch.CLEANING)
-    host.run("systemctl", "daemon-reload", timeout=120)
-    started = host.run("systemctl", "start", scratch.SERVICE, timeout=120)
-    if started.rc != 0:
-        raise NodeError(
-            f"{scratch.SERVICE} does not start: {started.tail(3)}. Look at `systemctl status {scratch.SERVICE}`."
-        )
+    os.chmod(host.located(name), int(scratch.MODE, 8))
 
 
 def remount(applier: Writer, action: Action) -> None:
@@ -62,7 +63,7 @@ def remount(applier: Writer, action: Action) -> None:
     host, data = applier.host, action.data
     options = ",".join(["remount", *data["options"]])
     # With the source too: mount(8) otherwise adds to the options in effect, and `relatime` does not end `noatime`.
-    source = f"LABEL={scratch.label(str(data['mount']))}"
+    source = str(data["device"])
     kind = str(data["filesystem"])
     done = host.run("mount", "-t", kind, "-o", options, source, str(data["mount"]), timeout=120)
     now = scratch.mounted(mount_lines(host)).get(str(data["mount"]))
@@ -74,10 +75,12 @@ def remount(applier: Writer, action: Action) -> None:
 
 def unmount(applier: Writer, action: Action) -> None:
     """Unmount what the class has given up. Raises NodeError while it is in use."""
+    if action.target not in scratch.mounted(mount_lines(applier.host)):
+        return  # its unit has done it
     done = applier.host.run("umount", action.target, timeout=120)
     if done.rc != 0:
         raise NodeError(
-            f"{action.target} stays mounted: {done.tail(2)}. `fuser -vm {action.target}` shows who uses it."
+            f"{action.target} stays mounted: {done.tail(2)}. `fuser -vm {action.target}` (package psmisc) shows who uses it."
         )
 
 
