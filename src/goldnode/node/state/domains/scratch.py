@@ -309,7 +309,8 @@ def plan(document: ClassDocument, seen: Observed) -> Tuple[List[Action], List[No
     for name, want in sorted(rows.items()):
         row = seen.scratch.get(name) or {}
         more = _mount(name, want, row)
-        mounts = mounts and bool(more or row.get("mounted"))
+        good = row.get("mounted") and row["state"] == LABELLED and from_its_disk(row)
+        mounts = mounts and bool(more or good)
         actions += more
     # Once all are mounted, as the unit fails until then, and after the reload that a new text of it needs. That waits for
     # the users of GPUs, and so does this.
@@ -317,7 +318,7 @@ def plan(document: ClassDocument, seen: Observed) -> Tuple[List[Action], List[No
         unit = seen.unit(SERVICE) or {}
         running = unit.get("ActiveState") in ("active", "activating")
         if not running and unit.get("LoadState") != "masked":
-            reason = "it unmounts at a shutdown; it is not active"
+            reason = "it is not active, and would unmount nothing at a shutdown"
             actions.append(start_unit("sanity", SERVICE, reason))
     return actions, [], []
 
