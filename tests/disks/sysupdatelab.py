@@ -21,12 +21,14 @@ from hashlib import sha256
 from pathlib import Path
 
 from goldnode.disks import gpt
+from goldnode.disks.architecture import architecture_of
 from goldnode.disks.sysupdate import KEYRING, FollowedChannel, definitions
 from goldnode.lock.signing import ArchiveSigner
 from goldnode.node.ground.openpgp import dearmor
 
 CLASS = "cpu"
 MIB = 1 << 20
+ROOT_TYPE = architecture_of("amd64").root_type
 ESP, FIRST, SECOND = 63, 64, 80  # MiB: size of the ESP, places of the roots
 SIZE = 16  # MiB of a root partition; the second one has one less
 # Mounts end with the namespace: whatever is killed leaves none.
@@ -216,8 +218,8 @@ def make_disk(raw: Path) -> None:
     rows = [
         "label: gpt",
         f"start=1MiB, size={ESP}MiB, type={gpt.ESP}, name=esp",
-        f"start={FIRST}MiB, size={SIZE}MiB, type={gpt.ROOT}, name=_empty",
-        f"start={SECOND}MiB, size={SIZE - 1}MiB, type={gpt.ROOT}, name=_empty",
+        f"start={FIRST}MiB, size={SIZE}MiB, type={ROOT_TYPE}, name=_empty",
+        f"start={SECOND}MiB, size={SIZE - 1}MiB, type={ROOT_TYPE}, name=_empty",
     ]
     subprocess.run(["sfdisk", "--quiet", raw], input="\n".join(rows), text=True, check=True)
 

@@ -17,13 +17,13 @@ from tests.debian_archive import debian_archive
 from tests.disks.sysupdatelab import (
     FIRST,
     MIB,
+    ROOT_TYPE,
     SECOND,
     SysupdateLab,
     SysupdateRelease,
     laboratory,
 )
 
-from goldnode.disks import gpt
 from goldnode.disks.sysupdate import KEYRING
 from goldnode.lock.signing import ArchiveSigner, create, open_signer
 
@@ -127,7 +127,7 @@ def test_new_versions_take_the_other_partition_and_what_runs_is_protected(
     lab.update()
     assert lab.labels() == ["_empty", "cpu_1"], "the smallest that fits"
     assert lab.content(SECOND, 12) == lab.roots["1"], "zeros are written too"
-    assert lab.types() == [gpt.ROOT, gpt.ROOT]
+    assert lab.types() == [ROOT_TYPE, ROOT_TYPE]
     assert lab.files() == {*boot_files("1"), "loader/entries/cpu_1+3-0.conf"}
     done = lab.run("check-new")
     assert (done.code, lab.run("update").code) == (1, 0)
@@ -285,7 +285,7 @@ def test_update_that_fails_is_made_up_for_by_the_next_one(lab: SysupdateLab, fau
         assert lab.run("pending").code != 0
     else:
         assert lab.labels() == ["cpu_2", "cpu_3"]
-        assert lab.types()[1] != gpt.ROOT, "a type of its own marks what is not complete"
+        assert lab.types()[1] != ROOT_TYPE, "a type of its own marks what is not complete"
         again = lab.run("update")
         assert (again.code, REFUSES in again.text) == (1, True)
         assert lab.run("pending").code == 0, (
@@ -295,7 +295,7 @@ def test_update_that_fails_is_made_up_for_by_the_next_one(lab: SysupdateLab, fau
     assert lab.run("pending").code != 0
     lab.update()
     assert lab.labels() == ["cpu_2", "cpu_3"]
-    assert lab.types() == [gpt.ROOT, gpt.ROOT]
+    assert lab.types() == [ROOT_TYPE, ROOT_TYPE]
     assert lab.content(SECOND, 12) == lab.roots["3"]
     entries = {"loader/entries/cpu_2.conf", "loader/entries/cpu_3+3-0.conf"}
     assert lab.files() == boot_files("2", "3") | entries

@@ -26,6 +26,7 @@ from pathlib import Path
 
 from goldnode.core.errors import DiskError, nearest
 from goldnode.disks import esp, ext4, gpt, tools
+from goldnode.disks.architecture import architecture_of
 from goldnode.disks.esp import Content
 from goldnode.disks.model import Layout, Loader, Partition
 from goldnode.disks.tools import Progress
@@ -42,9 +43,6 @@ ROOTS: Mapping[Layout, str] = {
     "ab": "root-a",
     "single": "root",
 }
-SYSTEMD_BOOT = "usr/lib/systemd/boot/efi/systemd-bootx64.efi"
-# Debian's prebuilt GRUB image: it contains all modules that we need, and reads /EFI/debian/grub.cfg.
-GRUB = "usr/lib/grub/x86_64-efi/monolithic/grubx64.efi"
 _FREE = 64 * MIB  # free space on the root partition for what the first boot writes
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+~-]*")  # a Debian 13 kernel release contains "+"
 
@@ -71,6 +69,7 @@ class Spec:
       definition. The rest comes from the class's policy, which the root contains anyway.
     - `release` is the kernel release (6.1.0-53-amd64).
     - `sequence` numbers the images of a node. The loader prefers the highest.
+    - `architecture` is dpkg's name of the root's.
     """
 
     name: str
@@ -84,6 +83,7 @@ class Spec:
     build_id: str
     sequence: int = 1
     words: str = ""
+    architecture: str = "amd64"
 
     @property
     def class_name(self) -> str:
@@ -92,6 +92,7 @@ class Spec:
 
     def check(self) -> None:
         """Raise DiskError if the spec does not describe a valid disk."""
+        architecture_of(self.architecture)
         if self.layout not in LOADERS:
             raise DiskError(
                 f'there is no layout "{self.layout}"', remedy=nearest(str(self.layout), LOADERS)
@@ -170,7 +171,7 @@ def partitions(spec: Spec) -> tuple[Partition, ...]:
         number=2,
         # root=PARTLABEL=… names the slot; the initramfs takes that of the disk whose ESP the firmware booted.
         name=root,
-        type=gpt.ROOT,
+        type=architecture_of(spec.architecture).root_type,
         uuid=str(gpt.derive(spec.seed, root)),
         start=gpt.START + spec.sizes.esp,
         size=spec.sizes.root,
@@ -234,10 +235,11 @@ def esp_files(root: Path, spec: Spec) -> dict[str, Content]:
             file=root,
             remedy="add initramfs-tools to the packages of the definition, and build again",
         )
+    own = architecture_of(spec.architecture)
     if spec.loader == "systemd-boot":
         return {
             # The removable-media path: a new machine has no boot variable for this disk.
-            "EFI/BOOT/BOOTX64.EFI": _loader(root, SYSTEMD_BOOT, "systemd-boot-efi"),
+            own.boot: _loader(root, own.systemd_boot, "systemd-boot-efi"),
             # The default is a pattern: the newest entry whose boot tries are left. No editor, which would
             # be a root shell.
             "loader/loader.conf": b"default goldnode-*\ntimeout 0\neditor no\n",
@@ -247,7 +249,7 @@ def esp_files(root: Path, spec: Spec) -> dict[str, Content]:
             "goldnode/a/slot.json": slot_document(spec),
         }
     return {
-        "EFI/BOOT/BOOTX64.EFI": _loader(root, GRUB, "grub-efi-amd64-bin"),
+        own.boot: _loader(root, own.grub, own.grub_package),
         # Debian's prefix is compiled into the image of GRUB.
         "EFI/debian/grub.cfg": grub_config(spec).encode(),
         "goldnode/slot.json": slot_document(spec),

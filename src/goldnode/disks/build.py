@@ -53,7 +53,7 @@ from goldnode.disks.sanitise import date
 from goldnode.disks.store import DiskStore
 from goldnode.node.ground.document import ClassDocument
 from goldnode.node.state.domains.tuning import cmdline_words
-from goldnode.oci.engines import ROOT_START
+from goldnode.oci.engines import root_start
 
 Say = Callable[[str, str, float], None]  # stage, state (started, done, failed), seconds
 
@@ -78,6 +78,7 @@ ROOT_PARTS = (
 )
 DISK_PARTS = (
     *(
+        "src/goldnode/disks/architecture.py",
         "src/goldnode/disks/assemble.py",
         "src/goldnode/disks/ext4.py",
         "src/goldnode/disks/esp.py",
@@ -112,7 +113,7 @@ class DiskRecipe:
         """Return the hash of everything that determines the root filesystem."""
         parts = [
             rootfs.RECIPE,
-            ROOT_START,
+            root_start(self.item.stack.item.os.architecture),
             self.lock.digest,
             self.document,
             sorted(self.item.disk.packages),
@@ -122,7 +123,7 @@ class DiskRecipe:
             [
                 *parts,
                 payload(content=False)["sha256"],
-                {name: self.tools[name] for name in ("mmdebstrap", "apt", "dpkg")},
+                {name: self.tools[name] for name in rootfs.SHAPING if name in self.tools},
             ]
         )
 
@@ -162,6 +163,7 @@ class DiskRecipe:
             release=str(self.document["kernel"]["release"]),
             build_id=self.build_id,
             words=" ".join(shape.command_line),
+            architecture=self.item.stack.item.os.architecture,
         )
 
 
@@ -197,7 +199,10 @@ def recipe(item: DiskTarget, lock: DiskLock) -> DiskRecipe:
     """
     refuse_blocked(item)
     return DiskRecipe(
-        item, lock, item.document(lock.modules), {**rootfs.tools(), **disktools.versions()}
+        item,
+        lock,
+        item.document(lock.modules),
+        {**rootfs.tools(item.stack.item.os.architecture), **disktools.versions()},
     )
 
 
@@ -272,7 +277,13 @@ def build(
                 file = out / f"{spec.name}{FORMATS[kind]}"
                 files.append(
                     formats.write(
-                        made.raw, root, kind, file, epoch=spec.epoch, release=spec.release
+                        made.raw,
+                        root,
+                        kind,
+                        file,
+                        epoch=spec.epoch,
+                        release=spec.release,
+                        architecture=spec.architecture,
                     )
                 )
         if known is not None:

@@ -16,6 +16,8 @@ from goldnode.core.errors import DiskError
 from goldnode.core.program_file import sources
 from goldnode.node.__main__ import SHIPPED
 from goldnode.node.ground.host import PROGRAM
+from goldnode.oci.emulation import emulated
+from goldnode.oci.model import AMD64
 
 PYTHON = "/usr/bin/python3"
 
@@ -77,12 +79,12 @@ def imports(files: dict[str, bytes]) -> list[str]:
     return sorted(name for name in names if name.partition(".")[0] not in own)
 
 
-def add_bytecode(root: Path) -> list[str]:
-    """Compile goldnode-node, and the modules of the standard library that it imports, with the root's own Python.
+def add_bytecode(root: Path, architecture: str = AMD64) -> list[str]:
+    """Compile goldnode-node, and the modules of the standard library that it imports, with the root's own Python (of `architecture`).
 
     Return the paths of these modules in the root. The same root gets the same bytes. Raises DiskError if its Python fails.
     """
-    python = ["chroot", str(root), PYTHON]
+    python = emulated(architecture, ["chroot", str(root), PYTHON])
     modules: list[str] = json.loads(run_python(python, LIST, imports(sources(writer=True))))
     run_python(python, COMPILE, modules)
     run_python(python, COPY, [PROGRAM, SHIPPED])

@@ -14,6 +14,7 @@ import re
 import tarfile
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -26,23 +27,33 @@ _QEMU = 107  # user and group that QEMU runs as in KubeVirt's pods
 _NOTHING = re.compile(r"(?!)")  # matches no name
 
 
-def from_root(tar: Path, out: Path, *, name: str, release: str, epoch: int) -> None:
-    """Write the root in `tar` (not compressed) as an OCI archive. `name` is that of the disk."""
+@dataclass(frozen=True)
+class ImageFacts:
+    """What an archive states: name of the disk, kernel release, date of its files (seconds), dpkg's name of the architecture."""
+
+    name: str
+    release: str
+    epoch: int
+    architecture: str = "amd64"
+
+
+def from_root(tar: Path, out: Path, facts: ImageFacts) -> None:
+    """Write the root in `tar` (not compressed) as an OCI archive."""
     with tempfile.TemporaryDirectory(prefix=".oci-", dir=out.parent) as place:
         layout = Layout(Path(place))
         with tar.open("rb") as file:
-            layer = write_members(layout, normalised(file, epoch, _NOTHING))
+            layer = write_members(layout, normalised(file, facts.epoch, _NOTHING))
         settings: dict[str, object] = {"Cmd": ["/sbin/init"], "StopSignal": "SIGRTMIN+3"}
-        _archive(layout, out, layer, settings, name=name, release=release, epoch=epoch)
+        _archive(layout, out, layer, settings, facts)
 
 
-def from_qcow2(qcow2: Path, out: Path, *, name: str, release: str, epoch: int) -> None:
+def from_qcow2(qcow2: Path, out: Path, facts: ImageFacts) -> None:
     """Write a qcow2 as an OCI archive with one file. Its layer is not compressed, as the qcow2 is."""
     with tempfile.TemporaryDirectory(prefix=".oci-", dir=out.parent) as place:
         layout = Layout(Path(place))
         with tempfile.NamedTemporaryFile(dir=layout.root) as file:
             with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
-                for info, content in _disk(qcow2, name, epoch):
+                for info, content in _disk(qcow2, facts.name, facts.epoch):
                     tar.addfile(info, content)
             file.flush()
             digest = f"sha256:{sha256_of(Path(file.name))}"
@@ -50,7 +61,7 @@ def from_qcow2(qcow2: Path, out: Path, *, name: str, release: str, epoch: int) -
             Path(file.name).chmod(0o644)
             layout.path(digest).hardlink_to(file.name)
         layer = Layer(digest, Descriptor(LAYER, digest, size))
-        _archive(layout, out, layer, {}, name=name, release=release, epoch=epoch)
+        _archive(layout, out, layer, {}, facts)
 
 
 def _disk(qcow2: Path, name: str, epoch: int) -> Iterator[tuple[tarfile.TarInfo, IO[bytes] | None]]:
@@ -70,21 +81,20 @@ def _archive(
     out: Path,
     layer: Layer,
     settings: dict[str, object],
-    *,
-    name: str,
-    release: str,
-    epoch: int,
+    facts: ImageFacts,
 ) -> None:
     """Add configuration and manifest to a layout with one layer, and write it as a tar."""
-    created = datetime.datetime.fromtimestamp(epoch, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    created = datetime.datetime.fromtimestamp(facts.epoch, datetime.UTC).strftime(
+        "%Y-%m-%dT%H:%M:%SZ"
+    )
     labels = {
-        "org.opencontainers.image.title": name,
+        "org.opencontainers.image.title": facts.name,
         "org.opencontainers.image.created": created,
-        f"{LABELS}kernel": release,
+        f"{LABELS}kernel": facts.release,
     }
     config = {
         "created": created,
-        "architecture": "amd64",
+        "architecture": facts.architecture,
         "os": "linux",
         "config": {**settings, "Labels": labels},
         "rootfs": {"type": "layers", "diff_ids": [layer.diff]},
@@ -97,12 +107,12 @@ def _archive(
         "layers": [layer.blob.document()],
         "annotations": labels,
     }
-    layout.set_ref(name, layout.put(canonical(manifest), MANIFEST))
+    layout.set_ref(facts.name, layout.put(canonical(manifest), MANIFEST))
     (layout.root / ".lock").unlink()
     with tarfile.open(out, "w", format=tarfile.PAX_FORMAT) as tar:
         for path in sorted(layout.root.rglob("*")):
             info = tarfile.TarInfo(str(path.relative_to(layout.root)))
-            info.mtime = epoch
+            info.mtime = facts.epoch
             if path.is_dir():
                 info.type, info.mode = tarfile.DIRTYPE, 0o755
                 tar.addfile(info)

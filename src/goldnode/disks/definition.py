@@ -23,6 +23,7 @@ from goldnode.core.data import data
 from goldnode.core.errors import DiskError, nearest
 from goldnode.core.formats import check_format
 from goldnode.core.yamlsource import YamlSource
+from goldnode.oci.model import system_word
 
 DEFINITION = "GOLDNODE_DISK_DEFINITION"  # environment variable: replaces the built-in definition
 
@@ -113,7 +114,7 @@ class Different(_DefinitionModel):
 
 
 class DefinedSystem(_DefinitionModel):
-    """Packages of one OS release."""
+    """Packages of one OS release and architecture, and its own words of the kernel's command line."""
 
     packages: tuple[_Package, ...] = Field(
         description="Packages of every disk, beside the essential ones."
@@ -122,6 +123,9 @@ class DefinedSystem(_DefinitionModel):
         description="Packages of each boot loader."
     )
     cloud_init: tuple[_Package, ...] = Field(default=(), description="Packages of cloud-init.")
+    command_line: tuple[_Word, ...] | None = Field(
+        default=None, description="In place of the default; that of a class counts before it."
+    )
 
 
 class HygieneWaiver(_DefinitionModel):
@@ -143,7 +147,9 @@ class DefinitionFile(_DefinitionModel):
 
     disks: Literal[1] = Field(description="Number of this file's format.")
     defaults: Shape = Field(description="Defaults of all disks; a class can override them.")
-    systems: dict[str, DefinedSystem] = Field(description="Packages by OS: `debian12`.")
+    systems: dict[str, DefinedSystem] = Field(
+        description="Packages by OS: `debian12`, and `debian13_arm64` for other architectures than amd64."
+    )
     hygiene: HygieneRules = Field(
         default_factory=HygieneRules, description="Settings for the checks of a root filesystem."
     )
@@ -223,16 +229,22 @@ class Definition:
 
         Raises DiskError if the definition lacks that OS, or packages that the class needs.
         """
-        key = f"{system.id}{system.version}".replace(".", "")
+        key = system_word(f"{system.id}{system.version}".replace(".", ""), system.architecture)
         # No suggestion of another release: the class's stack determines the OS.
         if key not in self.document.systems:
             raise self.error(
-                f'class "{name}" runs {system.id} {system.version}, and there are no disk images of "{key}"',
+                f'class "{name}" runs {system.id} {system.version} for {system.architecture}, and there are no disk images '
+                f'of "{key}"',
                 "systems",
                 remedy=f'add "{key}" to `systems`',
             )
         shape = self.shape(name)
         packages = self.document.systems[key]
+        classes = self.document.classes
+        if packages.command_line is not None and (
+            name not in classes or classes[name].command_line is None
+        ):
+            shape = shape.model_copy(update={"command_line": packages.command_line})
         if shape.loader not in packages.loaders:
             raise self.error(
                 f'"{key}" has no packages of loader "{shape.loader}"',

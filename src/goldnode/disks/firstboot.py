@@ -14,6 +14,7 @@ from pathlib import Path
 
 from goldnode.core.data import data
 from goldnode.core.errors import DiskError
+from goldnode.disks.architecture import architecture_of
 from goldnode.disks.assemble import Spec, grub_entry, root_grub_config, slot_document
 from goldnode.node.state.domains import kernel, slots
 
@@ -99,6 +100,7 @@ def install(root: Path, spec: Spec, files: Path = FILES) -> tuple[str, ...]:
             name = str(path.relative_to(files / part))
             if ssh or name not in _SSH_FILES:
                 text = path.read_text(encoding="utf-8").replace("@ROOT_SIZE@", str(spec.sizes.root))
+                text = text.replace("@ROOT_TYPE@", architecture_of(spec.architecture).repart)
                 texts[name] = (text, 0o755 if path.stat().st_mode & 0o100 else 0o644)
     texts[_FSTAB] = (texts[_FSTAB][0] + _own_mounts(root / _FSTAB), 0o644)
     texts[f"{PLACE}/class"] = (spec.class_name + "\n", 0o644)

@@ -21,7 +21,6 @@ import subprocess
 import tempfile
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from goldnode.core.errors import DiskError, nearest
@@ -45,12 +44,13 @@ def write(
     *,
     epoch: int,
     release: str,
+    architecture: str = "amd64",
     progress: Progress = lambda _: None,
 ) -> DiskFile:
     """Write format `kind` (a key of `FORMATS`) to the file `out`, atomically.
 
     `raw` is the disk. `root` is the directory it was made from, read for `tar`, `vmlinuz` and `initrd`.
-    `release` is the kernel release. Format `raw` is the disk itself, so `out` must equal `raw`. Raises
+    `release` is the kernel release, `architecture` dpkg's name of the root's. Format `raw` is the disk itself, so `out` must equal `raw`. Raises
     DiskError for an unknown format, a missing tool or lack of space.
     """
     if kind not in FORMATS:
@@ -80,7 +80,11 @@ def write(
         if writer is None:
             shutil.copyfile(source, new)
         else:
-            writer(source, new, Made(out.name.removesuffix(FORMATS[kind]), release, epoch))
+            writer(
+                source,
+                new,
+                Made(out.name.removesuffix(FORMATS[kind]), release, epoch, architecture),
+            )
         new.chmod(0o644)
         with new.open("rb") as file:
             os.fsync(file.fileno())
@@ -96,13 +100,8 @@ def write(
     return described(out, kind)
 
 
-@dataclass(frozen=True)
-class Made:
-    """Facts of the disk that its forms contain: its name, the kernel release, and the date (seconds) of its files."""
-
-    name: str
-    release: str
-    epoch: int
+class Made(containers.ImageFacts):
+    """Facts of the disk that its forms contain."""
 
     @property
     def identifier(self) -> uuid.UUID:
@@ -186,17 +185,13 @@ def _squashfs(root: Path, out: Path, made: Made) -> None:
 def _oci(root: Path, out: Path, made: Made) -> None:
     with tempfile.NamedTemporaryFile(prefix=".tar-", dir=out.parent) as whole:
         _tar(root, Path(whole.name), made.epoch, _WHOLE, through=("cat",))
-        containers.from_root(
-            Path(whole.name), out, name=made.name, release=made.release, epoch=made.epoch
-        )
+        containers.from_root(Path(whole.name), out, made)
 
 
 def _containerdisk(raw: Path, out: Path, made: Made) -> None:
     with tempfile.NamedTemporaryFile(prefix=".qcow2-", dir=out.parent) as disk:
         _qcow2(raw, Path(disk.name), made)
-        containers.from_qcow2(
-            Path(disk.name), out, name=made.name, release=made.release, epoch=made.epoch
-        )
+        containers.from_qcow2(Path(disk.name), out, made)
 
 
 _WRITERS: Mapping[str, Callable[[Path, Path, Made], None]] = {

@@ -20,9 +20,8 @@ MIB = 1 << 20
 START = MIB  # start of the first partition: the usual alignment, and more than the table needs
 TAIL = MIB  # space after the last partition for the backup table
 
-# Partition types: ESP from the UEFI specification, amd64 root from the Discoverable Partitions Specification.
+# Type of the EFI system partition, from the UEFI specification. Those of roots are in `architecture`.
 ESP = "c12a7328-f81f-11d2-ba4b-00a0c93ec93b"
-ROOT = "4f68bce3-e8cd-4db1-96e7-fbcaf984b709"
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ bin/newgrp bin/newuidmap bin/nvidia-modprobe bin/passwd bin/pkexec bin/ssh-agent
 bin/wall bin/write.ul
 lib/dbus-1.0/dbus-daemon-launch-helper lib/nvidia/current/nvidia-modprobe lib/openssh/ssh-keysign \
 lib/polkit-1/polkit-agent-helper-1
-lib/x86_64-linux-gnu/utempter/utempter sbin/unix_chkpwd
+lib/x86_64-linux-gnu/utempter/utempter lib/aarch64-linux-gnu/utempter/utempter sbin/unix_chkpwd
 """
 SETID = frozenset(f"usr/{name}" for name in _SETID.split())
 _COMPILERS = re.compile(

@@ -21,6 +21,7 @@ from goldnode.core import program_file
 from goldnode.core.data import data
 from goldnode.core.errors import DiskError
 from goldnode.disks import tools
+from goldnode.disks.architecture import refuse_other_than_amd64
 from goldnode.disks.contents import root_of
 from goldnode.disks.model import BuiltDisk
 from goldnode.inspect import elf
@@ -125,6 +126,7 @@ def write(
 
     :param settings: `place`, the address of the published directory, and `orders`, the path of the orders in it.
     """
+    refuse_other_than_amd64(disk.name, disk.os.architecture, "the installer of a network is")
     tools.require("zstd")
     kernel, initrd = disk.path("vmlinuz").read_bytes(), disk.path("initrd").read_bytes()
     with _opened(disk) as root:

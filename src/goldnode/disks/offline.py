@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,9 +24,12 @@ from goldnode.node.ground.errors import NodeError
 from goldnode.node.ground.host import Host
 from goldnode.node.state.engine import plan
 from goldnode.node.state.model import IMAGE, PHASES
+from goldnode.oci.emulation import emulated, native, native_architecture
+from goldnode.oci.model import AMD64
 
 SOURCES = "/run/goldnode-archive/goldnode.list"
-_TIME = 3600  # seconds for site.yml on a root file system
+# Seconds for site.yml on a root file system. An emulated program takes ten times as long.
+_TIME, _TIME_EMULATED = 3600, 4 * 3600
 
 # Runs in namespaces of its own: no network, and no mount or process survives it. $1 is the root, $2 the
 # archive.
@@ -68,10 +72,21 @@ _ALONE = (
 )
 
 
+@dataclass(frozen=True)
+class ImageRoot:
+    """A root filesystem in a directory, and dpkg's name of the architecture of its programs.
+
+    Programs of another architecture than this machine's run by emulation.
+    """
+
+    root: Path
+    architecture: str = AMD64
+
+
 def site_yml(
-    root: Path, document: Mapping[str, Any], archive: Path, work: Path, epoch: int
+    place: ImageRoot, document: Mapping[str, Any], archive: Path, work: Path, epoch: int
 ) -> None:
-    """Apply the class document to `root` with site.yml over a local connection, installing packages from
+    """Apply the class document to a root with site.yml over a local connection, installing packages from
     `archive` only.
 
     Raises DiskError with the last output of the playbook.
@@ -82,7 +97,7 @@ def site_yml(
     variables = work / "variables.json"
     given = {
         "goldnode_node_class": document,
-        "goldnode_root": str(root),
+        "goldnode_root": str(place.root),
         "goldnode_sources": SOURCES,
     }
     variables.write_text(json.dumps(given), encoding="utf-8")
@@ -123,17 +138,19 @@ def site_yml(
         "GOLDNODE_RUNS": "off",
     }
     log = work / "site.log"
+    inside = ("sh", "-c", _INSIDE, "sh", str(place.root), str(archive))
+    limit = _TIME if native(place.architecture) else _TIME_EMULATED
     try:
         with log.open("wb") as sink:
             done = subprocess.run(
-                [*_ALONE, "sh", "-c", _INSIDE, "sh", str(root), str(archive), *command],
+                emulated(place.architecture, [*_ALONE, *inside, *command]),
                 cwd=data(),
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=sink,
                 stderr=subprocess.STDOUT,
                 check=False,
-                timeout=_TIME,
+                timeout=limit,
             )
     except FileNotFoundError as problem:
         raise DiskError(
@@ -142,7 +159,7 @@ def site_yml(
         ) from problem
     except subprocess.TimeoutExpired as problem:
         raise DiskError(
-            f"site.yml did not end within {_TIME} s on the root filesystem"
+            f"site.yml did not end within {limit} s on the root filesystem"
         ) from problem
     if done.returncode:
         text = log.read_text(encoding="utf-8", errors="replace")
@@ -156,14 +173,16 @@ def site_yml(
 
 
 def prove(
-    root: Path, document: Mapping[str, Any], payloads: Mapping[str, Any]
+    place: ImageRoot, document: Mapping[str, Any], payloads: Mapping[str, Any]
 ) -> list[PendingWork]:
     """Check that nothing of phase `image` is left to do, and return the pending work.
 
     Pending is work for a boot or for the GPU, facts that cannot be checked here, and changes that wait.
     Raises DiskError if anything else is left.
     """
-    host = Host(str(root))
+    if not native(place.architecture):
+        return _prove_elsewhere(place, document, payloads)
+    host = Host(str(place.root))
     try:
         whole = plan(host, cast(ClassDocument, document), payloads, PHASES)
     except NodeError as problem:
@@ -185,9 +204,49 @@ def prove(
     return sorted(set(rows), key=lambda row: (row.id, row.reason))
 
 
+def _prove_elsewhere(
+    place: ImageRoot, document: Mapping[str, Any], payloads: Mapping[str, Any]
+) -> list[PendingWork]:
+    """Return the answer of `prove` from a process that can run the programs of the root."""
+    # A process namespace of its own: without its /proc the root would be taken for that of a running machine.
+    command = [*_ALONE, sys.executable, "-m", __name__, str(place.root)]
+    done = subprocess.run(
+        emulated(place.architecture, command),
+        input=json.dumps({"document": document, "payloads": payloads}),
+        env={**os.environ, "PYTHONPATH": str(PACKAGE.parent)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    try:
+        answer = json.loads(done.stdout)
+    except ValueError:
+        reported = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise DiskError(f"the root filesystem cannot be judged: {reported}") from None
+    if "error" in answer:
+        raise DiskError(answer["error"])
+    return [PendingWork(**row) for row in answer["pending"]]
+
+
+def main(root: str) -> None:
+    """Print the answer of `prove` for a root, whose document and payloads come from stdin, as JSON."""
+    given = json.load(sys.stdin)
+    native_place = ImageRoot(Path(root), native_architecture())
+    try:
+        rows = prove(native_place, given["document"], given["payloads"])
+    except DiskError as problem:
+        print(json.dumps({"error": problem.message}))
+    else:
+        print(json.dumps({"pending": [asdict(row) for row in rows]}))
+
+
 def write(root: Path, name: str, text: str, mode: int = 0o644) -> None:
     """Write a file in the root filesystem."""
     path = root / name.lstrip("/")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
     os.chmod(path, mode)  # noqa: PTH101 - the given mode, regardless of the umask
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

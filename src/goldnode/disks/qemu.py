@@ -32,20 +32,12 @@ from typing import Any
 from goldnode.core.errors import DiskError
 from goldnode.core.files import sha256_of
 from goldnode.node.ground.text import phrase
+from goldnode.oci.emulation import native
+from goldnode.oci.model import AMD64
 
-# Debian packages that this module requires.
-REQUIREMENTS = ("openssh-client", "ovmf", "qemu-system-x86", "qemu-utils", "util-linux")
+# Debian packages that this module requires for guests of any architecture.
+REQUIREMENTS = ("openssh-client", "qemu-utils", "util-linux")
 
-PROGRAM = "qemu-system-x86_64"
-# (code, variables) in order of preference, all without Secure Boot: Debian and Ubuntu, then the Fedora
-# family, then Arch and openSUSE.
-FIRMWARE = (
-    ("/usr/share/OVMF/OVMF_CODE_4M.fd", "/usr/share/OVMF/OVMF_VARS_4M.fd"),
-    ("/usr/share/OVMF/OVMF_CODE.fd", "/usr/share/OVMF/OVMF_VARS.fd"),
-    ("/usr/share/edk2/ovmf/OVMF_CODE.fd", "/usr/share/edk2/ovmf/OVMF_VARS.fd"),
-    ("/usr/share/edk2/x64/OVMF_CODE.4m.fd", "/usr/share/edk2/x64/OVMF_VARS.4m.fd"),
-    ("/usr/share/qemu/ovmf-x86_64-code.bin", "/usr/share/qemu/ovmf-x86_64-vars.bin"),
-)
 KVM, TCG = "kvm", "tcg"
 DEVICE = Path("/dev/kvm")
 # Seconds until a probe fails. Firmware writes to its serial port much earlier on any processor that KVM can
@@ -56,10 +48,58 @@ PANIC = "Kernel panic - not syncing"
 # unit timeouts expire early even with 1. With 3, a driver's compressed module that was loaded four times hit
 # the 90 s of systemd-modules-load.
 SHIFT = 1
-# Of an emulated guest: x86-64-v2 and random numbers. `max`, with AVX2, nested virtualization and page tables of five
-# levels, needs a fifth more processor time for a boot of Debian 12 (2026-12-01, QEMU 7.2): the kernel uses, tests and
-# offers to guests of its own what QEMU can only compute.
-PROCESSOR = "qemu64,svm=off,+ssse3,+sse4.1,+sse4.2,+popcnt,+cx16,+rdrand"
+
+
+@dataclass(frozen=True)
+class VmArchitecture:
+    """A virtual machine of one architecture: QEMU's program, machine and processor for an emulated guest, and its firmware.
+
+    `firmware` are pairs of code and variables in order of preference, all without Secure Boot: Debian and Ubuntu, then the
+    Fedora family, then Arch and openSUSE. `packages` are Debian's.
+    """
+
+    program: str
+    machine: str
+    processor: str
+    firmware: Sequence[tuple[str, str]]
+    packages: Sequence[str]
+
+
+VM_ARCHITECTURES: Mapping[str, VmArchitecture] = {
+    "amd64": VmArchitecture(
+        "qemu-system-x86_64",
+        "q35",
+        # x86-64-v2 and random numbers. `max`, with AVX2, nested virtualization and page tables of five levels, needs a
+        # fifth more processor time for a boot of Debian 12 (2026-12-01, QEMU 7.2): the kernel uses, tests and offers to
+        # guests of its own what QEMU can only compute.
+        "qemu64,svm=off,+ssse3,+sse4.1,+sse4.2,+popcnt,+cx16,+rdrand",
+        (
+            ("/usr/share/OVMF/OVMF_CODE_4M.fd", "/usr/share/OVMF/OVMF_VARS_4M.fd"),
+            ("/usr/share/OVMF/OVMF_CODE.fd", "/usr/share/OVMF/OVMF_VARS.fd"),
+            ("/usr/share/edk2/ovmf/OVMF_CODE.fd", "/usr/share/edk2/ovmf/OVMF_VARS.fd"),
+            ("/usr/share/edk2/x64/OVMF_CODE.4m.fd", "/usr/share/edk2/x64/OVMF_VARS.4m.fd"),
+            ("/usr/share/qemu/ovmf-x86_64-code.bin", "/usr/share/qemu/ovmf-x86_64-vars.bin"),
+        ),
+        ("ovmf", "qemu-system-x86"),
+    ),
+    "arm64": VmArchitecture(
+        "qemu-system-aarch64",
+        "virt",
+        # Without pointer authentication, which `max` computes for each call of a function.
+        "neoverse-n1",
+        (
+            ("/usr/share/AAVMF/AAVMF_CODE.no-secboot.fd", "/usr/share/AAVMF/AAVMF_VARS.fd"),
+            ("/usr/share/AAVMF/AAVMF_CODE.fd", "/usr/share/AAVMF/AAVMF_VARS.fd"),
+            (
+                "/usr/share/edk2/aarch64/QEMU_EFI-pflash.raw",
+                "/usr/share/edk2/aarch64/vars-template-pflash.raw",
+            ),
+            ("/usr/share/edk2/aarch64/QEMU_CODE.fd", "/usr/share/edk2/aarch64/QEMU_VARS.fd"),
+            ("/usr/share/qemu/aavmf-aarch64-code.bin", "/usr/share/qemu/aavmf-aarch64-vars.bin"),
+        ),
+        ("qemu-efi-aarch64", "qemu-system-arm"),
+    ),
+}
 LINES = 25  # console lines in an error
 # Minimum share of wall-clock time that counts, so that a machine without any processor time still reaches its
 # limit.
@@ -129,41 +169,44 @@ class GuestResult:
     err: str
 
 
-def find_firmware() -> Firmware:
-    """Return the UEFI firmware of this machine. Raises MachineError if it is not installed."""
-    for code, variables in FIRMWARE:
+def find_firmware(architecture: str = AMD64) -> Firmware:
+    """Return the UEFI firmware for guests of an architecture. Raises MachineError if it is not installed."""
+    about = VM_ARCHITECTURES[architecture]
+    for code, variables in about.firmware:
         if Path(code).is_file() and Path(variables).is_file():
             return Firmware(Path(code), Path(variables))
     raise MachineError(
         "there is no UEFI firmware for virtual machines on this machine",
-        remedy="install it: apt-get install ovmf",
+        remedy=f"install it: apt-get install {about.packages[0]}",
     )
 
 
-def check_tools() -> None:
-    """Raise MachineError with all requirements that are missing on this machine."""
+def check_tools(architecture: str = AMD64) -> None:
+    """Raise MachineError with all requirements of guests of an architecture that are missing on this machine."""
+    about = VM_ARCHITECTURES[architecture]
     missing = [
         name
-        for name in (PROGRAM, "qemu-img", "setpriv", "ssh", "ssh-keygen")
+        for name in (about.program, "qemu-img", "setpriv", "ssh", "ssh-keygen")
         if not shutil.which(name)
     ]
     if missing:
         raise MachineError(
             f"missing on this machine: {', '.join(missing)}",
-            remedy=f"install them: apt-get install {' '.join(REQUIREMENTS)}",
+            remedy=f"install them: apt-get install {' '.join(sorted((*REQUIREMENTS, *about.packages)))}",
         )
-    find_firmware()
+    find_firmware(architecture)
 
 
-def tools() -> dict[str, str]:
+def tools(architecture: str = AMD64) -> dict[str, str]:
     """Return what boots a guest: the version of QEMU, and the digest of the firmware, which states no version.
 
     Raises MachineError if one is not installed.
     """
-    check_tools()
-    done = subprocess.run([PROGRAM, "--version"], capture_output=True, text=True, check=False)
+    check_tools(architecture)
+    program = VM_ARCHITECTURES[architecture].program
+    done = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
     number = re.search(r"\d+\.\d+(?:\.\d+)*", done.stdout)
-    firmware = find_firmware().code
+    firmware = find_firmware(architecture).code
     return {
         "qemu": number[0] if number is not None else "not stated",
         firmware.name: f"sha256:{sha256_of(firmware)}",
@@ -171,7 +214,7 @@ def tools() -> dict[str, str]:
 
 
 @functools.cache
-def accelerator() -> Accelerator:
+def accelerator(architecture: str = AMD64) -> Accelerator:
     """Return KVM if firmware really starts under it, otherwise TCG with the reason.
 
     The result is cached for the life of the process.
@@ -179,6 +222,8 @@ def accelerator() -> Accelerator:
     /dev/kvm may exist and accept a machine, but not run it: nested KVM can meet instructions that it cannot
     execute.
     """
+    if not native(architecture):
+        return Accelerator(TCG, f"this machine is not {architecture}")
     if not DEVICE.exists():
         return Accelerator(TCG, f"there is no {DEVICE}")
     if not os.access(DEVICE, os.R_OK | os.W_OK):
@@ -186,7 +231,14 @@ def accelerator() -> Accelerator:
     try:
         with tempfile.TemporaryDirectory(prefix="goldnode-kvm-") as work:
             machine = VirtualMachine(
-                None, Path(work), VmOptions(memory=256, chosen=Accelerator(KVM), network=False)
+                None,
+                Path(work),
+                VmOptions(
+                    memory=256,
+                    chosen=Accelerator(KVM),
+                    network=False,
+                    architecture=architecture,
+                ),
             )
             with machine:
                 deadline = time.monotonic() + PROBE
@@ -341,6 +393,7 @@ class VmOptions:
     - `credentials` are systemd credentials by name, passed in the SMBIOS tables. systemd 252 reads them; the
       disk needs no changes.
     - `drives` are additional disks.
+    - `architecture` is dpkg's name of the guest's.
     - `network` adds a network card. Port 22 of the guest is forwarded to a port of the loopback interface.
     """
 
@@ -358,6 +411,7 @@ class VmOptions:
     chosen: Accelerator | None = None
     counted: bool = True
     reboots: bool = True
+    architecture: str = AMD64
 
 
 class VirtualMachine:
@@ -372,8 +426,8 @@ class VirtualMachine:
     def __init__(self, disk: Path | None, work: Path, options: VmOptions | None = None) -> None:
         self.disk, self.work, self.options = disk, work, options or VmOptions()
         self.key = self.options.key
-        self.firmware = self.options.firmware or find_firmware()
-        self.accelerator = self.options.chosen or accelerator()
+        self.firmware = self.options.firmware or find_firmware(self.options.architecture)
+        self.accelerator = self.options.chosen or accelerator(self.options.architecture)
         self.counted = self.options.counted and self.accelerator.name != KVM
         usual = 1 if self.counted else min(2, len(os.sched_getaffinity(0)))
         self.processors = self.options.processors or usual
@@ -387,15 +441,16 @@ class VirtualMachine:
 
     def command(self, qmp: int) -> list[str]:
         """Return QEMU's command line. `qmp` is the file descriptor of its control socket."""
+        about = VM_ARCHITECTURES[self.options.architecture]
         words = [
-            PROGRAM,
+            about.program,
             # No default devices and no configuration of the host: the same machine everywhere.
             "-nodefaults",
             "-no-user-config",
             "-display",
             "none",
             "-M",
-            "q35",
+            about.machine,
             "-m",
             str(self.options.memory),
             "-smp",
@@ -409,10 +464,10 @@ class VirtualMachine:
             # icount ties the guest's clock to the instructions it executes. With the wall clock, its unit
             # timeouts (90 s) would expire while it waits for a busy processor, and a good image would fail.
             # It supports one processor only.
-            words += ["-accel", f"{TCG},thread=single", "-cpu", PROCESSOR]
+            words += ["-accel", f"{TCG},thread=single", "-cpu", about.processor]
             words += ["-icount", f"shift={SHIFT},sleep=on", "-rtc", "clock=vm"]
         else:
-            words += ["-accel", f"{TCG},thread=multi", "-cpu", PROCESSOR]
+            words += ["-accel", f"{TCG},thread=multi", "-cpu", about.processor]
         words += ["-drive", f"if=pflash,format=raw,readonly=on,file={escaped(self.firmware.code)}"]
         words += ["-drive", f"if=pflash,format=raw,file={escaped(self.work / 'variables.fd')}"]
         words += [
@@ -465,8 +520,9 @@ class VirtualMachine:
         """
         if self._process is not None:
             raise MachineError("the machine runs already")
-        if not shutil.which(PROGRAM) or not shutil.which("setpriv"):
-            check_tools()
+        about = VM_ARCHITECTURES[self.options.architecture]
+        if not shutil.which(about.program) or not shutil.which("setpriv"):
+            check_tools(self.options.architecture)
         self.work.mkdir(parents=True, exist_ok=True)
         # A copy: boot entries that the guest writes stay, and the file of the package is not touched.
         if not (self.work / "variables.fd").exists():

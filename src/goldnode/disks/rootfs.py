@@ -29,8 +29,9 @@ from goldnode.disks.model import PendingWork
 from goldnode.disks.sanitise import date, sanitise
 from goldnode.lock.locked_files import LockedDeb
 from goldnode.lock.pool import stanza
-from goldnode.oci import engines
-from goldnode.oci.engines import ROOT_START
+from goldnode.oci import emulation, engines
+from goldnode.oci.engines import root_start
+from goldnode.oci.model import AMD64, MACHINES
 
 # Version of the procedure. Increase it when the steps change but their inputs do not, to invalidate cached
 # roots.
@@ -40,6 +41,9 @@ PENDING = "/var/lib/goldnode/pending.json"
 
 # Hook and script for initramfs-tools: they find the disk that the firmware booted (docs/reference/disk-identity.md).
 INITRAMFS = data("images/disks/initramfs")
+
+# Names in `tools` of what determines a root.
+SHAPING = ("mmdebstrap", "apt", "dpkg", *map(emulation.tool, MACHINES))
 
 Say = Callable[[str], None]
 
@@ -73,8 +77,8 @@ def needs_root() -> None:
         )
 
 
-def tools() -> dict[str, str]:
-    """Return the versions of the installed programs that shape a root filesystem.
+def tools(architecture: str = AMD64) -> dict[str, str]:
+    """Return the versions of the installed programs that shape a root filesystem of `architecture`.
 
     Raises DiskError if one is missing.
     """
@@ -88,7 +92,14 @@ def tools() -> dict[str, str]:
                 f"{program} is not on this machine",
                 remedy="install it: apt-get install util-linux tar zstd dpkg",
             )
-    return {name: versions[name] for name in ("mmdebstrap", "apt", "dpkg")}
+    if not emulation.runnable(architecture):
+        raise DiskError(
+            f"this machine cannot run programs of {architecture}: {emulation.program(architecture)} is not on it",
+            remedy=f"install it: apt-get install qemu-user-static; or build on a machine of {architecture}",
+        )
+    emulator = emulation.tool(architecture)
+    names = ("mmdebstrap", "apt", "dpkg", *((emulator,) if emulator in versions else ()))
+    return {name: versions[name] for name in names}
 
 
 def make(
@@ -117,16 +128,19 @@ def make(
     # The roles install the stack's packages, in the same way as on a live node.
     base = [deb.name for deb in lock.debs if deb.name not in stack]
     try:
-        plan = engines.RootPlan(item.stack.item.os.codename, (ROOT_START, "true"), lock.epoch)
+        system = item.stack.item.os
+        hooks = (root_start(system.architecture), "true")
+        plan = engines.RootPlan(system.codename, hooks, lock.epoch, system.architecture)
         engines.make_root(repository, base, plan, into, work=work)
     except ImageError as problem:
         raise DiskError(problem.message, remedy=problem.remedy) from problem
     prepare(into, lock.debs)
     say("applying site.yml")
     with services_stay(into):
-        offline.site_yml(into, document, repository, work, lock.epoch)
+        place = offline.ImageRoot(into, system.architecture)
+        offline.site_yml(place, document, repository, work, lock.epoch)
     shutil.rmtree(repository)
-    pending = offline.prove(into, document, {"program": payload(content=False)})
+    pending = offline.prove(place, document, {"program": payload(content=False)})
     rows = [{"id": row.id, "reason": row.reason} for row in pending]
     offline.write(
         into,
@@ -138,7 +152,7 @@ def make(
         + "\n",
     )
     sanitise(into, lock.epoch)
-    add_bytecode(into)
+    add_bytecode(into, system.architecture)
     date(into, lock.epoch)
     return Rootfs(into, tuple(pending))
 

@@ -27,6 +27,7 @@ from typing import Any, Literal
 from goldnode.core.errors import DiskError
 from goldnode.core.files import replace_file
 from goldnode.disks import contents, esp, slot_image, tools
+from goldnode.disks.architecture import architecture_of, refuse_other_than_amd64
 from goldnode.disks.assemble import measure
 from goldnode.disks.enrolment import VARIABLES, enrolment_files
 from goldnode.disks.model import BuiltDisk
@@ -40,7 +41,7 @@ from goldnode.node.state import slots
 
 SCHEMA = "goldnode.secure-boot/1"
 SUFFIX = ".secure-boot.json"
-LOADER = "EFI/BOOT/BOOTX64.EFI"
+LOADER = architecture_of("amd64").boot
 # How the firmware gets the certificate: not from this disk, at the first boot of a virtual machine, at the first boot.
 Enrol = Literal["none", "virtual", "always"]
 WORDS: Mapping[Enrol, str] = {"none": "off", "virtual": "if-safe", "always": "force"}
@@ -96,6 +97,7 @@ def require_programs(*names: str) -> None:
 
 def boot_files(disk: BuiltDisk) -> BootFiles:
     """Return the boot files of a build: systemd-boot, and the unified kernels of both slots. Raises DiskError."""
+    refuse_other_than_amd64(disk.name, disk.os.architecture, "signing for Secure Boot is")
     if not slot_image.has_slots(disk):
         raise DiskError(
             f"image {disk.name} has layout `{disk.layout}` and loader `{disk.loader}`, and only layout `ab` with "

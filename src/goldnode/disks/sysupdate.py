@@ -29,7 +29,8 @@ from typing import TYPE_CHECKING
 from goldnode.channels.lines import History
 from goldnode.core.errors import DiskError
 from goldnode.core.files import replace_file, sha256_of, sync
-from goldnode.disks import formats, gpt, slot_image, tools
+from goldnode.disks import formats, slot_image, tools
+from goldnode.disks.architecture import architecture_of, refuse_other_than_amd64
 from goldnode.disks.directory import STAGING, check_published, full, move_versions, read_sums
 from goldnode.disks.lines import ClassLine
 from goldnode.disks.model import FORMATS, SUMS, BuiltDisk
@@ -223,6 +224,7 @@ def _install(stage: Path, target: Path, sums: Mapping[str, str]) -> None:
 def derive(disk: BuiltDisk, name: str, version: str, stage: Path) -> None:
     """Write the files of a version from a published disk. Raises DiskError."""
     tools.require("mcopy", "gzip", "zstd")
+    refuse_other_than_amd64(disk.name, disk.os.architecture, "files of systemd-sysupdate are")
     if not slot_image.has_slots(disk):
         raise DiskError(
             f"{disk.name} has layout {disk.layout}, whose boot loader counts no boots",
@@ -348,7 +350,7 @@ def _definition(followed: FollowedChannel, part: str) -> str:
             "Type=partition",
             "Path=auto",
             f"MatchPattern={name}",
-            f"MatchPartitionType={gpt.ROOT}",
+            f"MatchPartitionType={architecture_of('amd64').root_type}",
         ]
         return "\n".join(rows) + "\n"
     rows += ["Type=regular-file", "PathRelativeTo=boot"]

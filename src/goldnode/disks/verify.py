@@ -333,7 +333,8 @@ def verify(
     is not available. A guest that does not boot is not an error: the report contains it.
     """
     chosen = options or VerifyOptions()
-    check_tools()
+    architecture = built.os.architecture
+    check_tools(architecture)
     if chosen.gpus:
         simulated.check(built)
     place = chosen.work or built.directory.parent
@@ -349,8 +350,8 @@ def verify(
     others = Others()
     before = check_files(built, say)
     # The checks of the guest are goldnode's own.
-    booted_with = {**qemu.tools(), "goldnode": release.version()}
-    report = BootReport(built, accelerator(), before, tools=booted_with)
+    booted_with = {**qemu.tools(architecture), "goldnode": release.version()}
+    report = BootReport(built, accelerator(architecture), before, tools=booted_with)
     if report.accelerator.why:
         say(f"without KVM: {report.accelerator.why}; the guests are emulated, which takes minutes")
     sweep(place)
@@ -472,6 +473,7 @@ class BootRun:
                 credentials=credentials,
                 mac=f"52:54:00:67:6e:{number:02x}",
                 counted=self.report.counted,
+                architecture=self.report.built.os.architecture,
             ),
         )
 

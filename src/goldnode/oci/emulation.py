@@ -56,6 +56,11 @@ def native(architecture: str) -> bool:
     return MACHINES[architecture] == platform.machine()
 
 
+def native_architecture() -> str:
+    """Return dpkg's name of the architecture of this machine; empty for one without images."""
+    return next((name for name in MACHINES if native(name)), "")
+
+
 def program(architecture: str) -> str:
     """Return the name of the emulator of `architecture`."""
     return f"qemu-{MACHINES[architecture]}-static"

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from goldnode.disks import assemble
+from goldnode.disks.architecture import ARCHITECTURES
 from goldnode.disks.assemble import LOADERS, MIB, Sizes, Spec
 from goldnode.disks.model import Layout
 
@@ -42,8 +43,8 @@ def tree(place: Path, order: int = 1) -> Path:
     files = {
         f"boot/vmlinuz-{RELEASE}": b"kernel" * 50_000,
         f"boot/initrd.img-{RELEASE}": b"initramfs" * 40_000,
-        assemble.SYSTEMD_BOOT: b"MZ systemd-boot",
-        assemble.GRUB: b"MZ grub",
+        **{row.systemd_boot: b"MZ systemd-boot" for row in ARCHITECTURES.values()},
+        **{row.grub: b"MZ grub" for row in ARCHITECTURES.values()},
         "etc/hostname": b"builder\n",
         "etc/ssh/ssh_host_rsa_key": b"not a key\n",
         "etc/shadow": b"root:*::\n",

@@ -15,13 +15,15 @@ import pytest
 from tests.unit.disks.disk_trees import CAPABILITY, EPOCH, RELEASE, any_uid, spec, tree
 
 from goldnode.core.errors import DiskError
-from goldnode.disks import assemble as assembling
 from goldnode.disks import ext4, gpt, tools
+from goldnode.disks.architecture import architecture_of
 from goldnode.disks.assemble import MIB, Sizes, assemble, measure
 from goldnode.disks.fat import Fat32
 
 pytestmark = pytest.mark.usefixtures("any_uid")
 __all__ = ["any_uid"]
+
+AMD64 = architecture_of("amd64")
 
 
 def quiet(text: str) -> None:
@@ -36,7 +38,7 @@ def test_layout_ab_has_its_partitions_files_and_dates(tmp_path: Path) -> None:
     table = gpt.read(made.raw)
     assert [(p.number, p.name, p.type, p.start, p.size) for p in table.partitions] == [
         (1, "esp", gpt.ESP, MIB, 40 * MIB),
-        (2, "root-a", gpt.ROOT, 41 * MIB, 160 * MIB),
+        (2, "root-a", AMD64.root_type, 41 * MIB, 160 * MIB),
     ]
     assert [(p.name, p.uuid) for p in table.partitions] == [
         (p.name, p.uuid) for p in made.partitions
@@ -226,7 +228,7 @@ def leads_out(root: Path) -> None:
         ),
         (without(f"boot/initrd.img-{RELEASE}"), r"no initramfs for kernel.*Add initramfs-tools"),
         (
-            without(assembling.SYSTEMD_BOOT),
+            without(AMD64.systemd_boot),
             r"no boot loader .*Add systemd-boot-efi to the packages",
         ),
         (lambda root: (root / "efi").rmdir(), r"no directory /efi"),

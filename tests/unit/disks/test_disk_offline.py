@@ -139,7 +139,7 @@ def test_prove_fails_when_the_root_differs_from_its_class(root: Path, document: 
         DiskError,
         match=r"is not what its class says after site\.yml: .*file\.write /etc/goldnode/class\.json",
     ):
-        offline.prove(root, document, {"program": payload(content=False)})
+        offline.prove(offline.ImageRoot(root), document, {"program": payload(content=False)})
 
 
 @pytest.mark.parametrize("system", ["debian12", "debian13"])

@@ -103,12 +103,14 @@ def verify(
     from goldnode.disks.model import builds, find, store_directory
     from goldnode.disks.qemu import accelerator, check_tools
 
-    check_tools()
     images = [find(name, store_directory(store)) for name in names]
+    for architecture in sorted({built.os.architecture for built in images}):
+        check_tools(architecture)
     reports_of = {}
     for built in images:
         known = verification.last_durations(
-            builds(store_directory(store), built.class_), accelerator()
+            builds(store_directory(store), built.class_),
+            accelerator(built.os.architecture),
         )
         estimate = verification.Estimate(known, boots=4 if guests.simulated_gpu else 2)
         report = verification.verify(
