@@ -6,6 +6,7 @@ import datetime
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -216,6 +217,10 @@ def is_heavy(file: str) -> bool:
 
 def after(results: Results, record: Timings, key: str, *, whole: bool) -> list[str]:
     """Return the lines to print after a stage."""
+    if results.code < 0:
+        # pytest writes its report at its end.
+        ended = signal.Signals(-results.code).name
+        return [f"pytest was ended by {ended}: the results of this stage are lost, and it failed"]
     lines = [f"took {spell(results.seconds)}: {counted(results.counts)}"]
     earlier = record.stages.get(key)
     if whole and earlier:
@@ -364,6 +369,8 @@ def run(wanted: Wanted, *, step: int = 1, setup: float | None = None) -> int:
             key = stage.key(long=wanted.long)
             print(*after(results, record, key, whole=complete), sep="\n", flush=True)
             code = code or results.code
+            if results.code < 0:
+                break
             counts += results.counts
             seconds += results.seconds
             # A run that failed, or that pytest options cut short, does not take as long as a complete one.

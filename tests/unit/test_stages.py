@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -116,6 +117,23 @@ def test_after_a_stage_its_time_is_compared() -> None:
         "slowest tests: unit/test_cli.py::test_a 2 min 10 s, unit/test_lint.py::test_c 90 s",
         "slower than last time: unit/test_cli.py: 2 min 10 s, last time 60 s",
     ]
+
+
+def test_stage_whose_pytest_was_ended_by_a_signal_counts_nothing_as_passed_and_the_run_stops(
+    places: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran = []
+
+    def end_itself(*words: object, **_: object) -> list[str]:
+        ran.append(words)
+        return [sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGTERM)"]
+
+    monkeypatch.setattr(stages, "command", end_itself)
+    assert stages.run(Wanted()) == 1
+    assert len(ran) == 1
+    shown = capsys.readouterr().out
+    assert "pytest was ended by SIGTERM: the results of this stage are lost, and it failed" in shown
+    assert shown.splitlines()[-1] == "0 passed, 0 failed"
 
 
 @pytest.fixture
