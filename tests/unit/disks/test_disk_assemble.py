@@ -19,6 +19,7 @@ from goldnode.disks import ext4, gpt, tools
 from goldnode.disks.architecture import architecture_of
 from goldnode.disks.assemble import MIB, Sizes, assemble, measure
 from goldnode.disks.fat import Fat32
+from goldnode.disks.model import Layout
 
 pytestmark = pytest.mark.usefixtures("any_uid")
 __all__ = ["any_uid"]
@@ -105,6 +106,27 @@ def test_layout_single_has_esp_root_and_grub_configuration(tmp_path: Path) -> No
     identity = made.partitions[1].filesystem_uuid
     assert f"search --no-floppy --fs-uuid --set=root {identity}\n" in config
     assert f"linux /boot/vmlinuz-{RELEASE} root=UUID={identity} ro console=ttyS0\n" in config
+
+
+@pytest.mark.parametrize(("layout", "loader"), [("ab", b"MZ systemd-boot"), ("single", b"MZ grub")])
+def test_disk_for_arm64_has_the_loader_and_the_partition_type_of_its_firmware(
+    tmp_path: Path, layout: Layout, loader: bytes
+) -> None:
+    made = assemble(
+        tree(tmp_path / "root"), spec(layout, architecture="arm64"), tmp_path / "disk.raw", quiet
+    )
+    assert gpt.read(made.raw).partitions[1].type == "b921b045-1df0-41c3-af44-4c6f280d3fae"
+    fat = Fat32(made.raw.read_bytes()[MIB : 41 * MIB], "the ESP")
+    found = {entry.path: fat.content(entry) for entry in fat.entries() if not entry.directory}
+    assert found["EFI/BOOT/BOOTAA64.EFI"] == loader
+    assert "EFI/BOOT/BOOTX64.EFI" not in found
+
+
+def test_an_architecture_without_disk_images_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DiskError, match=r"no disk images for riscv64.*amd64, arm64"):
+        assemble(
+            tree(tmp_path / "root"), spec(architecture="riscv64"), tmp_path / "disk.raw", quiet
+        )
 
 
 def test_the_files_of_the_root_are_those_of_the_tree(tmp_path: Path) -> None:

@@ -197,6 +197,21 @@ def test_goldnodes_own_definition_holds_for_every_class_that_has_a_lock() -> Non
         assert {"openssh-server", "python3", "systemd-boot-efi"} <= set(disk.packages)
 
 
+@pytest.mark.parametrize(
+    ("own", "words"), [("", ("console=ttyAMA0",)), (", command_line: [quiet]", ("quiet",))]
+)
+def test_words_of_a_system_are_in_place_of_the_default_and_those_of_a_class_before_them(
+    tmp_path: Path, own: str, words: tuple[str, ...]
+) -> None:
+    text = TEXT.replace("debian12:", "debian12_arm64:").replace(
+        "    loaders:", "    command_line: [console=ttyAMA0]\n    loaders:"
+    )
+    text = text.replace("packages: [htop]", f"packages: [htop]{own}")
+    definition = load_definition(write(tmp_path, text))
+    system = load_catalog().stacks["debian12_arm64_cpu"].item.os
+    assert definition.disk("cpu_only", system).shape.command_line == words
+
+
 def test_the_committed_schema_is_that_of_the_model() -> None:
     from goldnode.catalog.load import builtin_catalog
     from goldnode.commands.schema.kinds import schema_text

@@ -124,6 +124,27 @@ def test_check_tools_names_all_missing_programs_at_once(monkeypatch: pytest.Monk
         qemu.check_tools()
 
 
+def test_a_guest_for_arm64_has_its_own_machine_and_is_emulated_on_amd64(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    assert qemu.accelerator("arm64") == Accelerator(TCG, "this machine is not arm64")
+    words = machine(tmp_path, architecture="arm64", counted=False).command(7)
+    assert words[0] == "qemu-system-aarch64"
+    assert "-M virt" in " ".join(words)
+    assert "-cpu neoverse-n1" in " ".join(words)
+
+
+def test_tools_of_a_guest_for_arm64_are_named_with_its_packages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: None if name.startswith("qemu-s") else "/x")
+    with pytest.raises(
+        MachineError, match=r"qemu-system-aarch64\. .*qemu-efi-aarch64 qemu-system-arm qemu-utils"
+    ):
+        qemu.check_tools("arm64")
+
+
 def test_a_machine_that_does_not_run_reports_it(tmp_path: Path) -> None:
     idle = machine(tmp_path)
     assert (idle.status(), idle.running(), idle.console()) == ("ended", False, "")

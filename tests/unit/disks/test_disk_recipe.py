@@ -147,7 +147,7 @@ def test_root_key_changes_when_the_start_of_a_root_changes(
     recipe: DiskRecipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = recipe.root_key
-    monkeypatch.setattr(building, "ROOT_START", "true")
+    monkeypatch.setattr(building, "root_start", lambda _: "true")
     assert replace(recipe).root_key != before
 
 

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -958,11 +959,15 @@ def emulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "qemu"
     program.write_text("#!/bin/sh\necho 'QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7)'\n")
     program.chmod(0o755)
-    monkeypatch.setattr(qemu, "PROGRAM", str(program))
-    monkeypatch.setattr(qemu, "FIRMWARE", ((str(firmware), str(firmware)),))
-    monkeypatch.setattr(qemu, "check_tools", lambda: None)
-    monkeypatch.setattr(verification, "check_tools", lambda: None)
-    monkeypatch.setattr(verification, "accelerator", lambda: Accelerator("tcg", "there is none"))
+    machine = replace(
+        qemu.VM_ARCHITECTURES["amd64"],
+        program=str(program),
+        firmware=((str(firmware), str(firmware)),),
+    )
+    monkeypatch.setitem(qemu.VM_ARCHITECTURES, "amd64", machine)
+    monkeypatch.setattr(qemu, "check_tools", lambda _: None)
+    monkeypatch.setattr(verification, "check_tools", lambda _: None)
+    monkeypatch.setattr(verification, "accelerator", lambda _: Accelerator("tcg", "there is none"))
     monkeypatch.setattr(verification, "ROOM", 0)
 
 
@@ -994,7 +999,7 @@ def test_on_a_busy_machine_the_clock_of_emulated_guests_counts_at_once(
     clocks: list[bool] = []
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
     monkeypatch.setattr(verification.Others, "processors", lambda self: busy)
-    monkeypatch.setattr(verification, "accelerator", lambda: Accelerator(accelerator, ""))
+    monkeypatch.setattr(verification, "accelerator", lambda _: Accelerator(accelerator, ""))
     monkeypatch.setattr(
         verification.BootRun, "all", lambda run, **_: clocks.append(run.report.counted)
     )
@@ -1050,7 +1055,7 @@ def test_boots_that_fail_with_the_clock_of_this_machine_are_repeated_with_one_th
             raise answer
         run.report.boots += [verification.Boot(number, "boot", 80.0, [answer]) for number in (1, 2)]
 
-    monkeypatch.setattr(verification, "accelerator", lambda: Accelerator(accelerator, ""))
+    monkeypatch.setattr(verification, "accelerator", lambda _: Accelerator(accelerator, ""))
     monkeypatch.setattr(verification.Others, "processors", lambda self: 0.0)
     monkeypatch.setattr(verification.BootRun, "all", boots)
     estimate = verification.Estimate({1: 60.0, 2: 60.0}, 2)
