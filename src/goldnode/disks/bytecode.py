@@ -24,7 +24,7 @@ PYTHON = "/usr/bin/python3"
 # Names that do not exist in this Python or on Linux are skipped, as goldnode-node does. -B: nothing is written yet.
 LIST = """
 import importlib, json, sys
-for name in json.load(sys.stdin):
+for name in json.loads(sys.argv[1]):
     try:
         importlib.import_module(name)
     except ImportError:
@@ -39,7 +39,7 @@ COMPILE = """
 import json, os, py_compile, sys
 os.umask(0o022)
 mode = py_compile.PycInvalidationMode.CHECKED_HASH
-for name in json.load(sys.stdin):
+for name in json.loads(sys.argv[1]):
     py_compile.compile(name, doraise=True, invalidation_mode=mode)
 """
 
@@ -47,7 +47,7 @@ for name in json.load(sys.stdin):
 COPY = """
 import hashlib, json, os, sys, tempfile, zipimport
 os.umask(0o022)
-archive, place = json.load(sys.stdin)
+archive, place = json.loads(sys.argv[1])
 start = {"__name__": "start"}
 exec(zipimport.zipimporter(archive).get_code("__main__"), start)
 with open(archive, "rb") as opened:
@@ -104,8 +104,9 @@ def run_python(python: list[str], script: str, given: list[str]) -> str:
     }
     try:
         done = subprocess.run(
-            [*python, "-s", "-S", "-B", "-c", script],
-            input=json.dumps(given),
+            # Not by stdin, which an emulated program does not have.
+            [*python, "-s", "-S", "-B", "-c", script, json.dumps(given)],
+            stdin=subprocess.DEVNULL,
             env=environment,
             cwd="/",
             capture_output=True,

@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -208,16 +209,19 @@ def _prove_elsewhere(
     place: ImageRoot, document: Mapping[str, Any], payloads: Mapping[str, Any]
 ) -> list[PendingWork]:
     """Return the answer of `prove` from a process that can run the programs of the root."""
-    # A process namespace of its own: without its /proc the root would be taken for that of a running machine.
-    command = [*_ALONE, sys.executable, "-m", __name__, str(place.root)]
-    done = subprocess.run(
-        emulated(place.architecture, command),
-        input=json.dumps({"document": document, "payloads": payloads}),
-        env={**os.environ, "PYTHONPATH": str(PACKAGE.parent)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    # By a file: an emulated program has no stdin. A process namespace of its own: without its /proc the root would be taken
+    # for that of a running machine.
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as given:
+        json.dump({"document": document, "payloads": payloads}, given)
+        given.flush()
+        command = [*_ALONE, sys.executable, "-m", __name__, str(place.root), given.name]
+        done = subprocess.run(
+            emulated(place.architecture, command),
+            env={**os.environ, "PYTHONPATH": str(PACKAGE.parent)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     try:
         answer = json.loads(done.stdout)
     except ValueError:
@@ -228,9 +232,9 @@ def _prove_elsewhere(
     return [PendingWork(**row) for row in answer["pending"]]
 
 
-def main(root: str) -> None:
-    """Print the answer of `prove` for a root, whose document and payloads come from stdin, as JSON."""
-    given = json.load(sys.stdin)
+def main(root: str, file: str) -> None:
+    """Print the answer of `prove` for a root as JSON. `file` has its document and payloads."""
+    given = json.loads(Path(file).read_text(encoding="utf-8"))
     native_place = ImageRoot(Path(root), native_architecture())
     try:
         rows = prove(native_place, given["document"], given["payloads"])
@@ -249,4 +253,4 @@ def write(root: Path, name: str, text: str, mode: int = 0o644) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])
