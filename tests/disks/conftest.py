@@ -29,9 +29,11 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass
 class Site:
-    """Locks, definition and store of this run."""
+    """Locks, definition and store of this run, for the disk of one class."""
 
     home: Path
+    class_: str = CLASS
+    stack: str = STACK
 
     @property
     def store(self) -> Path:
@@ -39,7 +41,7 @@ class Site:
 
     @property
     def lock(self) -> Path:
-        return self.home / "disk-locks" / f"{CLASS}.lock.yml"
+        return self.home / "disk-locks" / f"{self.class_}.lock.yml"
 
     @property
     def environment(self) -> dict[str, str]:
@@ -70,6 +72,18 @@ class Site:
             check=False,
         )
 
+    def set_up(self) -> None:
+        """Write the definition, with a small ESP, and lock stack and disk for today's archive."""
+        text = builtin_definition().read_text()
+        assert "esp_mib: 512" in text
+        (self.home / "disks.yml").write_text(text.replace("esp_mib: 512", "esp_mib: 192"))
+        for arguments in (
+            ("lock", self.stack, "--out", str(self.home / "locks")),
+            ("disks", "lock", self.class_),
+        ):
+            done = self.run(*arguments)
+            assert done.returncode == 0, done.stderr
+
 
 def left_in(store: Path) -> tuple[list[str], list[str]]:
     """Mounts below the store that any process sees, and processes that have anything of it open as root, working directory or in their command."""
@@ -98,15 +112,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     stays = os.environ.get("GOLDNODE_DISK_RUN")
     found = Site(Path(stays) if stays else tmp_path_factory.mktemp("disks"))
     found.home.mkdir(exist_ok=True)
-    text = builtin_definition().read_text()
-    assert "esp_mib: 512" in text
-    (found.home / "disks.yml").write_text(text.replace("esp_mib: 512", "esp_mib: 192"))
-    for arguments in (
-        ("lock", STACK, "--out", str(found.home / "locks")),
-        ("disks", "lock", CLASS),
-    ):
-        done = found.run(*arguments)
-        assert done.returncode == 0, done.stderr
+    found.set_up()
     yield found
     if not stays:
         shutil.rmtree(found.store, ignore_errors=True)

@@ -5,108 +5,32 @@ The images are those of `goldnode disks build`, and differ in the kernel's comma
 
 from __future__ import annotations
 
-import json
 import re
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.disks.conftest import CLASS, Site
+from tests.disks.conftest import Site
+from tests.disks.updating import WHY, UpdatedNode, running, variant
 
-from goldnode.disks.model import BuiltDisk, find
-from goldnode.disks.qemu import SSH_OPTIONS, VirtualMachine, VmOptions, make_key, overlay
+from goldnode.disks.model import BuiltDisk
+from goldnode.disks.qemu import VirtualMachine
 
 pytestmark = [pytest.mark.disks, pytest.mark.long, pytest.mark.xdist_group("disk")]
-
-MIB = 1024 * 1024
-WHY = "a test of the update itself"
-SECONDS = (
-    "5400"  # of the wall clock, for all tries of an image in an emulated machine on a busy one
-)
-
-PATIENCE = 2700.0  # seconds of the guest's time, for one boot or command
-
-
-def variant(site: Site, word: str) -> BuiltDisk:
-    """The disk of the class with one more word on its command line; packages and root filesystem are those that are there.
-
-    Its root is as small as it can be, for an emulated machine takes minutes to write one; in the slot it grows.
-    """
-    definition = site.home / f"disks-{re.sub('[^a-z]', '-', word)}.yml"
-    text = (site.home / "disks.yml").read_text()
-    for shipped, wanted in (
-        ("command_line: [", f'command_line: ["{word}", '),
-        ("root_mib: 3072", "root_mib: 1152"),
-    ):
-        assert text.count(shipped) == 1
-        text = text.replace(shipped, wanted)
-    definition.write_text(text)
-    done = site.run(
-        "disks",
-        "build",
-        CLASS,
-        "--image-format",
-        "raw",
-        "--offline",
-        GOLDNODE_DISK_DEFINITION=str(definition),
-    )
-    assert done.returncode == 0, done.stderr
-    return find(done.stdout.split()[0], site.store)
 
 
 @pytest.fixture
 def machine(built: BuiltDisk, tmp_path: Path) -> Iterator[VirtualMachine]:
     """The first image, running, on a disk with room for a second slot."""
-    key = make_key(tmp_path)
-    root = next(part for part in built.partitions if part.name == "root-a")
-    disk = overlay(
-        built.path("raw"), tmp_path / "disk.qcow2", size=built.raw.size + root.size + 512 * MIB
-    )
-    credentials = {"ssh.authorized_keys.root": key.with_suffix(".pub").read_text()}
-    with VirtualMachine(
-        disk,
-        tmp_path / "machine",
-        VmOptions(snapshot=False, form="qcow2", key=key, credentials=credentials),
-    ) as made:
-        made.wait_ssh(PATIENCE)
-        asked = made.ssh(["systemctl", "is-system-running", "--wait"], limit=PATIENCE)
-        assert asked.out.strip() == "running", asked
+    with running(built, tmp_path) as made:
         yield made
 
 
 def test_an_update_over_ssh_its_way_back_and_images_that_fall_back(
     site: Site, built: BuiltDisk, machine: VirtualMachine, tmp_path: Path
 ) -> None:
-    hosts = tmp_path / "hosts.yml"
-    reached = {
-        "ansible_host": "127.0.0.1",
-        "ansible_port": machine.port,
-        "ansible_user": "root",
-        "ansible_ssh_private_key_file": str(machine.key),
-        "ansible_ssh_common_args": " ".join(SSH_OPTIONS),
-    }
-    hosts.write_text(json.dumps({CLASS: {"hosts": {"gpu07": reached}}}))
-
-    def update(*words: str) -> subprocess.CompletedProcess[str]:
-        unsigned = ("--unsigned", WHY) if "--image" in words else ()  # this site has no keys
-        given = ("-i", str(hosts), "gpu07", "--timeout", SECONDS, *unsigned)
-        return site.run("disks", "update", *given, *words)
-
-    def reported(command: str) -> str:
-        found = machine.ssh([command], limit=PATIENCE)
-        assert found.rc == 0, found
-        return found.out
-
-    def state() -> tuple[str, str, dict[str, str]]:
-        """The slot that runs, the one that boots next, and what each one holds."""
-        found = json.loads(reported("/usr/lib/goldnode/goldnode-node slot status --format json"))
-        return (
-            found["running"],
-            found["next"],
-            {slot: row["image"] for slot, row in found["slots"].items()},
-        )
-
+    node = UpdatedNode(site, machine, tmp_path)
+    update, reported, state = node.update, node.reported, node.state
     who = reported("cat /etc/machine-id /etc/ssh/ssh_host_ed25519_key.pub")
     good = variant(site, "goldnode-test=successor")
     # Nobody has booted it: refused, with what to do, and nothing is written.

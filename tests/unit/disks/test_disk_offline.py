@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from goldnode.node.ground.host import Host
 from goldnode.node.program import remote
 from goldnode.node.state.apply import Applier
 from goldnode.node.state.engine import plan
+from goldnode.oci import emulation
+from goldnode.oci.model import MACHINES
 
 
 @pytest.fixture(scope="module")
@@ -140,6 +143,28 @@ def test_prove_fails_when_the_root_differs_from_its_class(root: Path, document: 
         match=r"is not what its class says after site\.yml: .*file\.write /etc/goldnode/class\.json",
     ):
         offline.prove(offline.ImageRoot(root), document, {"program": payload(content=False)})
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")
+def test_root_of_another_architecture_is_judged_in_a_process_that_can_run_its_programs(
+    root: Path, document: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    foreign = next(name for name in MACHINES if not emulation.native(name))
+    asked = []
+
+    def emulated(architecture: str, command: list[str]) -> list[str]:
+        asked.append(architecture)
+        return command  # without an emulator: the same answer
+
+    monkeypatch.setattr(offline, "emulated", emulated)
+    with pytest.raises(DiskError, match=r"file\.write /etc/goldnode/class\.json"):
+        offline.prove(
+            offline.ImageRoot(root, foreign), document, {"program": payload(content=False)}
+        )
+    assert asked == [foreign]
+    monkeypatch.setattr(offline, "emulated", lambda _, __: ["sh", "-c", "echo no room >&2; exit 1"])
+    with pytest.raises(DiskError, match="cannot be judged: no room"):
+        offline.prove(offline.ImageRoot(root, foreign), document, {})
 
 
 @pytest.mark.parametrize("system", ["debian12", "debian13"])

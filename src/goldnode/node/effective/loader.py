@@ -26,13 +26,16 @@ from . import uki
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+    from typing import BinaryIO, Dict, List, Mapping, Optional, Sequence, Tuple
 
     from ..ground.host import Host
 
 # An x86 kernel image has its version string at this offset: the word at 0x20e of the setup header,
 # plus 0x200 (x86/boot.rst).
 HEADER, MAGIC, POINTER = 0x202, b"HdrS", 0x20E
+ARM_PLACE, ARM_MAGIC = 0x38, b"ARM\x64"
+_BANNER = re.compile(rb"Linux version (\d[!-~]{0,64}) \(")
+_BANNER_SIZE = 128  # more than a banner that begins in one piece and ends in the next
 _COUNTER = re.compile(r"^(.+)\+(\d{1,9})(?:-(\d{1,9}))?(\.conf)$", re.IGNORECASE)
 
 
@@ -299,10 +302,16 @@ def cmdline(host: Host, place: str, entry: LoaderEntry) -> Optional[str]:
 
 
 def image_release(path: str) -> Optional[str]:
-    """Return the release of an x86 kernel image (`uname -r` once it runs), or None for any other file."""
+    """Return the release of a kernel image (`uname -r` once it runs), or None for any other file.
+
+    The header of an image for x86 leads to it. That of one for arm64 does not have it
+    (Documentation/arch/arm64/booting.rst), so that it is read from the banner that the kernel prints.
+    """
     try:
         with open(path, "rb") as opened:
             head = opened.read(POINTER + 2)
+            if head[ARM_PLACE : ARM_PLACE + 4] == ARM_MAGIC:
+                return _banner(opened)
             if head[HEADER : HEADER + 4] != MAGIC:
                 return None
             opened.seek(int.from_bytes(head[POINTER : POINTER + 2], "little") + 0x200, os.SEEK_SET)
@@ -310,3 +319,14 @@ def image_release(path: str) -> Optional[str]:
     except OSError:
         return None
     return words[0] if words else None
+
+
+def _banner(opened: BinaryIO) -> Optional[str]:
+    """Return the release of the banner in a kernel image that is not compressed, from here on. It is some 20 MB inside."""
+    before = b""
+    while True:
+        piece = opened.read(1 << 20)
+        match = _BANNER.search(before + piece)
+        if match or not piece:
+            return match.group(1).decode("ascii", "replace") if match else None
+        before = piece[-_BANNER_SIZE:]

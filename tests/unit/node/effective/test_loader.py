@@ -169,6 +169,22 @@ def test_a_unified_kernel_image_leaves_the_first_entry_unknown(tmp_path: Path) -
     ]
 
 
+BANNER = b"Linux version 6.12.118+deb13-arm64 (debian-kernel@lists.debian.org) (aarch64-linux-gnu"
+
+
+# At 16,253,128 bytes in the kernel of Debian 13, whose format has neither version nor pointer.
+@pytest.mark.parametrize("place", [0x800, (1 << 20) - 17, (1 << 20) + 5, 3 << 20])
+def test_release_of_an_image_for_arm64_is_that_of_its_banner(tmp_path: Path, place: int) -> None:
+    image = bytearray(place + 4096)
+    image[0:2], image[0x38:0x3C] = b"MZ", b"ARM\x64"
+    image[0x400:0x414] = b"%s version %s (%s)\0\0"
+    image[place : place + len(BANNER)] = BANNER
+    (tmp_path / "linux").write_bytes(image)
+    assert loader.image_release(str(tmp_path / "linux")) == "6.12.118+deb13-arm64"
+    (tmp_path / "linux").write_bytes(image[:place])
+    assert loader.image_release(str(tmp_path / "linux")) is None
+
+
 @pytest.mark.parametrize("content", [b"", b"MZ" * 300, header("x")[:0x210]])
 def test_image_release_is_none_for_a_file_that_is_no_kernel(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "linux").write_bytes(content)
