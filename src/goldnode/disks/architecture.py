@@ -13,7 +13,7 @@ from goldnode.core.errors import DiskError
 
 @dataclass(frozen=True)
 class DiskArchitecture:
-    """What differs between disks of one architecture and those of another.
+    """Differences between disks of one architecture and those of another.
 
     `boot` is the path in the ESP that firmware starts without a boot entry. `systemd_boot` and `grub` are paths in the root;
     `grub_package` has the latter. `root_type` is the GUID of the root partition's type, and `repart` systemd-repart's name

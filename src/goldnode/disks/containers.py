@@ -29,7 +29,7 @@ _NOTHING = re.compile(r"(?!)")  # matches no name
 
 @dataclass(frozen=True)
 class ImageFacts:
-    """What an archive states: name of the disk, kernel release, date of its files (seconds), dpkg's name of the architecture."""
+    """Facts that an archive states: name of the disk, kernel release, date of its files (seconds), dpkg's name of the architecture."""
 
     name: str
     release: str
