@@ -34,6 +34,7 @@ class Site:
     home: Path
     class_: str = CLASS
     stack: str = STACK
+    esp_mib: int = 192
 
     @property
     def store(self) -> Path:
@@ -76,7 +77,9 @@ class Site:
         """Write the definition, with a small ESP, and lock stack and disk for today's archive."""
         text = builtin_definition().read_text()
         assert "esp_mib: 512" in text
-        (self.home / "disks.yml").write_text(text.replace("esp_mib: 512", "esp_mib: 192"))
+        (self.home / "disks.yml").write_text(
+            text.replace("esp_mib: 512", f"esp_mib: {self.esp_mib}")
+        )
         for arguments in (
             ("lock", self.stack, "--out", str(self.home / "locks")),
             ("disks", "lock", self.class_),

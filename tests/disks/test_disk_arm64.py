@@ -20,6 +20,7 @@ from goldnode.disks.model import find
 pytestmark = [pytest.mark.disks, pytest.mark.long, pytest.mark.xdist_group("disk")]
 
 CLASS, STACK = "cpu_only_arm64", "debian13_arm64_cpu"
+ESP = 256  # MiB: a kernel for arm64 is not compressed, and there is room for three
 PROGRAMS = ("qemu-aarch64-static", "qemu-system-aarch64", "mmdebstrap", "mke2fs", "mcopy", "sfdisk")
 
 
@@ -27,7 +28,7 @@ def test_disk_for_arm64_is_built_verified_updated_and_taken_back(tmp_path: Path)
     missing = [name for name in PROGRAMS if shutil.which(name) is None]
     assert not missing, f"needs {missing}: apt-get install qemu-user-static qemu-system-arm"
     stays = os.environ.get("GOLDNODE_DISK_RUN")
-    site = Site(Path(stays) if stays else tmp_path / "site", CLASS, STACK)
+    site = Site(Path(stays) if stays else tmp_path / "site", CLASS, STACK, ESP)
     site.home.mkdir(exist_ok=True)
     site.set_up()
     done = site.run("disks", "build", CLASS, "--image-format", "raw")
