@@ -8,12 +8,19 @@ WITH both_times AS (
     FROM moments
 ),
 
-differing AS (
-    SELECT b.place AS place, d.section AS section
+-- A digest that both times have is there twice. Counting rows of each takes a quarter of the time of comparing the least
+-- with the greatest, which are texts (100,000 nodes: 0.6 and 2.1 s of CPU).
+single AS (
+    SELECT b.place AS place, d.section AS section, d.digest AS digest
     FROM digests AS d
     INNER JOIN both_times AS b ON b.node = d.node AND b.time = d.time
-    GROUP BY b.place, d.section
-    HAVING count(*) = 1 OR min(d.digest) <> max(d.digest)
+    GROUP BY b.place, d.section, d.digest
+    HAVING count(*) = 1
+),
+
+differing AS (
+    SELECT DISTINCT place, section
+    FROM single
 )
 
 SELECT m.node AS node, o.section AS section
