@@ -27,7 +27,6 @@ from goldnode.core.errors import DiskError, nearest
 from goldnode.core.files import sha256_of
 from goldnode.disks import containers, tools, vhd, vmdk
 from goldnode.disks.model import FORMATS, DiskFile
-from goldnode.disks.tools import Progress
 
 LEVEL = 6  # zstd level; it determines the bytes
 _NAMES = uuid.UUID(
@@ -45,13 +44,12 @@ def write(
     epoch: int,
     release: str,
     architecture: str = "amd64",
-    progress: Progress = lambda _: None,
 ) -> DiskFile:
     """Write format `kind` (a key of `FORMATS`) to the file `out`, atomically.
 
     `raw` is the disk. `root` is the directory it was made from, read for `tar`, `vmlinuz` and `initrd`.
-    `release` is the kernel release, `architecture` dpkg's name of the root's. Format `raw` is the disk itself, so `out` must equal `raw`. Raises
-    DiskError for an unknown format, a missing tool or lack of space.
+    `release` is the kernel release, `architecture` dpkg's name of the root's. Format `raw` is the disk itself, so `out`
+    must equal `raw`. Raises DiskError for an unknown format, a missing tool or lack of space.
     """
     if kind not in FORMATS:
         raise DiskError(
@@ -71,7 +69,6 @@ def write(
     if not source.exists():
         raise DiskError(f"{kind} is made of {source}, which is not there")
     tools.require(*_TOOLS.get(kind, ()))
-    progress(f"writing {out.name}")
     # A fixed name, so that the next run overwrites the leftover of a killed one.
     new = out.with_name(f".{out.name}.new")
     try:
