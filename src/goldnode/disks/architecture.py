@@ -1,4 +1,4 @@
-"""Facts of the architectures that disk images are built for: names of boot loaders, partition types, virtual machines.
+"""Facts of the architectures that disk images are built for: names of boot loaders, and partition types.
 
 Names of loaders: UEFI specification 2.10, 3.5.1.1, and Debian's packages. Types of the root partition: Discoverable Partitions Specification.
 """
@@ -17,7 +17,7 @@ class DiskArchitecture:
 
     `boot` is the path in the ESP that firmware starts without a boot entry. `systemd_boot` and `grub` are paths in the root;
     `grub_package` has the latter. `root_type` is the GUID of the root partition's type, and `repart` systemd-repart's name
-    for it. `libraries` is Debian's name of the directory of shared libraries.
+    for it.
     """
 
     name: str
@@ -27,7 +27,6 @@ class DiskArchitecture:
     grub_package: str
     root_type: str
     repart: str
-    libraries: str
 
 
 ARCHITECTURES: Mapping[str, DiskArchitecture] = {
@@ -42,7 +41,6 @@ ARCHITECTURES: Mapping[str, DiskArchitecture] = {
             grub_package="grub-efi-amd64-bin",
             root_type="4f68bce3-e8cd-4db1-96e7-fbcaf984b709",
             repart="root-x86-64",
-            libraries="x86_64-linux-gnu",
         ),
         DiskArchitecture(
             name="arm64",
@@ -52,7 +50,6 @@ ARCHITECTURES: Mapping[str, DiskArchitecture] = {
             grub_package="grub-efi-arm64-bin",
             root_type="b921b045-1df0-41c3-af44-4c6f280d3fae",
             repart="root-arm64",
-            libraries="aarch64-linux-gnu",
         ),
     )
 }

@@ -173,7 +173,7 @@ MOUNT = {"source": "/dev/vdb", "number": "254:16", "type": "ext4", "options": ["
 
 
 def row(**changes: Any) -> dict[str, Any]:
-    """What is observed of a mount point that is as it should be, with changes."""
+    """Return the observation of a mount point that is as it should be, with changes."""
     disk = {"devices": ["/dev/vdb"], "device": "/dev/vdb", "number": "254:16"}
     good = {"state": scratch.LABELLED, "why": "", "type": "ext4", "mounted": MOUNT}
     usage = {"occupied": False, "used_percent": 1, "inodes_percent": 1}
